@@ -1,4 +1,4 @@
-"""Our kinds as CustomResourceDefinitions, for either engine."""
+"""CustomResourceDefinitions of Setting and of the Flock example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every CustomResourceDefinition of our own is made of: one version, its schema and its columns."""
+"""Build CustomResourceDefinitions of kinds with one served and stored version."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from herder.api.capi.crds.schema import Schema, record, string
 from herder.engine.meta.kinds import Kind, Object
 
 
-def root(fields: Mapping[str, Schema], described: str) -> Schema:
-    """The schema of a whole object: its own fields beside those that all objects have."""
+def root(fields: Mapping[str, Schema], description: str) -> Schema:
+    """Return the schema of an object: its own fields next to apiVersion, kind and metadata."""
     common = {"apiVersion": string(), "kind": string(), "metadata": {"type": "object"}}
-    return record({**common, **fields}, described)
+    return record({**common, **fields}, description)
 
 
 def definition(
@@ -24,6 +24,7 @@ def definition(
     categories: Sequence[str] = (),
     short: Sequence[str] = (),
 ) -> Object:
+    """Build the CustomResourceDefinition of a kind; `short` are its short names."""
     version: Object = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     if columns:
         version["additionalPrinterColumns"] = list(columns)
@@ -35,7 +36,7 @@ def definition(
         "kind": kind.kind,
         "listKind": f"{kind.kind}List",
     }
-    names |= {key: list(words) for key, words in (("categories", categories), ("shortNames", short)) if words}
+    names |= {key: list(values) for key, values in (("categories", categories), ("shortNames", short)) if values}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

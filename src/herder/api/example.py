@@ -1,4 +1,4 @@
-"""The example's kind: a Flock keeps a number of ConfigMaps that all carry one message."""
+"""Kinds and labels of the Flock example: a Flock maintains a number of ConfigMaps with the same message."""
 
 from __future__ import annotations
 

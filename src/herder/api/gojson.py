@@ -1,4 +1,4 @@
-"""JSON in the bytes that Go's encoder writes, where their hash or their equality counts."""
+"""JSON encoding that is byte-compatible with Go's encoding/json, for hashes and byte comparisons."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _HTML = {
 }
 
 
-def marshalled(value: Any) -> bytes:
-    """Compact, the keys of mappings in order."""
-    return escaped(msgspec.json.encode(value, order="deterministic"))
+def marshal(value: Any) -> bytes:
+    """Encode like a Go map: compact, with sorted keys."""
+    return escape_html(msgspec.json.encode(value, order="deterministic"))
 
 
-def in_given_order(value: Any) -> bytes:
-    """The same for what is a structure in Go: its fields are written as they come here."""
-    return escaped(msgspec.json.encode(value))
+def marshal_struct(value: Any) -> bytes:
+    """Encode like a Go struct: compact, with the keys in the given order."""
+    return escape_html(msgspec.json.encode(value))
 
 
-def escaped(encoded: bytes) -> bytes:
-    """What may stand in a page as it is must not end a script there: Go writes those characters by their number."""
+def escape_html(encoded: bytes) -> bytes:
+    """Escape HTML characters and line separators, as Go's encoder does by default."""
     for character, escape in _HTML.items():
         encoded = encoded.replace(character, escape)
     return encoded

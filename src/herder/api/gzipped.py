@@ -1,4 +1,4 @@
-"""Gzip that another party wrote: a few bytes of it may unpack into gigabytes."""
+"""Bounded gzip decompression of untrusted input: a few bytes may expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import zlib
 _GZIP = zlib.MAX_WBITS | 16
 
 
-def gunzip(data: bytes, most: int) -> bytes:
-    """The content, of which at most `most` bytes are ever held; ValueError for more, and for what is no gzip."""
+def gunzip(data: bytes, max_bytes: int) -> bytes:
+    """Decompress at most `max_bytes`; raise ValueError if the content is larger, or not gzip."""
     stream = zlib.decompressobj(wbits=_GZIP)
     try:
-        content = stream.decompress(data, most)
+        content = stream.decompress(data, max_bytes)
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if stream.unconsumed_tail:

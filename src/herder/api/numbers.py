@@ -1,19 +1,19 @@
-"""Integers in text that another party wrote: a node, a user, a downstream cluster."""
+"""Parse integers from untrusted text (written by nodes, users or downstream clusters)."""
 
 from __future__ import annotations
 
-LARGEST = 2**63 - 1
-_MOST_DIGITS = len(str(LARGEST))
+INT64_MAX = 2**63 - 1
+_MAX_DIGITS = len(str(INT64_MAX))
 
 
-def integer(text: str, default: int = 0) -> int:
-    """A decimal int64 as Go's strconv.ParseInt reads it; `default` for any other text.
+def parse_int64(text: str, default: int = 0) -> int:
+    """Parse a decimal int64 like Go's strconv.ParseInt; return `default` for any other text.
 
-    The length is checked before the conversion: CPython refuses more than 4,300 digits with an exception, and the time
-    that fewer digits take grows with their square.
+    The length is checked before the conversion: CPython raises for more than 4,300 digits, and converting fewer takes
+    quadratic time.
     """
     digits = text[1:] if text.startswith(("-", "+")) else text
-    if len(digits) > _MOST_DIGITS or not digits.isascii() or not digits.isdecimal():
+    if len(digits) > _MAX_DIGITS or not digits.isascii() or not digits.isdecimal():
         return default
     number = int(text)
-    return number if -LARGEST - 1 <= number <= LARGEST else default
+    return number if -INT64_MAX - 1 <= number <= INT64_MAX else default

@@ -1,4 +1,4 @@
-"""Rules for API servers that do not ask us, in the language that they all know."""
+"""Build ValidatingAdmissionPolicies, which enforce rules on API servers that do not call our webhooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICY_BINDING = Kind(
 )
 
 Policy = tuple[Object, Object]
-"""The policy, and what puts it in force."""
+"""The ValidatingAdmissionPolicy and its binding."""
 
 
 def policy(
@@ -31,9 +31,10 @@ def policy(
     *,
     subresources: bool = False,
 ) -> Policy:
-    """Where `condition` holds, what `rule` does not hold for is refused with `message`.
+    """Build a policy that denies requests matching `condition` for which `rule` is false, with `message`.
 
-    `subresources`: also writes of subresources, for kinds whose metadata can be changed by them.
+    `condition` and `rule` are CEL expressions. `subresources` includes writes of subresources, for kinds whose metadata
+    they can change.
     """
     rules = [
         {
@@ -44,7 +45,7 @@ def policy(
         }
         for kind in kinds
     ]
-    made = {
+    policy_object = {
         "apiVersion": POLICY.api_version,
         "kind": POLICY.kind,
         "metadata": {"name": name},
@@ -61,4 +62,4 @@ def policy(
         "metadata": {"name": name},
         "spec": {"policyName": name, "validationActions": ["Deny"]},
     }
-    return made, binding
+    return policy_object, binding

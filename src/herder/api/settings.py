@@ -1,8 +1,8 @@
-"""Settings: every knob in one table, and the order in which sources are asked.
+"""Settings: their definitions, defaults and precedence.
 
-The first that says something wins: command-line flags, environment (`CATTLE_<NAME>`), `Setting` objects, a file,
-defaults. What may change while running is read through `Settings.get` each time it is needed, so an edited `Setting`
-object counts from the next use on.
+Precedence, highest first: command-line flags, environment (`CATTLE_<NAME>`), `Setting` objects, the configuration file,
+defaults. Settings that may change at run time are read with `Settings.get` on each use, so an edited `Setting` object
+takes effect at the next use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from herder import __version__
-from herder.api.spans import LONGEST
+from herder.api.durations import MAX_DURATION
 from herder.engine.meta.errors import FieldError, invalid_value
 from herder.engine.meta.kinds import Kind, Object
 
@@ -22,10 +22,12 @@ SETTING = Kind("management.cattle.io", "v3", "Setting", "settings", namespaced=F
 
 @dataclass(frozen=True, slots=True)
 class Definition:
+    """A setting: its name, default, and a description for users; `check` returns "" or what is wrong with a value."""
+
     name: str
     default: str
-    meaning: str
-    check: Callable[[str], str] | None = None  # "" when the value is fine, else what is wrong with it
+    description: str
+    check: Callable[[str], str] | None = None
 
     @property
     def environment(self) -> str:
@@ -34,7 +36,7 @@ class Definition:
 
 def _duration(text: str) -> str:
     try:
-        seconds(text)
+        parse_duration(text)
     except ValueError:
         return "must be a duration such as 30s, 15m, 12h or 7d"
     return ""
@@ -48,7 +50,7 @@ def _json_object(text: str) -> str:
     except msgspec.DecodeError as error:
         return f"must be a JSON object: {error}"
     if not isinstance(value, dict) or not all(_is_command(item) for item in value.values()):
-        return "must be a JSON object whose values are lists of words"
+        return "must be a JSON object that maps image names to commands (lists of strings)"
     return ""
 
 
@@ -65,7 +67,7 @@ MACHINE_IMAGE_PULL_POLICY = "machine-provision-image-pull-policy"
 RANCHER_MACHINE_IMAGE = "rancher-machine-image"
 RANCHER_MACHINE_PATH = "rancher-machine-path"
 DELETE_FAILED_MACHINES_AFTER = "delete-machine-on-failure-after"
-PASSED_VARIABLES = "whitelist-envvars"
+JOB_ENVIRONMENT = "whitelist-envvars"
 ARCHIVE_RETENTION = "archive-retention"
 
 TOKEN_MAX_TTL = "auth-token-max-ttl-minutes"
@@ -88,8 +90,8 @@ IMAGE_ARCHIVES = "image-archives"
 REGISTRATION_TTL = "crt-default-ttl-minutes"
 REGISTRATION_GRACE = "crt-default-grace-period-minutes"
 NODE_TOKENS_EXPIRE = "system-agent-installer-token-ttl-enabled"
-NODE_TOKEN_UNUSED = "system-agent-installer-token-long-ttl"
-NODE_TOKEN_USED = "system-agent-installer-token-short-ttl"
+NODE_TOKEN_UNUSED_TTL = "system-agent-installer-token-long-ttl"
+NODE_TOKEN_USED_TTL = "system-agent-installer-token-short-ttl"
 NODE_AGENT_VERSION = "system-agent-version"
 WINDOWS_AGENT_VERSION = "wins-agent-version"
 WINDOWS_CSI_PROXY_VERSION = "csi-proxy-agent-version"
@@ -97,16 +99,16 @@ NODE_ASSETS = "system-agent-assets"
 INSTALLER_IMAGE = "system-agent-installer-image"
 DEFAULT_REGISTRY = "system-default-registry"
 RKE2_PRIME_DEFAULT = "rke2-provisioning-prime-default"
-FEWEST_TTL_MINUTES, FEWEST_GRACE_MINUTES = 30, 10
+MIN_TTL_MINUTES, MIN_GRACE_MINUTES = 30, 10
 
 
-def patterns(text: str) -> list[str]:
-    """The regular expressions in a list of them with commas between."""
+def split_patterns(text: str) -> list[str]:
+    """Split a comma-separated list of regular expressions."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _patterns(text: str) -> str:
-    for pattern in patterns(text):
+    for pattern in split_patterns(text):
         try:
             re.compile(pattern)
         except re.error as error:
@@ -114,16 +116,16 @@ def _patterns(text: str) -> str:
     return ""
 
 
-def networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """The networks in a list of them with commas between. Raises ValueError."""
+def split_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Split a comma-separated list of networks; raise ValueError for an invalid one."""
     return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def _networks(text: str) -> str:
     try:
-        networks(text)
+        split_networks(text)
     except ValueError as error:
-        return f"must be IP addresses or networks such as 10.0.0.0/8, with commas between: {error}"
+        return f"must be comma-separated IP addresses or networks, such as 10.0.0.0/8: {error}"
     return ""
 
 
@@ -139,15 +141,17 @@ _URL = re.compile(r"https://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})
 
 
 def _url(text: str) -> str:
-    """It stands in commands that people run, so nothing that a shell reads in a special way may be in it. Tokens are
-    sent there, so nothing but https will do."""
+    """Reject anything a shell would interpret, because the URL appears in commands that users copy.
+
+    Only https is allowed, because tokens are sent to it.
+    """
     return "" if _URL.fullmatch(text) else "must be a URL such as https://herder.example.com or https://10.0.0.1:8443"
 
 
-def _minutes(fewest: int) -> Callable[[str], str]:
+def _minutes(minimum: int) -> Callable[[str], str]:
     def check(text: str) -> str:
-        enough = text.isdecimal() and len(text) < 9 and int(text) >= fewest
-        return "" if enough else f"must be a number of minutes, at least {fewest}"
+        valid = text.isdecimal() and len(text) < 9 and int(text) >= minimum
+        return "" if valid else f"must be a number of minutes, at least {minimum}"
 
     return check
 
@@ -160,12 +164,12 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
 
 
-def seconds(text: str) -> float:
-    """A duration as Go writes it (`30s`, `1h30m`), with days besides; a hundred years at most."""
+def parse_duration(text: str) -> float:
+    """Parse a Go duration (`30s`, `1h30m`), also with days (`7d`), as seconds; clamped to MAX_DURATION."""
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(text)
-    return min(sum(float(number) * _UNITS[unit] for number, unit in parts), LONGEST.total_seconds())
+    return min(sum(float(number) * _UNITS[unit] for number, unit in parts), MAX_DURATION.total_seconds())
 
 
 DEFINITIONS = {
@@ -174,237 +178,237 @@ DEFINITIONS = {
         Definition(
             "history-retention",
             "24h",
-            "how long the embedded store keeps superseded revisions",
+            "Duration for which the embedded store keeps superseded revisions before compaction.",
             _duration,
         ),
         Definition(
             "runner-commands",
             "{}",
-            "image name → command, for Jobs that the built-in runner executes as local processes",
+            "JSON object of image name to command (list of strings): Jobs with such an image run as local processes.",
             _json_object,
         ),
         Definition(
             SYNC_MACHINE_LABELS,
             "",
-            "regular expressions, with commas between: labels of Machines that their Nodes get too",
+            "Comma-separated regular expressions: Machine labels that match are copied to the Node.",
             _patterns,
         ),
         Definition(
             SYNC_MACHINE_ANNOTATIONS,
             "",
-            "regular expressions, with commas between: annotations of Machines that their Nodes get too",
+            "Comma-separated regular expressions: Machine annotations that match are copied to the Node.",
             _patterns,
         ),
         Definition(
             MACHINE_TAINT_PROPAGATION,
             "false",
-            "whether the taints of Machines are brought to their Nodes",
+            "Propagate the taints of Machines to their Nodes.",
             _boolean,
         ),
         Definition(
             MACHINE_IMAGE,
             f"herder/machine:v{__version__}",
-            "the image of Jobs that create and remove machines",
+            "Image of the Jobs that create and delete machines with the built-in node drivers.",
         ),
         Definition(
             MACHINE_IMAGE_PULL_POLICY,
             "Always",
-            "when that image is pulled: Always, IfNotPresent or Never",
+            "Image pull policy of the machine Jobs: Always, IfNotPresent or Never.",
             _pull_policy,
         ),
         Definition(
             RANCHER_MACHINE_IMAGE,
             "rancher/machine:v0.15.0-rancher145",
-            "the image of those Jobs for drivers that are not our own",
+            "Image of the machine Jobs of all other node drivers, which run rancher-machine.",
         ),
         Definition(
             RANCHER_MACHINE_PATH,
             "rancher-machine",
-            "where the built-in runner finds the program of that image",
+            "Path of the rancher-machine executable that the built-in runner uses instead of that image.",
         ),
         Definition(
             DELETE_FAILED_MACHINES_AFTER,
             "0s",
-            "how long a Machine stays whose server could not be created",
+            "Duration after which a Machine that could not be provisioned is deleted; 0s keeps it.",
             _duration,
         ),
         Definition(
-            PASSED_VARIABLES,
+            JOB_ENVIRONMENT,
             "HTTP_PROXY,HTTPS_PROXY,NO_PROXY",
-            "variables of the manager's environment that Jobs for machines get too, with commas between",
+            "Comma-separated environment variables that the manager passes on to machine Jobs.",
         ),
         Definition(
             ARCHIVE_RETENTION,
             "7d",
-            "how long logs are kept after their machine is gone",
+            "Duration for which provisioning logs are kept after their machine or cluster is deleted.",
             _duration,
         ),
         Definition(
             TOKEN_MAX_TTL,
             "129600",
-            "the longest life of a token, in minutes; 0: no limit",
+            "Maximum lifetime of an API token, in minutes; 0 means no limit.",
             _minutes(0),
         ),
         Definition(
             TOKEN_DEFAULT_TTL,
             "129600",
-            "the life of a token that none was asked for, in minutes; 0: the longest",
+            "Lifetime of an API token that requests none, in minutes; 0 means the maximum.",
             _minutes(0),
         ),
         Definition(
             KUBECONFIG_MAX_TTL,
             "129600",
-            "the longest life of a kubeconfig's token, in minutes; 0: no limit",
+            "Maximum lifetime of a kubeconfig token, in minutes; 0 means no limit.",
             _minutes(0),
         ),
         Definition(
             KUBECONFIG_DEFAULT_TTL,
             "43200",
-            "the life of a kubeconfig's token that none was asked for, in minutes; 0: the longest",
+            "Lifetime of a kubeconfig token that requests none, in minutes; 0 means the maximum.",
             _minutes(0),
         ),
         Definition(
             KUBECONFIG_GENERATE_TOKEN,
             "true",
-            "whether kubeconfigs come with a token; without, kubectl asks for one when it needs it",
+            "Include a token in downloaded kubeconfigs; if false, kubectl logs in when it needs one.",
             _boolean,
         ),
         Definition(
             SESSION_TTL,
             "960",
-            "how long a login lasts, in minutes",
+            "Lifetime of a login session, in minutes.",
             _minutes(1),
         ),
         Definition(
             SESSION_IDLE_TTL,
             "960",
-            "how long a login lasts that is not used, in minutes",
+            "Idle time after which a login session ends, in minutes.",
             _minutes(1),
         ),
         Definition(
             TRUSTED_PROXIES,
             "",
-            "networks, with commas between: load balancers whose X-Forwarded-For counts when logins are throttled",
+            "Comma-separated networks of load balancers whose X-Forwarded-For header is trusted by login throttling.",
             _networks,
         ),
         Definition(
             IMAGE_ARCHIVES,
             "",
-            "directory beside the manager with archives of images, which it serves to machines as a registry",
+            "Directory on the manager's host with image archives, which the manager serves to machines as a registry.",
         ),
         Definition(
             SERVER_URL,
             "",
-            "where agents and kubeconfigs reach this manager",
+            "URL under which agents and kubeconfigs reach this manager.",
             _url,
         ),
         Definition(
             SERVER_CERTIFICATES,
             "",
-            "the certificates, in PEM, that whoever comes to server-url is to trust",
+            "CA certificates (PEM) that clients of server-url must trust.",
         ),
         Definition(
             INTERNAL_SERVER_URL,
             "",
-            "where programs beside this manager reach it, such as those that read a cluster's kubeconfig Secret; "
-            "server-url where it is empty",
+            "URL under which clients next to the manager, such as readers of kubeconfig Secrets, reach it; "
+            "defaults to server-url.",
             _url,
         ),
         Definition(
             INTERNAL_SERVER_CERTIFICATES,
             "",
-            "the certificates, in PEM, that are to be trusted at internal-server-url; cacerts where it is empty",
+            "CA certificates (PEM) that clients of internal-server-url must trust; defaults to cacerts.",
         ),
         Definition(
             LOCAL_CLUSTER_ADDRESSES,
             "false",
-            "whether kubeconfigs of workload clusters may name loopback and link-local addresses, which are those of "
-            "this manager's host",
+            "Allow loopback and link-local addresses in kubeconfigs of workload clusters, and in webhooks and Nodes of "
+            "in-memory clusters; they address the manager's own host.",
             _boolean,
         ),
         Definition(
             AGENT_IMAGE,
             f"herder/agent:v{__version__}",
-            "the image of the agent in clusters that are managed from here",
+            "Image of the cluster agent in managed clusters.",
         ),
         Definition(
             AGENT_TLS_MODE,
             "strict",
-            "strict: agents trust nothing but cacerts; system-store: what their system trusts, where there is none",
+            "strict: agents trust only cacerts; system-store: agents trust the system's CAs if cacerts is empty.",
             _tls_mode,
         ),
         Definition(
             INSTALLER_IMAGE,
             "rancher/system-agent-installer-",
-            "the image that installs Kubernetes on a node, but for the distribution's name and the version",
+            "Prefix of the images that install Kubernetes on nodes; distribution and version are appended.",
         ),
         Definition(
             DEFAULT_REGISTRY,
             "",
-            "the registry that nodes pull from where an image names none",
+            "Registry that nodes pull images from if the image name has none.",
         ),
         Definition(
             RKE2_PRIME_DEFAULT,
             "false",
-            "whether servers of RKE2 run as prime where their cluster does not say",
+            "Run RKE2 servers as Prime if the cluster does not specify it.",
             _boolean,
         ),
         Definition(
             REGISTRATION_TTL,
             "43200",
-            "after how many minutes the token that an agent registers with is replaced",
-            _minutes(FEWEST_TTL_MINUTES),
+            "Interval at which cluster registration tokens are rotated, in minutes.",
+            _minutes(MIN_TTL_MINUTES),
         ),
         Definition(
             REGISTRATION_GRACE,
             "180",
-            "for how many minutes the token before it still counts then",
-            _minutes(FEWEST_GRACE_MINUTES),
+            "Grace period in which the previous registration token stays valid, in minutes.",
+            _minutes(MIN_GRACE_MINUTES),
         ),
         Definition(
             NODE_TOKENS_EXPIRE,
             "true",
-            "whether the token in a new machine's install script expires",
+            "Expire the bootstrap token in the install script of a new machine.",
             _boolean,
         ),
         Definition(
-            NODE_TOKEN_UNUSED,
+            NODE_TOKEN_UNUSED_TTL,
             "30m",
-            "validity of that token after its creation",
+            "Validity of an unused bootstrap token after its creation, as a duration.",
             _duration,
         ),
         Definition(
-            NODE_TOKEN_USED,
+            NODE_TOKEN_USED_TTL,
             "30s",
-            "validity of that token after its first use",
+            "Validity of a bootstrap token after its first use, as a duration.",
             _duration,
         ),
         Definition(
             NODE_AGENT_VERSION,
             f"v{__version__}",
-            "the version of the node agent that new machines install",
+            "Version of the node agent (system agent) that new machines install.",
         ),
         Definition(
             WINDOWS_AGENT_VERSION,
             "",
-            "the version of wins on Windows nodes, for programs that look it up here",
+            "Version of wins on Windows nodes; only read by other programs.",
         ),
         Definition(
             WINDOWS_CSI_PROXY_VERSION,
             "",
-            "the version of the CSI proxy on Windows nodes, for programs that look it up here",
+            "Version of the CSI proxy on Windows nodes; only read by other programs.",
         ),
         Definition(
             NODE_ASSETS,
             "",
-            "a directory of this host with what nodes may download besides, such as rancher-system-agent-amd64",
+            "Directory on the manager's host with additional node downloads, such as rancher-system-agent-amd64.",
         ),
     )
 }
 
 
 def internal_address(setting: Callable[[str], str]) -> tuple[str, str]:
-    """Where programs beside the manager reach it, and the certificates that they trust there."""
+    """Return the URL and CA certificates under which clients on this host or in this cluster reach the manager."""
     url = setting(INTERNAL_SERVER_URL) or setting(SERVER_URL)
     certificates = setting(INTERNAL_SERVER_CERTIFICATES) or setting(SERVER_CERTIFICATES)
     return url.rstrip("/"), certificates.strip()
@@ -412,31 +416,35 @@ def internal_address(setting: Callable[[str], str]) -> tuple[str, str]:
 
 @dataclass
 class Settings:
-    """The layers. `objects` is asked at each look, so it may follow a watch."""
+    """The layers of configuration; see the module docstring for their precedence.
+
+    `objects` looks up a `Setting` object by name on every read, so it can be backed by a watch. `detected` are defaults
+    that the process finds out at startup.
+    """
 
     flags: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     objects: Callable[[str], Object | None] = lambda _name: None
     file: Mapping[str, str] = field(default_factory=dict)
-    found: Mapping[str, str] = field(default_factory=dict)  # by the process itself, where nobody says anything
+    detected: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str) -> str:
         return self.look(name)[0]
 
     def problems(self) -> list[str]:
-        """What is wrong with the layers that do not change while running, each with its source."""
-        found = []
-        named: list[tuple[str, Mapping[str, str]]] = [("flag", self.flags), ("file", self.file)]
-        for source, layer in named:
-            found += [f'{source}: no setting named "{name}"' for name in layer if name not in DEFINITIONS]
-        named.append(("environment", {d.name: self.environment.get(d.environment, "") for d in DEFINITIONS.values()}))
-        for source, layer in named:
+        """Return what is wrong in the layers that cannot change at run time, each problem with its source."""
+        problems = []
+        layers: list[tuple[str, Mapping[str, str]]] = [("flag", self.flags), ("file", self.file)]
+        for source, layer in layers:
+            problems += [f'{source}: no setting named "{name}"' for name in layer if name not in DEFINITIONS]
+        layers.append(("environment", {d.name: self.environment.get(d.environment, "") for d in DEFINITIONS.values()}))
+        for source, layer in layers:
             for name, value in layer.items():
-                found += [f"{source}: {name}: {error}" for error in validate_value(name, value)]
-        return found
+                problems += [f"{source}: {name}: {error}" for error in validate_value(name, value)]
+        return problems
 
     def look(self, name: str) -> tuple[str, str]:
-        """The value, and which layer said it: flag, env, object, file or default."""
+        """Return the value and the layer it comes from: flag, env, object, file or default."""
         definition = DEFINITIONS.get(name)
         if definition is None:
             raise KeyError(f'no setting named "{name}"')
@@ -449,11 +457,11 @@ class Settings:
             return stored, "object"
         if name in self.file:
             return self.file[name], "file"
-        return self.found.get(name, definition.default), "default"
+        return self.detected.get(name, definition.default), "default"
 
 
 def validate_value(name: str, value: object) -> list[FieldError]:
-    """What is wrong with a setting's value; unknown settings may hold anything, as other programs keep theirs here."""
+    """Validate a setting's value. Unknown settings may hold anything, because other programs store theirs here."""
     definition = DEFINITIONS.get(name)
     if not isinstance(value, str):
         return [invalid_value("value", value, "must be a string")]
@@ -464,10 +472,11 @@ def validate_value(name: str, value: object) -> list[FieldError]:
 
 
 def setting_objects(settings: Settings) -> list[Object]:
-    """One `Setting` object for each definition, as it is applied at start: people find them by listing.
+    """Build the `Setting` object of each definition, applied at startup so that users can list all settings.
 
-    The value is the user's and left alone, but for one from the environment: that is shown as the value, as other
-    programs read it there, and taken back when the environment does not say it any more. `source` says what wins.
+    `value` belongs to the user, except when the environment sets it: then it shows that value, because other programs
+    read it there, and it is removed once the environment variable is. `source` names the layer that overrides the
+    object.
     """
     objects = []
     for definition in DEFINITIONS.values():
@@ -476,7 +485,7 @@ def setting_objects(settings: Settings) -> list[Object]:
             "apiVersion": SETTING.api_version,
             "kind": SETTING.kind,
             "metadata": {"name": definition.name},
-            "default": settings.found.get(definition.name, definition.default),
+            "default": settings.detected.get(definition.name, definition.default),
             "source": source if source in {"flag", "env"} else "",
             **({"value": value} if source == "env" else {}),
         }

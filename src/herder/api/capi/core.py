@@ -1,4 +1,4 @@
-"""Which Cluster API core works on a cluster, ours or another: two would fight over every object, so never both."""
+"""Detect whether another Cluster API core runs on a cluster; two cores would fight over every object."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ CLUSTER_CRD_NAME = f"{CLUSTER.plural}.{CLUSTER.group}"
 LEASE_NAME = "controller-leader-election-capi"
 CORE_LABEL = "cluster-api"  # value of the label `cluster.x-k8s.io/provider` on a core's Deployment
 _DEFAULT_LEASE_SECONDS = 15
-# Every webhook of a core has a path like this; others with a say about Clusters, such as policy engines, do not.
+# Webhooks of a core have such a path; other webhooks for Clusters, such as those of policy engines, do not.
 _WEBHOOK_PATHS = tuple(f"/{verb}-{GROUP.replace('.', '-')}-" for verb in ("mutate", "validate"))
 
 
 class Mode(StrEnum):
-    AUTO = "auto"  # ours, unless another is there
+    AUTO = "auto"  # run the built-in core unless another is installed
     OWN = "own"
     EXTERNAL = "external"
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found on the cluster; `unseen` names what could not be looked at."""
+    """What was found on the cluster; `unseen` names the kinds that could not be read."""
 
     at: datetime
-    webhooks: tuple[Object, ...] = ()  # validating and mutating configurations
+    webhooks: tuple[Object, ...] = ()  # validating and mutating webhook configurations
     providers: tuple[Object, ...] = ()  # clusterctl's inventory
-    deployments: tuple[Object, ...] = ()  # with the label of the core's provider
-    leases: tuple[Object, ...] = ()  # of the name that a core uses
-    definitions: tuple[Object, ...] = ()  # that of Cluster
+    deployments: tuple[Object, ...] = ()  # Deployments with the core provider's label
+    leases: tuple[Object, ...] = ()  # Leases with the name that a core uses
+    definitions: tuple[Object, ...] = ()  # the CustomResourceDefinition of Cluster
     unseen: tuple[str, ...] = ()
-    inside: bool = False  # we are the process of the embedded API server
+    inside: bool = False  # this process is the embedded API server
 
 
 class Verdict(NamedTuple):
     run: bool
     reason: str
-    conflict: bool = False  # we were told to run and must not
+    conflict: bool = False  # the built-in core was requested but must not run
 
 
 def decide(mode: Mode, evidence: Evidence) -> Verdict:
     if mode is Mode.EXTERNAL:
         return Verdict(False, "--capi-core external selects another Cluster API core")
-    others = list(signs_of_another(evidence))
+    others = list(find_other_cores(evidence))
     if not others:
         return Verdict(True, "no other Cluster API core is installed" + _unseen(evidence))
     found = f"another Cluster API core is installed on this cluster: {'; '.join(others)}"
@@ -72,7 +72,7 @@ def decide(mode: Mode, evidence: Evidence) -> Verdict:
     return Verdict(False, f"{found}. Remove it, or pass --capi-core auto to disable the built-in core", conflict=True)
 
 
-def signs_of_another(evidence: Evidence) -> Iterator[str]:
+def find_other_cores(evidence: Evidence) -> Iterator[str]:
     for deployment in evidence.deployments:
         if not is_ours(deployment) and (deployment.get("spec") or {}).get("replicas", 1) > 0:
             yield f"Deployment {_place(deployment)} runs its controllers"
@@ -84,7 +84,7 @@ def signs_of_another(evidence: Evidence) -> Iterator[str]:
         elif not is_ours(provider):
             yield f"clusterctl installed it ({provider.get('version', 'version unknown')}, Provider {_place(provider)})"
     for configuration in evidence.webhooks:
-        if not is_ours(configuration) and any(map(_is_a_cores, configuration.get("webhooks") or [])):
+        if not is_ours(configuration) and any(map(_belongs_to_core, configuration.get("webhooks") or [])):
             yield f"{configuration['kind']} {_place(configuration)} calls its webhooks"
     for definition in evidence.definitions:
         if _converts_by_webhook(definition):
@@ -94,15 +94,15 @@ def signs_of_another(evidence: Evidence) -> Iterator[str]:
             yield f"Lease {_place(lease)} is held by {lease['spec']['holderIdentity']}"
 
 
-def _is_a_cores(webhook: Object) -> bool:
+def _belongs_to_core(webhook: Object) -> bool:
     names_group = any(GROUP in (rule.get("apiGroups") or []) for rule in webhook.get("rules") or [])
     client = webhook.get("clientConfig") or {}
-    where = client.get("url") or (client.get("service") or {}).get("path") or ""
-    return names_group and any(path in where for path in _WEBHOOK_PATHS)
+    address = client.get("url") or (client.get("service") or {}).get("path") or ""
+    return names_group and any(path in address for path in _WEBHOOK_PATHS)
 
 
 def _converts_by_webhook(definition: Object) -> bool:
-    """Ours are never converted."""
+    """The definitions of the built-in core have no conversion webhook."""
     conversion = (definition.get("spec") or {}).get("conversion") or {}
     return bool(conversion.get("strategy") == "Webhook")
 
@@ -111,8 +111,8 @@ def _is_held(lease: Object, now: datetime) -> bool:
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity") or not spec.get("renewTime"):
         return False
-    lasting = timedelta(seconds=spec.get("leaseDurationSeconds") or _DEFAULT_LEASE_SECONDS)
-    return datetime.fromisoformat(spec["renewTime"]) + lasting > now
+    lease_duration = timedelta(seconds=spec.get("leaseDurationSeconds") or _DEFAULT_LEASE_SECONDS)
+    return datetime.fromisoformat(spec["renewTime"]) + lease_duration > now
 
 
 def _place(obj: Object) -> str:

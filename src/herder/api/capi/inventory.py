@@ -1,4 +1,4 @@
-"""clusterctl's inventory: which providers are installed, in which version. With it clusterctl needs no `init` here."""
+"""clusterctl's provider inventory; with it, clusterctl works here without `clusterctl init`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ NAMESPACE = "herder-system"
 PROVIDERS = Kind(CLUSTERCTL, "v1alpha3", "Provider", "providers")
 CORE_PROVIDER = "CoreProvider"
 CLUSTER_API_VERSION = "v1.13.4"
-"""The release of Cluster API whose core ours stands for: clusterctl compares versions before it moves clusters."""
+"""The Cluster API release that the built-in core implements; clusterctl compares versions before it moves clusters."""
 
 PART_OF, US = "app.kubernetes.io/part-of", "herder"
 INSIDE = "cluster.herder.io/inside-api-server"
-"""Annotation: this core runs in the process of the embedded API server itself, for as long as that runs."""
+"""Annotation: this core runs in the process of the embedded API server."""
 _INVENTORY = {f"{CLUSTERCTL}/core": "inventory"}
 
 PROVIDER_CRD = definition(
     PROVIDERS,
-    "An installed provider.",
+    "A provider installed on this cluster.",
     schema={
         "providerName": string(),
         "type": string("CoreProvider, BootstrapProvider, ControlPlaneProvider or InfrastructureProvider."),
         "version": string(),
-        "watchedNamespace": string("Where it works; everywhere if empty."),
+        "watchedNamespace": string("Namespace that the provider watches; all if empty."),
     },
     labels=_INVENTORY,
     columns=[
@@ -42,12 +42,15 @@ PROVIDER_CRD = definition(
 
 
 def is_ours(obj: Object) -> bool:
-    """Whether Herder itself wrote the object, to say what of it runs on this cluster."""
+    """Whether Herder wrote the object to record one of its own components."""
     return bool((obj["metadata"].get("labels") or {}).get(PART_OF) == US)
 
 
 def core_provider(*, inside: bool = False) -> Object:
-    """There only while our core runs: clusterctl installs no second core beside one that it finds."""
+    """Return the core provider's inventory entry; it exists only while the built-in core runs.
+
+    clusterctl installs no second core if it finds one.
+    """
     provider = _provider("cluster-api", "cluster-api", CORE_PROVIDER, CLUSTER_API_VERSION)
     return {**provider, "metadata": {**provider["metadata"], "annotations": {INSIDE: "true"} if inside else {}}}
 
@@ -62,10 +65,10 @@ def in_memory_providers() -> tuple[Object, ...]:
 
 
 def own_version(version: str = __version__) -> str:
-    """Herder's version as clusterctl wants them: `v` and three numbers."""
+    """Return Herder's version in clusterctl's format: `v` and three numbers."""
     numbers = re.match(r"\d+\.\d+\.\d+", version)
     if numbers is None:
-        raise ValueError(f"version {version!r} does not begin with three numbers")
+        raise ValueError(f"version {version!r} must begin with three numbers")
     return f"v{numbers.group()}"
 
 

@@ -1,4 +1,4 @@
-"""The kinds of Cluster API's core, and those of Kubernetes that its controllers read."""
+"""Kinds of Cluster API, and the Kubernetes kinds that its controllers read."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CLUSTER_RESOURCE_SET_BINDING = Kind(
     f"addons.{GROUP}", VERSION, "ClusterResourceSetBinding", "clusterresourcesetbindings"
 )
 
-# What Kubernetes itself brings. Definitions and Secrets are read as metadata alone: the contract is in a
-# definition's labels, and of Secrets only the existence and the revision matter to who decides.
+# Kubernetes kinds. Definitions and Secrets are watched as metadata only: the contract is in a definition's labels, and
+# reconcilers need only the existence and resourceVersion of Secrets.
 DEFINITION = Kind(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
 ).metadata_only()
 SECRET = Kind("", "v1", "Secret", "secrets")
 SECRET_METADATA = SECRET.metadata_only()
 
-# In workload clusters.
+# Kinds of workload clusters.
 NODE = Kind("", "v1", "Node", "nodes", namespaced=False)
 POD = Kind("", "v1", "Pod", "pods")
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces", namespaced=False)

@@ -1,7 +1,8 @@
-"""The kubeconfig Secret of a cluster: made when its endpoint is known, and made anew before its certificate ends.
+"""The kubeconfig Secret of a Cluster: created when the endpoint is known, renewed before its client certificate
+expires.
 
-The authority's key is never seen here. Who performs the effect reads it, signs a client certificate and hands back
-the finished file, which goes into the Secret and nowhere else.
+Reconcilers never see the CA key. The effect's performer reads it, signs a client certificate and returns the
+kubeconfig, which is stored in the Secret only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from herder.api.capi.names import (
     authority_secret,
     kubeconfig_secret,
 )
-from herder.api.moments import moment
+from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Create, Decision, Effect, Patch, Ref, Wait
 from herder.engine.runtime.view import View
@@ -28,8 +29,8 @@ PERFORMER = "kubeconfig"
 KEY = "value"
 
 
-def keep_kubeconfig(view: View, cluster: Object, server: str, owner: Object) -> Decision:
-    """`owner` is the owner reference of a Secret that has to be made."""
+def reconcile_kubeconfig(view: View, cluster: Object, server: str, owner: Object) -> Decision:
+    """Create or renew the kubeconfig Secret; `owner` is the owner reference of a new Secret."""
     kept = view.get(SECRET_METADATA, kubeconfig_secret(cluster["metadata"]["name"]))
     renewal = _renewal(kept)
     if kept is not None and (renewal is None or renewal > view.now):
@@ -37,28 +38,30 @@ def keep_kubeconfig(view: View, cluster: Object, server: str, owner: Object) -> 
     effect = _effect(view, cluster, server, kept)
     result = view.result(effect.key)
     if result is None or not result.done:
-        reason = f"the kubeconfig cannot be made: {result.error}" if result else "the kubeconfig is being made"
+        reason = f"cannot create the kubeconfig: {result.error}" if result else "creating the kubeconfig"
         return Decision(effects=(effect,), wait=Wait(reason))
     return Decision(writes=(_write(cluster, kept, owner, result.value),))
 
 
 def _effect(view: View, cluster: Object, server: str, kept: Object | None) -> Effect:
-    """Another one whenever the authority or the Secret is another: so it is tried at once when the authority comes."""
+    """The key includes the revisions of the CA and of the Secret, so that the effect runs again as soon as the CA
+    appears.
+    """
     meta = cluster["metadata"]
     authority = view.get(SECRET_METADATA, authority_secret(meta["name"]))
     key = (meta["uid"], PERFORMER, server, _revision(authority), _revision(kept))
     arguments = {"namespace": meta["namespace"], "cluster": meta["name"], "server": server}
-    return Effect(PERFORMER, key, arguments, "clients need a way in")
+    return Effect(PERFORMER, key, arguments, "create the kubeconfig of the cluster")
 
 
-def _write(cluster: Object, kept: Object | None, owner: Object, made: Object) -> Create | Patch:
+def _write(cluster: Object, kept: Object | None, owner: Object, issued: Object) -> Create | Patch:
     meta = cluster["metadata"]
-    annotations = {CERTIFICATE_EXPIRY: made["expires"], CERTIFICATE_RENEWAL: made["renew"]}
-    data = {KEY: made["kubeconfig"]}
+    annotations = {CERTIFICATE_EXPIRY: issued["expires"], CERTIFICATE_RENEWAL: issued["renew"]}
+    data = {KEY: issued["kubeconfig"]}
     name = kubeconfig_secret(meta["name"])
     if kept is not None:
         patch = {"metadata": {"annotations": annotations}, "data": data}
-        return Patch(Ref(SECRET, name, meta["namespace"]), patch, "half of the certificate's life is over")
+        return Patch(Ref(SECRET, name, meta["namespace"]), patch, "the client certificate is due for renewal")
     metadata = {
         "name": name,
         "namespace": meta["namespace"],
@@ -67,12 +70,12 @@ def _write(cluster: Object, kept: Object | None, owner: Object, made: Object) ->
         "ownerReferences": [owner],
     }
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": SECRET_TYPE, "data": data}
-    return Create(SECRET, secret, "clients need a way in")
+    return Create(SECRET, secret, "create the kubeconfig of the cluster")
 
 
 def _renewal(secret: Object | None) -> datetime | None:
-    """None for a Secret that somebody else made, which is theirs to renew."""
-    return moment(annotations_of(secret).get(CERTIFICATE_RENEWAL)) if secret else None
+    """Return the renewal time; None for a Secret that a user provides and renews."""
+    return parse_time(annotations_of(secret).get(CERTIFICATE_RENEWAL)) if secret else None
 
 
 def _revision(obj: Object | None) -> str:

@@ -1,4 +1,4 @@
-"""Labels, annotations, finalizers and other words of Cluster API, each spelled in this one place."""
+"""Labels, annotations, finalizers and Secret names of Cluster API."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ MACHINE_DEPLOYMENT_FINALIZER = "cluster.x-k8s.io/machinedeployment"
 
 SECRET_TYPE = "cluster.x-k8s.io/secret"
 
-# Our own. "true" on a Cluster that is being deleted: when all else is gone, it does not wait for its infrastructure
-# object, which may then be left behind with whatever it stands for. For infrastructure that cannot be deleted any more.
+# Annotations of our own. "true" on a Cluster that is being deleted: do not wait for the infrastructure object, which
+# may then leak its resources. For infrastructure that can no longer be deleted.
 ABANDON_INFRASTRUCTURE = "cluster.herder.io/abandon-infrastructure"
-# On kubeconfig Secrets made by the core: when the client certificate in it ends, and when it is made anew.
+# On kubeconfig Secrets created by the core: when the client certificate expires, and when it is renewed.
 CERTIFICATE_EXPIRY = "cluster.herder.io/certificate-expiry"
 CERTIFICATE_RENEWAL = "cluster.herder.io/certificate-renewal"
-# On Machines of MachineSets: which of their labels and annotations come from the template ("labels;annotations").
+# On Machines of MachineSets: the labels and annotations that come from the template ("labels;annotations").
 PROPAGATED = "cluster.herder.io/propagated"
-# On Machines: labels and taints that were brought to the Node, of those that no kubelet may change itself.
+# On Machines: labels and taints set on the Node that a kubelet may not change itself.
 BROUGHT_TO_NODE = "cluster.herder.io/brought-to-node"
-# On MachineSets: the spec.rollout.after that each was made for, whatever the server's clock said when it was made.
+# On MachineSets: the spec.rollout.after that the MachineSet was created for, independent of the server's clock.
 ROLLOUT_AFTER = "cluster.herder.io/rollout-after"
 
 
 def cluster_key(namespace: str, name: str) -> str:
-    """How decisions name a workload cluster as the target of a write or an observation."""
+    """Return the name of a workload cluster as the target of writes and observations."""
     return f"{namespace}/{name}"
 
 
@@ -90,7 +90,7 @@ def kubeconfig_secret(cluster: str) -> str:
 
 
 def authority_secret(cluster: str) -> str:
-    """The cluster's certificate authority: tls.crt and tls.key."""
+    """Return the name of the Secret with the cluster CA (tls.crt and tls.key)."""
     return f"{cluster}-ca"
 
 
@@ -109,5 +109,5 @@ def is_deleting(obj: Object) -> bool:
 
 
 def is_paused(cluster: Object | None, obj: Object) -> bool:
-    """By the whole cluster, or by the object's own annotation, whatever its value."""
+    """Whether the Cluster is paused, or the object has the paused annotation with any value."""
     return bool(cluster and (cluster.get("spec") or {}).get("paused")) or PAUSED in annotations_of(obj)

@@ -1,4 +1,4 @@
-"""Names that the core makes up: of Machines (by a template), of labels that may be too long, and short hashes."""
+"""Generated names: Machine names from a template, label values that fit, and short hashes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ACTION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 
 class NamingError(ValueError):
-    """A template that cannot be rendered; the text says what in it is not understood."""
+    """A Machine name template cannot be rendered; the message names the unsupported action."""
 
 
 def machine_name(template: str, cluster: str, machine_set: str, random: str) -> str:
-    """The name that a template (the default where it is empty) gives to a Machine.
+    """Render a Machine name from a template, or from the default template if it is empty.
 
-    A name that grows too long is cut, and made unique again by the random part.
+    A name that is too long is truncated, and made unique by the random suffix.
     """
     values = {".cluster.name": cluster, ".machineSet.name": machine_set, ".random": random}
 
@@ -36,12 +36,12 @@ def machine_name(template: str, cluster: str, machine_set: str, random: str) -> 
 
     name = _ACTION.sub(value_of, template or DEFAULT_MACHINE_TEMPLATE)
     if "{{" in name:
-        raise NamingError("a {{ is never closed")
+        raise NamingError("unclosed {{")
     return name if len(name) <= MAX_NAME else name[: MAX_NAME - RANDOM_LENGTH] + random
 
 
 def set_name_label(name: str) -> str:
-    """A name as the value of a label: itself, or a hash where it does not fit."""
+    """Return a name as a label value: the name itself, or a hash if it does not fit."""
     if not names.label_value(name):
         return name
     digest = base64.urlsafe_b64encode(fnv32a(name.encode()).to_bytes(4, "big")).decode().rstrip("=")
@@ -49,7 +49,7 @@ def set_name_label(name: str) -> str:
 
 
 def template_hash(template: Object) -> str:
-    """The same for equal templates, whatever the order of their fields; short enough for a label."""
+    """Return a hash that is equal for equal templates, independent of field order, and fits into a label."""
     return str(fnv32a(json.dumps(template, sort_keys=True, separators=(",", ":")).encode()))
 
 

@@ -1,6 +1,6 @@
-"""What is kept of the Nodes of workload clusters: a record in a Node's own shape, but only with what somebody reads.
+"""Projection of workload cluster Nodes: a Node-shaped record with only the fields that controllers read.
 
-Images, managed fields, resource amounts and heartbeats are most of a Node's bytes and of its changes.
+Images, managed fields, resources and heartbeats make up most of a Node's size and of its updates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from herder.engine.runtime.decision import Observe, Projection
 _METADATA = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _CONDITION = ("type", "status", "reason", "message")
 _TAINT = ("key", "value", "effect", "timeAdded")
-_STATUSES = ("True", "False")  # anything else a kubelet writes, which no API server checks, is unknown
+_STATUSES = ("True", "False")  # API servers do not validate this field of a kubelet; any other value is Unknown
 _LONG_AGO = "1970-01-01T00:00:00Z"
 
 
@@ -47,7 +47,7 @@ def _record(node: Object) -> Object:
 
 
 def _condition(condition: Object) -> Object:
-    """With the three fields that readers rely on."""
+    """Keep the fields that readers rely on: type, status and lastTransitionTime."""
     found = texts(_CONDITION, condition)
     status = found["status"] if found.get("status") in _STATUSES else "Unknown"
     since = time(condition.get("lastTransitionTime")) or _LONG_AGO
@@ -55,7 +55,7 @@ def _condition(condition: Object) -> Object:
 
 
 def addresses_of(node: Object) -> list[Object]:
-    """Of a Node as its API server answers it."""
+    """Return the valid addresses of a Node as the API server returned it."""
     found = mappings(mapping(node.get("status")).get("addresses"))
     return [each for each in (texts(("type", "address"), address) for address in found) if len(each) == 2]
 
@@ -73,8 +73,10 @@ def _by_name(node: Object) -> Iterable[str]:
 
 
 def claimed_machines(labels: Object, provider: str) -> set[str]:
-    """UIDs of the Machines that a Node claims to be, by its label and by a provider ID that names one. Nodes of kubeadm
-    clusters have that from the start, and the label later; meanwhile others could claim the same Machine by the label.
+    """Return the UIDs of the Machines that a Node claims to belong to, by label and by provider ID.
+
+    Nodes of kubeadm clusters have the provider ID from the start and the label later; in between another Node could
+    claim the same Machine by label.
     """
     named = provider.removeprefix(KUBEADM_PROVIDER) if provider.startswith(KUBEADM_PROVIDER) else ""
     return {uid for uid in (labels.get(MACHINE_UID), named) if uid}
@@ -84,9 +86,12 @@ def _by_machine(node: Object) -> Iterable[str]:
     return claimed_machines(node["metadata"].get("labels") or {}, provider_id(node))
 
 
-def is_anothers(node: Object, machine: Object) -> bool:
-    """Whether the Node says that it is another Machine's. A join token registers Nodes with any provider ID, so that of
-    a Machine may be that of a Node which is not its own."""
+def belongs_to_other_machine(node: Object, machine: Object) -> bool:
+    """Whether the Node claims to belong to another Machine.
+
+    A join token can register Nodes with any provider ID, so a matching provider ID does not prove that a Node belongs
+    to a Machine.
+    """
     return any(uid != machine["metadata"]["uid"] for uid in _by_machine(node))
 
 
@@ -96,7 +101,7 @@ NODE_RECORD = Projection(
 
 
 def node_by_provider_id(cluster: str, wanted: str) -> Observe:
-    """The Nodes with this provider ID; one watch for all Machines of a cluster."""
+    """Observe the Nodes with this provider ID; all Machines of a cluster share one watch."""
     return Observe(cluster, NODE, projection=NODE_RECORD, focus=("providerID", wanted))
 
 
@@ -105,7 +110,7 @@ def node_by_name(cluster: str, name: str) -> Observe:
 
 
 def node_by_machine(cluster: str, uid: str) -> Observe:
-    """The Nodes that say that they are this Machine's: before it knows them itself."""
+    """Observe the Nodes that claim to belong to this Machine, before the Machine has a nodeRef."""
     return Observe(cluster, NODE, projection=NODE_RECORD, focus=("machine", uid))
 
 

@@ -1,8 +1,8 @@
-"""The English plural of a kind's name.
+"""English plural of a kind's name.
 
-The contract finds a provider's definition by the plural of its kind, so the rule must be the one that all tools of
-Cluster API share (github.com/gobuffalo/flect). Kept of it are its rules for endings, and those of its irregular words
-that a kind may well end in; a word that is a plural already stays as it is.
+The contract finds a provider's CRD by the plural of its kind, so this follows the library that Cluster API uses
+(github.com/gobuffalo/flect): its suffix rules, and the irregular words a kind is likely to end in. A plural stays as it
+is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 
-@lru_cache(maxsize=1024)  # kinds are few, and each pass over an object asks for those it names
+@lru_cache(maxsize=1024)  # kinds are few, and every reconcile looks up those it references
 def plural(word: str) -> str:
     for singular, plural_ending in _ENDINGS:
         if _ends_in(word, plural_ending):
@@ -21,7 +21,7 @@ def plural(word: str) -> str:
 
 
 def _ends_in(word: str, ending: str) -> bool:
-    """Irregular words may start with the kind's capital; what comes before must not change that."""
+    """Compare case-insensitively, because the irregular word may start with the kind's capital."""
     return word.lower().endswith(ending)
 
 

@@ -1,8 +1,8 @@
-"""How many Machines each MachineSet of a MachineDeployment should have next: numbers in, numbers out.
+"""Rollout arithmetic of a MachineDeployment: the next replica count of each of its MachineSets.
 
-Two promises hold at every step of a rollout, whichever Machines a set chooses to delete: never more Machines than
-replicas + surge, and never fewer available ones than replicas - unavailable. The deadlock breaker alone may go below,
-by one Machine of a set that has broken ones, when nothing else could ever move again.
+Two invariants hold at every step, whichever Machines a MachineSet deletes: at most replicas + maxSurge Machines, and at
+least replicas - maxUnavailable available ones. Only breaking a deadlock may violate the latter, by one Machine of a
+MachineSet with unavailable ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PERCENT = re.compile(r"([0-9]{1,9})%")
 
 
 def scaled(value: int | str | None, total: int, *, round_up: bool, field: str = "value") -> int:
-    """A number, or a percentage of the total. ValueError, naming the field, for other text; nothing given is zero."""
+    """Resolve a number or a percentage of `total`; None is zero. Raise ValueError, naming the field, for other text."""
     if value is None or isinstance(value, int):
         return value or 0
     percent = _PERCENT.fullmatch(value)
@@ -34,7 +34,7 @@ def scaled(value: int | str | None, total: int, *, round_up: bool, field: str = 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a MachineDeployment asks for, and how far a rollout may go above and below it."""
+    """Desired replicas of a MachineDeployment, with maxSurge and maxUnavailable resolved."""
 
     replicas: int
     surge: int = 0
@@ -54,7 +54,7 @@ def strategy_of(spec: Object) -> str:
 
 
 def limits_of(spec: Object) -> Limits:
-    """From a MachineDeployment's spec, whose replicas are set."""
+    """Resolve the limits of a MachineDeployment's spec, whose replicas are set."""
     replicas: int = spec["replicas"]
     if strategy_of(spec) != ROLLING_UPDATE:
         return Limits(replicas)
@@ -63,24 +63,25 @@ def limits_of(spec: Object) -> Limits:
     surge = scaled(rolling.get("maxSurge", 1), replicas, round_up=True, field=f"{path}.maxSurge")
     unavailable = scaled(rolling.get("maxUnavailable", 0), replicas, round_up=False, field=f"{path}.maxUnavailable")
     if not surge and not unavailable:
-        unavailable = 1  # a percentage of few Machines rounds to none, and a rollout must be able to move
+        unavailable = 1  # a percentage of few Machines rounds to 0, and a rollout must be able to progress
     return Limits(replicas, surge, min(unavailable, replicas))
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A MachineSet as the planner sees it: what it should have, what it has, and what of that is available."""
+class SetScale:
+    """Replica counts of one MachineSet: desired (`spec`), existing and available."""
 
     name: str
     spec: int
     replicas: int = 0
     available: int = 0
-    created: str = ""  # RFC 3339, so that text sorts as time does
-    annotated_maximum: int | None = None  # the deployment's ceiling when this share was last sized
+    created: str = ""  # RFC 3339, so that it sorts as text
+    # max-replicas annotation: the deployment's maximum when this set was last scaled
+    annotated_maximum: int | None = None
 
     @property
     def size(self) -> int:
-        """Machines to come count already, and so do those that are not gone yet."""
+        """Machines that are about to be created or not yet deleted count too."""
         return max(self.spec, self.replicas)
 
     @property
@@ -88,45 +89,47 @@ class Share:
         return self.created, self.name
 
 
-class Change(NamedTuple):
+class ScaleChange(NamedTuple):
     replicas: int
     reason: str
 
 
-Plan = Mapping[str, Change]
-"""What changes, by the name of the MachineSet."""
+Plan = Mapping[str, ScaleChange]
+"""The changes, by name of the MachineSet."""
 
 
-def plan_rolling_update(limits: Limits, new: Share, old: Sequence[Share]) -> Plan:
+def plan_rolling_update(limits: Limits, new: SetScale, old: Sequence[SetScale]) -> Plan:
     plan = _size_new(limits, new, old)
-    plan |= _shrink_old(limits, new, old, plan)
+    plan |= _scale_down_old(limits, new, old, plan)
     return plan or _break_deadlock(new, old)
 
 
-def plan_on_delete(limits: Limits, new: Share, old: Sequence[Share]) -> Plan:
+def plan_on_delete(limits: Limits, new: SetScale, old: Sequence[SetScale]) -> Plan:
     plan = _size_new(limits, new, old)
     surplus = sum(share.spec for share in old) + _planned(plan, new) - limits.replicas
-    # First what is not there: Machines that a user deleted, or that never came to be, are not made again.
+    # First those that do not exist: old Machines that a user deleted, or that never came up, are not recreated.
     for share in _oldest_first(old):
         if share.spec > share.replicas:
-            plan[share.name] = Change(share.replicas, "old Machines that are gone are not replaced by old ones")
+            plan[share.name] = ScaleChange(share.replicas, "deleted Machines of an old MachineSet are not recreated")
             surplus -= share.spec - share.replicas
     for share in _oldest_first(old):
         less = min(_planned(plan, share), surplus)
         if less > 0:
-            plan[share.name] = Change(_planned(plan, share) - less, f"{limits.replicas} replicas are wanted in all")
+            plan[share.name] = ScaleChange(_planned(plan, share) - less, f"{limits.replicas} replicas desired in total")
             surplus -= less
     return plan
 
 
-def plan_resize(limits: Limits, new: Share | None, old: Sequence[Share], *, rolling: bool, saturated: bool) -> Plan:
-    """The deployment was scaled while several sets have Machines, or while it is paused: each keeps its proportion.
+def plan_resize(
+    limits: Limits, new: SetScale | None, old: Sequence[SetScale], *, rolling: bool, saturated: bool
+) -> Plan:
+    """Scale the MachineSets in proportion, when the deployment is scaled during a rollout or while paused.
 
-    So a rollout is neither hastened nor delayed by scaling. `saturated` says that the new set holds all that is
-    wanted, and has it available: then the old ones are no longer needed.
+    So scaling neither speeds up nor delays the rollout. `saturated` means that the new set has all desired replicas
+    available: then the old ones are scaled to zero.
     """
-    everyone = [*old, *([new] if new else [])]
-    active = [share for share in everyone if share.spec > 0]
+    all_sets = [*old, *([new] if new else [])]
+    active = [share for share in all_sets if share.spec > 0]
     if len(active) <= 1:
         only = active[0] if active else new or max(old, key=lambda share: share.age, default=None)
         return _changes({only: limits.replicas}, "all replicas belong to one MachineSet") if only else {}
@@ -138,60 +141,63 @@ def plan_resize(limits: Limits, new: Share | None, old: Sequence[Share], *, roll
 # --- the new set ----------------------------------------------------------------------------------------------------
 
 
-def _size_new(limits: Limits, new: Share, old: Sequence[Share]) -> dict[str, Change]:
+def _size_new(limits: Limits, new: SetScale, old: Sequence[SetScale]) -> dict[str, ScaleChange]:
     if new.spec > limits.replicas:
-        return {new.name: Change(limits.replicas, f"{limits.replicas} replicas are wanted in all")}
+        return {new.name: ScaleChange(limits.replicas, f"{limits.replicas} replicas desired in total")}
     current = sum(share.size for share in (new, *old))
-    spared = min(new.available, limits.replicas) - new.spec  # they are there: asking for them again makes none
+    spared = min(new.available, limits.replicas) - new.spec  # these exist already: counting them creates none
     more = max(min(limits.ceiling - current, limits.replicas - new.spec), spared)
     if more <= 0:
         return {}
-    return {new.name: Change(new.spec + more, f"{current} Machines, and up to {limits.ceiling} may be")}
+    return {new.name: ScaleChange(new.spec + more, f"{current} Machines exist, at most {limits.ceiling} allowed")}
 
 
 # --- the old sets in a rolling update -------------------------------------------------------------------------------
 
 
-def _shrink_old(limits: Limits, new: Share, old: Sequence[Share], plan: Plan) -> dict[str, Change]:
-    everyone = (new, *old)
-    going = sum(max(share.replicas - min(share.spec, _planned(plan, share)), 0) for share in everyone)
-    # A new revision that does not come up stops the rollout: not all Machines shall be traded for broken ones.
+def _scale_down_old(limits: Limits, new: SetScale, old: Sequence[SetScale], plan: Plan) -> dict[str, ScaleChange]:
+    all_sets = (new, *old)
+    being_deleted = sum(max(share.replicas - min(share.spec, _planned(plan, share)), 0) for share in all_sets)
+    # A new revision that does not become available stops the rollout, so that not all Machines are replaced by broken
+    # ones.
     broken_new = max(new.spec - new.available, 0)
-    budget = sum(share.spec for share in everyone) - going - limits.minimum - broken_new
+    budget = sum(share.spec for share in all_sets) - being_deleted - limits.minimum - broken_new
     if budget <= 0:
         return {}
-    shrinking = _Shrinking(budget, sum(share.available for share in everyone), limits.minimum)
+    scale_down = _ScaleDown(budget, sum(share.available for share in all_sets), limits.minimum)
     for share in _oldest_first(old):
-        shrinking.take(share, at_most=share.spec - share.available)  # broken Machines first
+        scale_down.take(share, at_most=share.spec - share.available)  # unavailable Machines first
     for share in _oldest_first(old):
-        shrinking.take(share, at_most=share.spec)
-    return shrinking.plan
+        scale_down.take(share, at_most=share.spec)
+    return scale_down.plan
 
 
-class _Shrinking:
-    """Takes Machines off the old sets while both budgets last, expecting the worst: that a set with any available
-    Machine deletes the available ones first."""
+class _ScaleDown:
+    """Scales down the old sets within both budgets.
+
+    It assumes the worst case: a set with available Machines deletes those first.
+    """
 
     def __init__(self, budget: int, available: int, minimum: int) -> None:
-        self.plan: dict[str, Change] = {}
+        self.plan: dict[str, ScaleChange] = {}
         self._budget = budget
         self._available = available
         self._minimum = minimum
 
-    def take(self, share: Share, *, at_most: int) -> None:
+    def take(self, share: SetScale, *, at_most: int) -> None:
         spec = _planned(self.plan, share)
         less = min(at_most, spec, self._budget)
         if less <= 0:
             return
         if share.available > 0:
-            less = self._without_harm(share, spec, less)
+            less = self._limit_to_available(share, spec, less)
         if less <= 0:
             return
         self._budget -= less
-        self.plan[share.name] = Change(spec - less, f"at least {self._minimum} available Machines remain")
+        self.plan[share.name] = ScaleChange(spec - less, f"at least {self._minimum} available Machines remain")
 
-    def _without_harm(self, share: Share, spec: int, less: int) -> int:
-        """How many fewer the set may have so that enough stay available; those are counted as gone."""
+    def _limit_to_available(self, share: SetScale, spec: int, less: int) -> int:
+        """Reduce `less` so that enough Machines stay available, and account for the deleted ones."""
         spare = max(self._available - self._minimum, 0)
         deleted = max(share.replicas - (spec - less), 0)
         if deleted > spare:
@@ -201,34 +207,36 @@ class _Shrinking:
         return less
 
 
-def _break_deadlock(new: Share, old: Sequence[Share]) -> Plan:
-    """Nothing may grow and nothing may shrink, because old Machines are broken: the oldest such set gives one.
+def _break_deadlock(new: SetScale, old: Sequence[SetScale]) -> Plan:
+    """Remove one Machine of the oldest set with unavailable ones, if nothing else can change.
 
-    Machines of old revisions are not remediated, so nobody else would.
+    Machines of old revisions are not remediated, so no other controller would do it.
     """
-    standing = all(share.spec == share.replicas for share in (new, *old))
-    if not standing or new.available != new.replicas:
+    stable = all(share.spec == share.replicas for share in (new, *old))
+    if not stable or new.available != new.replicas:
         return {}
     for share in _oldest_first(old):
         if share.available < share.replicas and share.spec > 0:
-            return {share.name: Change(share.spec - 1, "unavailable Machines of an old MachineSet block the rollout")}
+            return {
+                share.name: ScaleChange(share.spec - 1, "unavailable Machines of an old MachineSet block the rollout")
+            }
     return {}
 
 
 # --- proportional scaling -------------------------------------------------------------------------------------------
 
 
-def _proportions(limits: Limits, active: Sequence[Share]) -> dict[Share, int]:
+def _proportions(limits: Limits, active: Sequence[SetScale]) -> dict[SetScale, int]:
     allowed = limits.ceiling if limits.replicas else 0
     growth = allowed - sum(share.size for share in active)
     change = growth if growth > 0 else min(allowed - sum(share.spec for share in active), 0)
     if not change:
         return {}
-    # Of equally large sets the newest grows first, and the oldest shrinks first.
+    # Of equally large sets the newest is scaled up first, and the oldest scaled down first.
     by_age = sorted(active, key=lambda share: share.age, reverse=change > 0)
     largest_first = sorted(by_age, key=lambda share: -share.spec)
     total, left = sum(share.spec for share in active), change
-    sizes: dict[Share, int] = {}
+    sizes: dict[SetScale, int] = {}
     for share in largest_first:
         part = _fraction(share, limits, total)
         part = max(min(part, left), 0) if change > 0 else min(max(part, left), 0)
@@ -238,8 +246,8 @@ def _proportions(limits: Limits, active: Sequence[Share]) -> dict[Share, int]:
     return sizes
 
 
-def _fraction(share: Share, limits: Limits, total: int) -> int:
-    """By how much the share changes if it stays the same part of the whole."""
+def _fraction(share: SetScale, limits: Limits, total: int) -> int:
+    """Return by how much the set changes if it keeps its proportion."""
     if not limits.replicas:
         return -share.spec
     before = share.annotated_maximum or total
@@ -249,13 +257,13 @@ def _fraction(share: Share, limits: Limits, total: int) -> int:
 # --- shared ---------------------------------------------------------------------------------------------------------
 
 
-def _planned(plan: Plan, share: Share) -> int:
+def _planned(plan: Plan, share: SetScale) -> int:
     return plan[share.name].replicas if share.name in plan else share.spec
 
 
-def _oldest_first(shares: Iterable[Share]) -> list[Share]:
+def _oldest_first(shares: Iterable[SetScale]) -> list[SetScale]:
     return sorted(shares, key=lambda share: share.age)
 
 
-def _changes(sizes: Mapping[Share, int], reason: str) -> Plan:
-    return {share.name: Change(size, reason) for share, size in sizes.items() if size != share.spec}
+def _changes(sizes: Mapping[SetScale, int], reason: str) -> Plan:
+    return {share.name: ScaleChange(size, reason) for share, size in sizes.items() if size != share.spec}

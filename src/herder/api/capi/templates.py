@@ -1,7 +1,8 @@
-"""When a Machine's template has changed so that the Machine must be replaced, and what to tell about it.
+"""Compare Machine templates: when a Machine must be replaced, and the message that explains why.
 
-Only what cannot be changed in place counts: version, failure domain, and which bootstrap and infrastructure templates
-are named. What those templates hold is never compared: to roll out a change of theirs, name another.
+Only fields that cannot change in place count: version, failure domain, and the references to bootstrap and
+infrastructure templates. The contents of those templates are not compared: to roll out a change, reference another
+template.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from herder.engine.meta.kinds import Object
 
 
 def needs_rollout(current: Object, desired: Object) -> bool:
-    """Both are templates of Machines: `spec.template` of a MachineSet or a MachineDeployment."""
+    """Whether Machines of `current` must be replaced; both are `spec.template` of a MachineSet or MachineDeployment."""
     return bool(differences(current, desired))
 
 
 def differences(current: Object, desired: Object) -> list[str]:
-    """What is not up to date, as Machines tell it in their UpToDate condition."""
+    """Return the differences, in the wording of the UpToDate condition of Machines."""
     have, want = current.get("spec") or {}, desired.get("spec") or {}
     found = []
     if have.get("version", "") != want.get("version", ""):
@@ -25,7 +26,7 @@ def differences(current: Object, desired: Object) -> list[str]:
     if _bootstrap(have) != _bootstrap(want):
         found.append(_bootstrap_difference(have, want))
     if _reference(have.get("infrastructureRef")) != _reference(want.get("infrastructureRef")):
-        found.append(f"{_made_of(have.get('infrastructureRef'))} is not up-to-date")
+        found.append(f"{_cloned_kind(have.get('infrastructureRef'))} is not up-to-date")
     if have.get("failureDomain", "") != want.get("failureDomain", ""):
         found.append(f"Failure domain {have.get('failureDomain', '')}, {want.get('failureDomain', '')} required")
     return found
@@ -34,7 +35,7 @@ def differences(current: Object, desired: Object) -> list[str]:
 def _bootstrap_difference(have: Object, want: Object) -> str:
     reference, secret = _bootstrap(have)
     if any(reference):
-        return f"{_made_of(have['bootstrap']['configRef'])} is not up-to-date"
+        return f"{_cloned_kind(have['bootstrap']['configRef'])} is not up-to-date"
     return f"spec.bootstrap.dataSecretName {secret or 'nil'}, {_bootstrap(want)[1] or 'nil'} required"
 
 
@@ -48,6 +49,6 @@ def _reference(reference: Any) -> tuple[str, str, str]:
     return given.get("apiGroup", ""), given.get("kind", ""), given.get("name", "")
 
 
-def _made_of(reference: Object | None) -> str:
-    """The kind that a template makes."""
+def _cloned_kind(reference: Object | None) -> str:
+    """Return the kind that a template is cloned to."""
     return str((reference or {}).get("kind", "")).removesuffix("Template")

@@ -1,6 +1,6 @@
-"""Parts of objects that a workload cluster's API server answers: it may be compromised, and answer with any JSON.
+"""Read values of workload cluster objects, whose API server may be compromised and return any JSON.
 
-Reconcilers rely on the types of Kubernetes' own objects, so records are made of what these functions return.
+Reconcilers rely on the types of Kubernetes objects, so projections are built from what these functions return.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from herder.api.capi.conditions import timestamp
-from herder.api.moments import moment
+from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
 
-_LONGEST = 1024  # characters of any text but a label's or an annotation's
-_MOST = 1000  # entries of a list
+_MAX_LENGTH = 1024  # of any string except label and annotation values
+_MAX_ITEMS = 1000  # of any list
 
 
 def text(value: object) -> str:
-    """Without control characters: it gets into conditions, which users read in terminals."""
-    return printable(value, _LONGEST) if isinstance(value, str) else ""
+    """Return a string without control characters: it ends up in conditions, which users read in terminals."""
+    return printable(value, _MAX_LENGTH) if isinstance(value, str) else ""
 
 
 def texts(names: Iterable[str], part: Object) -> Object:
-    """Those that are there."""
+    """Return the strings that are set."""
     return {name: found for name in names if (found := text(part.get(name)))}
 
 
@@ -32,7 +32,7 @@ def mapping(value: object) -> Object:
 
 
 def mappings(value: object) -> list[Object]:
-    return [each for each in value[:_MOST] if isinstance(each, dict)] if isinstance(value, list) else []
+    return [each for each in value[:_MAX_ITEMS] if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def string_map(value: object) -> Object:
@@ -40,8 +40,8 @@ def string_map(value: object) -> Object:
 
 
 def time(value: object) -> str:
-    """As Kubernetes writes it, since it is copied into conditions; empty for what is no time to count from."""
-    found = moment(value) if isinstance(value, str) else None
+    """Return a time in Kubernetes' format, since it is copied into conditions; empty if it is invalid."""
+    found = parse_time(value) if isinstance(value, str) else None
     return timestamp(found) if found is not None else ""
 
 

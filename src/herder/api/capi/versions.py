@@ -1,4 +1,4 @@
-"""Kubernetes versions, read as leniently as their users write them: with or without `v`, with or without a patch."""
+"""Kubernetes versions, parsed leniently: with or without `v`, with or without a patch version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Version:
 
 
 def parse(text: str) -> Version:
-    """ValueError, with what is wrong in words, for what is no version."""
+    """Parse a version; raise ValueError with the reason if it is invalid."""
     parsed = semver.parse(text, lenient=True)
     number, plus, build = text.removeprefix("v").partition("+")
     core, dash, prerelease = number.partition("-")
@@ -37,7 +37,7 @@ def parse(text: str) -> Version:
 
 
 def oldest_first(texts: Iterable[str]) -> list[str]:
-    """What is no version comes first: it is the more likely to need attention."""
+    """Sort versions; invalid ones come first, because they most likely need attention."""
     return sorted(texts, key=_order)
 
 

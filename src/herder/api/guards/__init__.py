@@ -1,36 +1,36 @@
-"""The safety kernel: short, pure checks between deciding and doing.
+"""Guards: pure safety checks between a controller's decision and its writes.
 
-Each guard looks at one act and the view that it was decided on, and answers a refusal or nothing. Guards are written
-without the controllers that they check, and know nothing of them.
+Each guard sees one write or effect and the view it was decided on, and returns a refusal or None. Guards are written
+independently of the controllers they check.
 """
 
 from __future__ import annotations
 
-from herder.api.guards.evictions import no_eviction_that_nobody_asked_for
-from herder.api.guards.example import flock_keeps_its_minimum
+from herder.api.guards.evictions import deny_unrequested_eviction
+from herder.api.guards.example import keep_flock_minimum
 from herder.api.guards.machines import (
-    never_above_the_ceiling,
-    never_below_the_minimum,
-    no_machine_in_a_cluster_that_goes,
-    no_machine_that_is_paused,
+    deny_deleting_paused_machine,
+    deny_machine_above_maximum,
+    deny_machine_in_deleting_cluster,
+    keep_minimum_available_machines,
 )
 from herder.api.guards.members import (
-    no_member_that_the_others_need,
-    no_release_of_a_member,
-    no_release_while_joined,
+    deny_release_of_join_server,
+    keep_etcd_quorum,
+    require_etcd_member_removal,
 )
-from herder.api.guards.plans import plans_do_no_harm
+from herder.api.guards.plans import check_plan_write
 from herder.engine.runtime.executor import Guard
 
 GUARDS: tuple[Guard, ...] = (
-    no_machine_in_a_cluster_that_goes,
-    never_above_the_ceiling,
-    no_machine_that_is_paused,
-    never_below_the_minimum,
-    plans_do_no_harm,
-    no_member_that_the_others_need,
-    no_release_while_joined,
-    no_release_of_a_member,
-    no_eviction_that_nobody_asked_for,
-    flock_keeps_its_minimum,
+    deny_machine_in_deleting_cluster,
+    deny_machine_above_maximum,
+    deny_deleting_paused_machine,
+    keep_minimum_available_machines,
+    check_plan_write,
+    keep_etcd_quorum,
+    deny_release_of_join_server,
+    require_etcd_member_removal,
+    deny_unrequested_eviction,
+    keep_flock_minimum,
 )

@@ -1,5 +1,6 @@
-"""Evictions, and deletions of Pods in their place: only from the Node of a Machine that goes, or that was asked to be
-drained, and of none that is paused."""
+"""Guard of evictions and Pod deletions: only from Nodes that are drained on request or whose Machine is deleted, and
+never if paused.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +12,16 @@ from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Delete, Effect, Ref, Refusal
-from herder.engine.runtime.executor import Act
+from herder.engine.runtime.executor import Action
 from herder.engine.runtime.view import UndeclaredKind, View
 
 
-def no_eviction_that_nobody_asked_for(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
-    """Whose Node it is is what the decision is about. It stands first in the key of an eviction too."""
+def deny_unrequested_eviction(act: Action, view: View, _before: Sequence[Action]) -> Refusal | None:
+    """Deny evictions unless the Machine is being deleted or a drain was requested.
+
+    The Node belongs to the object that the decision is about, whose UID is also the first part of an eviction's effect
+    key.
+    """
     match act:
         case Effect(performer="evict"):
             pod, uid = f"Pod {act.arguments['namespace']}/{act.arguments['name']}", act.key[0]
@@ -24,31 +29,31 @@ def no_eviction_that_nobody_asked_for(act: Act, view: View, _before: Sequence[Ac
             pod, uid = str(act.ref), ""
         case _:
             return None
-    machine = _about(view, MACHINE, uid)
-    plan = _about(view, PLAN_SECRET, uid)
+    machine = _subject(view, MACHINE, uid)
+    plan = _subject(view, PLAN_SECRET, uid)
     if plan is not None:
-        machine = _looked_up(view, MACHINE, (plan["metadata"].get("labels") or {}).get(names.MACHINE_NAME, ""))
-    asked = is_deleting(machine) if machine is not None and plan is None else _is_drained(plan)
-    if machine is None or not asked:
-        return Refusal("no-eviction-that-nobody-asked-for", f"{pod} stays: nobody asked for its Node to be drained")
-    if is_paused(_looked_up(view, CLUSTER, machine["spec"]["clusterName"]), machine):
-        return Refusal("no-eviction-that-nobody-asked-for", f"{pod} stays: its Machine is paused")
+        machine = _get_if_watched(view, MACHINE, (plan["metadata"].get("labels") or {}).get(names.MACHINE_NAME, ""))
+    requested = is_deleting(machine) if machine is not None and plan is None else _is_drained(plan)
+    if machine is None or not requested:
+        return Refusal("deny-unrequested-eviction", f"{pod}: eviction denied; no drain of its Node was requested")
+    if is_paused(_get_if_watched(view, CLUSTER, machine["spec"]["clusterName"]), machine):
+        return Refusal("deny-unrequested-eviction", f"{pod}: eviction denied; its Machine is paused")
     return None
 
 
 def _is_drained(plan: Object | None) -> bool:
     marks = ((plan or {}).get("metadata") or {}).get("annotations") or {}
-    asked = marks.get(names.DRAIN_OPTIONS)
-    return bool(asked) and marks.get(names.DRAIN_DONE) != asked
+    requested = marks.get(names.DRAIN_OPTIONS)
+    return bool(requested) and marks.get(names.DRAIN_DONE) != requested
 
 
-def _about(view: View, kind: Kind, uid: str) -> Object | None:
-    """The object of that kind that the decision is about, if it is the one with this uid, where one is told."""
-    found = _looked_up(view, kind, view.name)
+def _subject(view: View, kind: Kind, uid: str) -> Object | None:
+    """Return the object of that kind that the decision is about, if its UID is `uid` or none is given."""
+    found = _get_if_watched(view, kind, view.name)
     return found if found is not None and uid in ("", found["metadata"].get("uid")) else None
 
 
-def _looked_up(view: View, kind: Kind, name: str) -> Object | None:
+def _get_if_watched(view: View, kind: Kind, name: str) -> Object | None:
     try:
         return view.get(kind, name)
     except UndeclaredKind:

@@ -1,6 +1,6 @@
-"""Machines: never more than were asked for, never fewer at work than the strategy says, never one that is paused.
+"""Guards of Machines: respect replicas, maxSurge, maxUnavailable and pausing, whatever a controller computes.
 
-These hold whatever a controller computes. Each counts what is there by itself, from the Machines' controlling owners.
+Each guard counts the existing Machines itself, by their controller owner references.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from herder.api.capi.rollout import limits_of
 from herder.engine.control.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Apply, Create, Delete, Refusal
-from herder.engine.runtime.executor import Act
+from herder.engine.runtime.executor import Action
 from herder.engine.runtime.view import View
 
 AVAILABLE = "available-by-owner"
@@ -25,59 +25,59 @@ def _available(machine: Object) -> Iterable[str]:
 
 
 INDEXES: Mapping[str, Indexer] = {AVAILABLE: _available}
-"""Whoever declares that it reads Machines under these guards declares these indexes with them."""
+"""Indexes that every controller reading Machines under these guards must declare."""
 
 
 # --- creation -------------------------------------------------------------------------------------------------------
 
 
-def no_machine_in_a_cluster_that_goes(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
+def deny_machine_in_deleting_cluster(act: Action, view: View, _before: Sequence[Action]) -> Refusal | None:
     machine = _created(act, view)
     cluster = _cluster(machine, view) if machine else None
     if machine is None or cluster is None:
         return None
     if is_deleting(cluster):
-        return _refuse("no-machine-in-a-cluster-that-goes", machine, "is not made: its Cluster is being deleted")
+        return _refuse("deny-machine-in-deleting-cluster", machine, "creation denied: its Cluster is being deleted")
     return None
 
 
-def never_above_the_ceiling(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
+def deny_machine_above_maximum(act: Action, view: View, before: Sequence[Action]) -> Refusal | None:
     machine = _created(act, view)
     machine_set = _owner(machine, MACHINE_SET, view) if machine else None
     if machine is None or machine_set is None:
         return None
     owner = _as_owner(machine_set)
-    there = view.count(MACHINE, ("controller", owner)) + _made(before, {owner}, view)
+    existing = view.count(MACHINE, ("controller", owner)) + _count_created(before, {owner}, view)
     wanted = machine_set["spec"].get("replicas")
-    if wanted is not None and there >= wanted:
-        message = f"is not made: {there} of {wanted} replicas of MachineSet {machine_set['metadata']['name']} are there"
-        return _refuse("never-above-the-ceiling", machine, message)
+    if wanted is not None and existing >= wanted:
+        message = f"creation denied: MachineSet {machine_set['metadata']['name']} has {existing} of {wanted} replicas"
+        return _refuse("deny-machine-above-maximum", machine, message)
     deployment = _owner(machine_set, MACHINE_DEPLOYMENT, view)
     if deployment is None or deployment["spec"].get("replicas") is None:
         return None
     owners = _sets(deployment, view)
-    there = sum(view.count(MACHINE, ("controller", one)) for one in owners) + _made(before, owners, view)
+    existing = sum(view.count(MACHINE, ("controller", one)) for one in owners) + _count_created(before, owners, view)
     ceiling = limits_of(deployment["spec"]).ceiling
-    if there < ceiling:
+    if existing < ceiling:
         return None
     name = deployment["metadata"]["name"]
-    message = f"is not made: MachineDeployment {name} has {there} Machines, and may have {ceiling}"
-    return _refuse("never-above-the-ceiling", machine, message)
+    message = f"creation denied: MachineDeployment {name} has {existing} of at most {ceiling} Machines"
+    return _refuse("deny-machine-above-maximum", machine, message)
 
 
 # --- deletion -------------------------------------------------------------------------------------------------------
 
 
-def no_machine_that_is_paused(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
+def deny_deleting_paused_machine(act: Action, view: View, _before: Sequence[Action]) -> Refusal | None:
     machine = _deleted(act, view)
     if machine is None or not is_paused(_cluster(machine, view), machine):
         return None
-    return _refuse("no-machine-that-is-paused", machine, "stays: it is paused")
+    return _refuse("deny-deleting-paused-machine", machine, "deletion denied: it is paused")
 
 
-def never_below_the_minimum(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
+def keep_minimum_available_machines(act: Action, view: View, before: Sequence[Action]) -> Refusal | None:
     machine = _deleted(act, view)
-    if machine is None or not is_true(machine, "Available") or _is_to_go(machine):
+    if machine is None or not is_true(machine, "Available") or _deletion_requested(machine):
         return None
     machine_set = _owner(machine, MACHINE_SET, view)
     deployment = _owner(machine_set, MACHINE_DEPLOYMENT, view) if machine_set else None
@@ -87,42 +87,44 @@ def never_below_the_minimum(act: Act, view: View, before: Sequence[Act]) -> Refu
     if any(is_deleting(obj) for obj in (machine_set, deployment, cluster or {"metadata": {}})):
         return None
     owners = _sets(deployment, view)
-    leaving = 1 + sum(_leaves(other, owners, view) for other in before)
-    left = sum(view.count(MACHINE, (AVAILABLE, owner)) for owner in owners) - leaving
+    deleted = 1 + sum(_deletes_available(other, owners, view) for other in before)
+    remaining = sum(view.count(MACHINE, (AVAILABLE, owner)) for owner in owners) - deleted
     minimum = limits_of(deployment["spec"]).minimum
-    if left >= minimum:
+    if remaining >= minimum:
         return None
-    message = f"stays: {left} available Machines would be left of MachineDeployment {deployment['metadata']['name']}"
-    return _refuse("never-below-the-minimum", machine, f"{message}, and {minimum} must be")
+    message = (
+        f"deletion denied: {remaining} available Machines of MachineDeployment {deployment['metadata']['name']} would"
+    )
+    return _refuse("keep-minimum-available-machines", machine, f"{message} remain, minimum is {minimum}")
 
 
-def _is_to_go(machine: Object) -> bool:
-    """A user, or a health check, wants this very Machine gone."""
+def _deletion_requested(machine: Object) -> bool:
+    """Whether a user or a health check requests the deletion of this Machine."""
     marks = annotations_of(machine)
     return DELETE_MACHINE in marks or REMEDIATE_MACHINE in marks or is_false(machine, "HealthCheckSucceeded")
 
 
-# --- what acts are about --------------------------------------------------------------------------------------------
+# --- subjects of writes ---------------------------------------------------------------------------------------------
 
 
-def _created(act: Act, view: View) -> Object | None:
-    """The Machine that the act would bring into being."""
+def _created(act: Action, view: View) -> Object | None:
+    """Return the Machine that the write would create."""
     if not isinstance(act, (Apply, Create)) or act.kind != MACHINE or act.target:
         return None
     meta = act.obj["metadata"]
-    there = view.get(MACHINE, meta["name"], meta.get("namespace", ""))
-    return act.obj if there is None else None
+    existing = view.get(MACHINE, meta["name"], meta.get("namespace", ""))
+    return act.obj if existing is None else None
 
 
-def _deleted(act: Act, view: View) -> Object | None:
-    """The Machine that the act would take away; one that goes already is not taken away again."""
+def _deleted(act: Action, view: View) -> Object | None:
+    """Return the Machine that the write would delete; None if it is being deleted already."""
     if not isinstance(act, Delete) or act.ref.kind != MACHINE or act.target:
         return None
     machine = view.get(MACHINE, act.ref.name, act.ref.namespace)
     return None if machine is None or is_deleting(machine) else machine
 
 
-def _made(before: Sequence[Act], owners: Iterable[str], view: View) -> int:
+def _count_created(before: Sequence[Action], owners: Iterable[str], view: View) -> int:
     wanted = set(owners)
     return sum(
         (machine := _created(act, view)) is not None and not wanted.isdisjoint(controller_in_namespace(machine))
@@ -130,7 +132,7 @@ def _made(before: Sequence[Act], owners: Iterable[str], view: View) -> int:
     )
 
 
-def _leaves(act: Act, owners: Iterable[str], view: View) -> bool:
+def _deletes_available(act: Action, owners: Iterable[str], view: View) -> bool:
     machine = _deleted(act, view)
     return (
         machine is not None

@@ -1,7 +1,7 @@
-"""Plans: never one that could harm a cluster, whatever the planner computes.
+"""Guards of plans, whatever the planner computes.
 
-Never two machines that begin a cluster, never a lower version or a skipped one, never etcd below its quorum, never
-more machines down than the strategy allows, never one that is paused or goes, never while it is somebody else's turn.
+They deny a second init node, downgrades and skipped minor versions, losing etcd quorum, exceeding the upgrade
+concurrency, plans for paused or deleted machines, and plans while another controller owns the Beacon.
 """
 
 from __future__ import annotations
@@ -13,85 +13,87 @@ from urllib.parse import urlsplit
 
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import annotations_of, is_deleting, is_paused
-from herder.api.guards.plan_acts import (
-    Asked,
-    Chosen,
-    Trait,
-    asked,
+from herder.api.guards.plan_changes import (
+    PlanChange,
+    PlanTraits,
+    TraitFilter,
     count_among,
     in_drain,
     is_text,
     machine_of,
+    machine_remains,
+    plan_change,
     plans_among,
     plans_of,
-    stays,
 )
-from herder.api.moments import moment
 from herder.api.rke import names
-from herder.api.rke import plan_secret as secrets
-from herder.api.rke.distributions import OLDEST_KUBELET, release_in, release_of, skips
+from herder.api.rke.distributions import MAX_KUBELET_SKEW, Release, release_in, release_of, skip_error
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
-from herder.api.rke.plan import Plan
-from herder.api.rke.plan_secret import PlanSecret
+from herder.api.rke.node import plan_secret as secrets
+from herder.api.rke.node.plan import Plan
+from herder.api.rke.node.plan_secret import PlanSecret
 from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
+from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch, Refusal
-from herder.engine.runtime.executor import Act
+from herder.engine.runtime.executor import Action
 from herder.engine.runtime.view import View
 
-COMING_UP = timedelta(minutes=5)
-"""After that long what was restarted by a plan should be well."""
-_RESTORED = ("", "Finished", "Failed")  # phases in which no restore is under way
+STARTUP_TIME = timedelta(minutes=5)
+"""Time within which services restarted by a plan should become healthy."""
+_NO_RESTORE = ("", "Finished", "Failed")  # phases in which no restore is in progress
 
 
-# --- how a plan is written ------------------------------------------------------------------------------------------
+# --- writing a plan -------------------------------------------------------------------------------------------------
 
 
-def plan_and_state_go_together(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
-    """An agent that finds another plan under an old state runs nothing and reports it as done."""
+def write_plan_with_state(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
+    """Require the state and probe statuses to be reset with a new plan: an agent that finds a new plan with an old
+    state does nothing and reports it as done.
+    """
     if not change.writes_plan:
         return None
     act = change.act
     data = (act.patch.get("data") or {}) if isinstance(act, Patch) else {}
-    whole = is_text(data.get(secrets.STATE), secrets.PENDING) and data.get(secrets.PROBE_STATUSES, "kept") is None
-    if whole and isinstance(act, Patch) and act.resource_version:
+    is_complete = is_text(data.get(secrets.STATE), secrets.PENDING) and data.get(secrets.PROBE_STATUSES, "kept") is None
+    if is_complete and isinstance(act, Patch) and act.resource_version:
         return None
-    message = "is not written: state and probes must change with it, and nobody may have written in between"
-    return change.refuse("plan-and-state-go-together", message)
+    message = "denied; state and probe statuses must be reset with it, under a resourceVersion"
+    return change.refuse("write-plan-with-state", message)
 
 
-def only_in_turn(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
-    if not change.begins:
+def require_beacon_ownership(change: PlanChange, view: View, before: Sequence[Action]) -> Refusal | None:
+    if not change.starts_run:
         return None
     beacon = view.get(BEACON, change.cluster, change.namespace)
     owner = str(((beacon or {}).get("status") or {}).get("owner") or "")
     taken = any(isinstance(other, Patch) and other.ref.kind == BEACON for other in before)
     if beacon is None or (owner not in ("", names.PLANNER) and not taken):
-        message = f"is not written: it is the turn of {owner}" if owner else "is not written: there is no Beacon"
-        return change.refuse("only-in-turn", message)
+        message = f"denied; {owner} owns the Beacon" if owner else "denied; the cluster has no Beacon"
+        return change.refuse("require-beacon-ownership", message)
     return None
 
 
-def no_plan_where_it_is_paused(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
-    if not change.begins:
+def deny_plan_while_paused(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
+    if not change.starts_run:
         return None
     machine = machine_of(view, change.before)
     cluster = view.get(CLUSTER, change.cluster, change.namespace)
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace)
     paused = [is_paused(cluster, obj) for obj in (control_plane, machine) if obj is not None]
-    return change.refuse("no-plan-where-it-is-paused", "is not written: it is paused") if any(paused) else None
+    return change.refuse("deny-plan-while-paused", "denied; cluster or Machine is paused") if any(paused) else None
 
 
-def no_plan_for_what_goes(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
-    if not change.writes_plan or stays(view, change.before):
+def deny_plan_for_deleting_machine(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
+    if not change.writes_plan or machine_remains(view, change.before):
         return None
-    return change.refuse("no-plan-for-what-goes", "is not written: the Machine is gone, or is going")
+    return change.refuse("deny-plan-for-deleting-machine", "denied; the Machine is deleted or being deleted")
 
 
-# --- who begins a cluster -------------------------------------------------------------------------------------------
+# --- init node ------------------------------------------------------------------------------------------------------
 
 
-def never_two_init_nodes(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
+def deny_second_init_node(change: PlanChange, view: View, before: Sequence[Action]) -> Refusal | None:
     if not change.after.is_init or change.before.is_init:
         return None
     others = [
@@ -99,41 +101,44 @@ def never_two_init_nodes(change: Asked, view: View, before: Sequence[Act]) -> Re
     ]
     for other in others:
         if other.is_init:
-            message = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} does"
-            return change.refuse("never-two-init-nodes", message)
-        if _was_told_to_begin(other) and stays(view, other) and not change.before.annotations.get(names.JOIN_URL):
-            message = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} was told to, and may have"
-            return change.refuse("never-two-init-nodes", f"{message}; delete its Machine first")
-    if _has_begun(view, change, others) and not change.before.annotations.get(names.JOIN_URL):
-        message = "does not begin the cluster: there is one already, and this machine is not in it"
-        return change.refuse("never-two-init-nodes", message)
+            message = f"denied as init node; {other.labels.get(names.MACHINE_NAME)} is the init node"
+            return change.refuse("deny-second-init-node", message)
+        if (
+            _may_have_initialized(other)
+            and machine_remains(view, other)
+            and not change.before.annotations.get(names.JOIN_URL)
+        ):
+            message = f"denied as init node; {other.labels.get(names.MACHINE_NAME)} may have initialized the cluster"
+            return change.refuse("deny-second-init-node", f"{message}; delete its Machine first")
+    if _is_initialized(view, change, others) and not change.before.annotations.get(names.JOIN_URL):
+        message = "denied as init node; the cluster is initialized, and this machine is not a member"
+        return change.refuse("deny-second-init-node", message)
     return None
 
 
-def no_server_that_joins_nobody(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
-    """A server that is told to join nobody begins a cluster of its own: so its plan must say whom, not its marks
-    alone."""
+def require_join_server(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
+    """Require the plan of a server to name the server it joins: otherwise it would start a cluster of its own."""
     if not change.writes_plan or change.after.is_init:
         return None
     joins = change.after.annotations.get(names.JOINED_TO, "")
     is_server = change.after.is_etcd or change.after.is_control_plane
-    if joins and not (is_server and not _names(change.plan, joins)):
+    if joins and not (is_server and not _names_server(change.plan, joins)):
         return None
-    message = f"does not say that it joins {joins}" if joins else "joins nobody, and does not begin the cluster"
-    return change.refuse("no-server-that-joins-nobody", f"is not written: it {message}")
+    message = f"it does not join {joins}" if joins else "it joins no server and is not the init node"
+    return change.refuse("require-join-server", f"denied; {message}")
 
 
-def _names(plan: Plan | None, url: str) -> bool:
-    """One that runs nothing begins nothing either."""
+def _names_server(plan: Plan | None, url: str) -> bool:
+    """Whether the plan contains the host it joins; a plan without instructions starts nothing."""
     host = (urlsplit(url).hostname or url).encode()
     return plan is not None and (not plan.instructions or any(host in file.decoded.lower() for file in plan.files))
 
 
-def _was_told_to_begin(plan: PlanSecret) -> bool:
+def _may_have_initialized(plan: PlanSecret) -> bool:
     return plan.is_etcd and plan.has_plan and not plan.annotations.get(names.JOINED_TO)
 
 
-def _has_begun(view: View, change: Asked, plans: Sequence[PlanSecret]) -> bool:
+def _is_initialized(view: View, change: PlanChange, plans: Sequence[PlanSecret]) -> bool:
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
     endpoint = (control_plane.get("spec") or {}).get("controlPlaneEndpoint") or {}
     return bool(endpoint.get("host")) or any(plan.annotations.get(names.JOIN_URL) for plan in plans)
@@ -142,8 +147,8 @@ def _has_begun(view: View, change: Asked, plans: Sequence[PlanSecret]) -> bool:
 # --- versions -------------------------------------------------------------------------------------------------------
 
 
-def never_a_downgrade(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
-    """But for a restore: what a newer version has written an older one may not be able to read."""
+def deny_downgrade(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
+    """Deny a lower version, except in a restore: an older version may not be able to read what a newer one stored."""
     if not change.writes_plan or change.plan is None:
         return None
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
@@ -153,93 +158,108 @@ def never_a_downgrade(change: Asked, view: View, _before: Sequence[Act]) -> Refu
     known = [found for plan in (change.before.plan, change.before.applied_plan) if (found := release_in(plan))]
     if wanted is None or not known or wanted >= max(known):
         return None
-    return change.refuse("never-a-downgrade", f"is not written: {wanted} is lower than {max(known)}, which it had")
+    return change.refuse("deny-downgrade", f"denied; {wanted} is lower than the current {max(known)}")
 
 
-def never_a_skipped_minor(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
-    """By what the machine last applied and what its Node runs; except in a restore, which replaces all stored data."""
+def deny_minor_version_skip(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
+    """Compare with the last applied plan and the kubelet; exempt is a restore, which replaces all stored data."""
+    if not change.writes_plan or (wanted := release_in(change.plan)) is None:
+        return None
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
-    if not change.writes_plan or _is_restoring(control_plane) or (wanted := release_in(change.plan)) is None:
-        return None
-    machine = machine_of(view, change.before) or {}
+    reason = skipped_minors(change.before, machine_of(view, change.before) or {}, control_plane, wanted)
+    return change.refuse("deny-minor-version-skip", f"denied; {reason}") if reason else None
+
+
+def skipped_minors(before: PlanSecret, machine: Object, control_plane: Object, wanted: Release) -> str:
+    """Return which versions the machine must run first; "" if it may skip to this one."""
+    if _is_restoring(control_plane):
+        return ""
     kubelet = ((machine.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion")
-    known = [found for found in (release_in(change.before.applied_plan), release_of(str(kubelet or ""))) if found]
-    is_server = change.before.is_etcd or change.before.is_control_plane
-    asked = str((control_plane.get("spec") or {}).get("kubernetesVersion") or "")
-    version = asked if release_of(asked) == wanted else str(wanted)
-    step = 1 if is_server else OLDEST_KUBELET
-    if not known or not (reason := skips(min(known), version, annotations_of(control_plane), step)):
-        return None
-    return change.refuse("never-a-skipped-minor", f"is not written: {reason}")
+    known = [found for found in (release_in(before.applied_plan), release_of(str(kubelet or ""))) if found]
+    plan_change = str((control_plane.get("spec") or {}).get("kubernetesVersion") or "")
+    version = plan_change if release_of(plan_change) == wanted else str(wanted)
+    step = 1 if before.is_etcd or before.is_control_plane else MAX_KUBELET_SKEW
+    return skip_error(min(known), version, annotations_of(control_plane), step) if known else ""
 
 
 def _is_restoring(control_plane: Object) -> bool:
-    return ((control_plane.get("status") or {}).get("etcdSnapshotRestorePhase") or "") not in _RESTORED
+    return ((control_plane.get("status") or {}).get("etcdSnapshotRestorePhase") or "") not in _NO_RESTORE
 
 
-# --- how many are down ----------------------------------------------------------------------------------------------
+# --- disruption -----------------------------------------------------------------------------------------------------
 
 
-def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
-    """A member is disturbed when the others keep the quorum without it. Where they cannot, all the others must be well;
-    one that is not well itself may be helped, but nobody else may be moving meanwhile. One whose plan failed may well
-    serve on, and is disturbed as any other."""
-    if not change.disturbs or not is_member(change.before):
+def keep_etcd_quorum_on_disruption(change: PlanChange, view: View, before: Sequence[Action]) -> Refusal | None:
+    """Deny disrupting an etcd member unless the others keep quorum.
+
+    If they cannot, all the others must be healthy. An unhealthy member may be repaired if no other plan is in flight. A
+    member whose plan failed may still serve, and counts as any other.
+    """
+    if not change.is_disruptive or not is_member(change.before):
         return None
     servers = plans_among(view, change, before, lambda trait: trait.is_etcd)
     others = [plan for plan in servers if plan.name != change.before.name and _counts(view, plan)]
-    well = sum(plan.serves and not _is_next(view, plan) and not is_lost(machine_of(view, plan)) for plan in others)
-    moving = sum(plan.is_moving or _is_next(view, plan) for plan in others)
+    healthy = sum(
+        plan.serves and not _is_draining(view, plan) and not is_lost(machine_of(view, plan)) for plan in others
+    )
+    in_flight = sum(plan.is_moving or _is_draining(view, plan) for plan in others)
     needed = quorum(len(others) + 1)
-    if well == len(others) or well >= needed or (not change.before.healthy and not moving):
+    if healthy == len(others) or healthy >= needed or (not change.before.healthy and not in_flight):
         return None
-    message = f"is not written: of {len(others) + 1} etcd members {well} would be left, and {needed} must be"
-    return change.refuse("never-below-quorum", message)
+    message = f"denied; {healthy} of {len(others) + 1} etcd members would remain, quorum needs {needed}"
+    return change.refuse("keep-etcd-quorum-on-disruption", message)
 
 
-def _is_next(view: View, plan: PlanSecret) -> bool:
-    """One that is drained is about to be disturbed. One that goes gets no plan any more, and serves until then."""
-    return in_drain(plan) and stays(view, plan)
+def _is_draining(view: View, plan: PlanSecret) -> bool:
+    """Whether it is about to be disrupted: it is drained, and its Machine is not being deleted."""
+    return in_drain(plan) and machine_remains(view, plan)
 
 
 def _counts(view: View, plan: PlanSecret) -> bool:
-    """One that goes and will not serve again is lost in any case: the others are not kept from leaving it behind."""
+    """Whether it counts as a member: not if it is being deleted and will not serve again, since it is lost
+    in any case.
+    """
     machine = machine_of(view, plan)
     if machine is None or not is_member(plan):
         return False
-    goes_unwell = is_deleting(machine) and plan.is_broken and not plan.serves
-    return not goes_unwell or _comes_up(view, plan, machine)
+    is_deleted_broken = is_deleting(machine) and plan.is_broken and not plan.serves
+    return not is_deleted_broken or _is_starting(view, plan, machine)
 
 
-def _comes_up(view: View, plan: PlanSecret, machine: Object) -> bool:
-    """It was just told to do something, and did it or failed: what runs there has yet to say that it is well."""
+def _is_starting(view: View, plan: PlanSecret, machine: Object) -> bool:
+    """Whether a plan just ran and its probes have not passed yet."""
     if plan.probes_passed or is_lost(machine):
         return False
-    asked_at = moment(plan.annotations.get(names.PLAN_UPDATED))
-    return asked_at is not None and view.now < asked_at + COMING_UP
+    issued_at = parse_time(plan.annotations.get(names.PLAN_UPDATED))
+    return issued_at is not None and view.now < issued_at + STARTUP_TIME
 
 
-def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
-    """Those that are broken count, but not against one that is broken itself. One that is drained has been let through
-    when its drain began: from then on it is down."""
-    own = Trait.of(view, change.before)
+def limit_upgrade_concurrency(change: PlanChange, view: View, before: Sequence[Action]) -> Refusal | None:
+    """Limit the number of machines that are down.
+
+    Broken machines count, except for the repair of a broken one. A machine in drain was admitted when its drain
+    started, and counts as down from then on.
+    """
+    own = PlanTraits.of(view, change.before)
     pool = next(((field, belongs) for field, belongs in _POOLS if belongs(own)), None)
-    if not (change.disturbs or change.begins_drain) or in_drain(change.before) or pool is None:
+    if not (change.is_disruptive or change.starts_drain) or in_drain(change.before) or pool is None:
         return None
     field, belongs = pool
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
     strategy: Object = (control_plane.get("spec") or {}).get("upgradeStrategy") or {}
-    size = count_among(view, change, lambda trait: belongs(trait) and trait.stays)
+    size = count_among(view, change, lambda trait: belongs(trait) and trait.machine_remains)
     limit = _limit(strategy.get(field), size)
     if limit == UNLIMITED or (down := _down(change, view, before, belongs)) < limit:
         return None
-    message = f"is not written: {down} of {size} machines are down, and upgradeStrategy.{field} allows {limit}"
-    return change.refuse("never-more-down-than-allowed", message)
+    message = f"denied; {down} of {size} machines are down, upgradeStrategy.{field} allows {limit}"
+    return change.refuse("limit-upgrade-concurrency", message)
 
 
-def _down(change: Asked, view: View, before: Sequence[Act], belongs: Chosen) -> int:
-    away = plans_among(view, change, before, lambda trait: belongs(trait) and trait.stays and trait.is_away)
-    others = [plan for plan in away if plan.name != change.before.name]
+def _down(change: PlanChange, view: View, before: Sequence[Action], belongs: TraitFilter) -> int:
+    down_plans = plans_among(
+        view, change, before, lambda trait: belongs(trait) and trait.machine_remains and trait.is_down
+    )
+    others = [plan for plan in down_plans if plan.name != change.before.name]
     return sum(plan.is_moving or in_drain(plan) for plan in others) if change.before.is_broken else len(others)
 
 
@@ -250,11 +270,11 @@ def _limit(concurrency: Any, members: int) -> int:
         return 1
 
 
-def _is_worker(trait: Trait) -> bool:
+def _is_worker(trait: PlanTraits) -> bool:
     return trait.is_worker and not trait.is_etcd and not trait.is_control_plane
 
 
-_POOLS: tuple[tuple[str, Chosen], ...] = (
+_POOLS: tuple[tuple[str, TraitFilter], ...] = (
     ("controlPlaneConcurrency", lambda trait: trait.is_control_plane and not trait.is_etcd),
     ("workerConcurrency", lambda trait: _is_worker(trait) and not trait.is_windows),
     ("workerConcurrency", lambda trait: _is_worker(trait) and trait.is_windows),
@@ -262,35 +282,35 @@ _POOLS: tuple[tuple[str, Chosen], ...] = (
 
 
 CHECKS = (
-    plan_and_state_go_together,
-    only_in_turn,
-    no_plan_where_it_is_paused,
-    no_plan_for_what_goes,
-    never_two_init_nodes,
-    no_server_that_joins_nobody,
-    never_a_downgrade,
-    never_a_skipped_minor,
-    never_below_quorum,
-    never_more_down_than_allowed,
+    write_plan_with_state,
+    require_beacon_ownership,
+    deny_plan_while_paused,
+    deny_plan_for_deleting_machine,
+    deny_second_init_node,
+    require_join_server,
+    deny_downgrade,
+    deny_minor_version_skip,
+    keep_etcd_quorum_on_disruption,
+    limit_upgrade_concurrency,
 )
 
 
-def plans_do_no_harm(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
-    """All of them, in this order, for an act that touches a plan Secret."""
-    change = asked(act, view)
+def check_plan_write(act: Action, view: View, before: Sequence[Action]) -> Refusal | None:
+    """Run all checks, in this order, on a write of a plan Secret."""
+    change = plan_change(act, view)
     if change is None:
         return None
     return next((refusal for check in CHECKS if (refusal := check(change, view, before)) is not None), None)
 
 
-# --- what is counted ------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------------------------
 
 
 def is_member(plan: PlanSecret) -> bool:
-    """Of etcd: it has run a plan, or others could join it."""
+    """Whether the machine is an etcd member: it has run a plan, or others can join through it."""
     return plan.is_etcd and (plan.has_run_a_plan or bool(plan.annotations.get(names.JOIN_URL)))
 
 
-def cluster_goes(view: View, namespace: str, cluster: str) -> bool:
+def cluster_is_deleting(view: View, namespace: str, cluster: str) -> bool:
     objects = [view.get(kind, cluster, namespace) for kind in (CLUSTER, CONTROL_PLANE)]
     return any(obj is None or is_deleting(obj) for obj in objects)

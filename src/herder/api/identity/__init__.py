@@ -1,1 +1,1 @@
-"""Who asks, and what they may do: tokens, passwords, kubeconfigs and roles, as data and pure functions."""
+"""Authentication and authorization as data and pure functions: tokens, passwords, kubeconfigs, roles."""

@@ -1,4 +1,4 @@
-"""Users, their tokens, and who may do what, as CustomResourceDefinitions."""
+"""CustomResourceDefinitions of users, tokens, roles, projects and their bindings."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from herder.engine.meta.kinds import Kind, Object
 _PLAIN = string()
 
 
-def _definition(kind: Kind, described: str, fields: Mapping[str, Schema], columns: Sequence[Object]) -> Object:
-    schema = root(fields, described)
+def _definition(kind: Kind, description: str, fields: Mapping[str, Schema], columns: Sequence[Object]) -> Object:
+    schema = root(fields, description)
     if kind == USER:
         schema["x-kubernetes-validations"] = [_NO_PASSWORD]
     return definition(kind, schema, columns=[*columns, AGE])
@@ -48,27 +48,27 @@ _NO_PASSWORD = rule(
 _USER = {
     "displayName": _PLAIN,
     "description": _PLAIN,
-    "username": string("What the user logs in with.", max=253),
-    "password": string("Always empty here: passwords are kept in Secrets.", max=1024),
-    "mustChangePassword": BOOLEAN | {"description": "Whether a login is good for nothing but a new password."},
+    "username": string("Login name.", max=253),
+    "password": string("Always empty; password hashes are stored in Secrets.", max=1024),
+    "mustChangePassword": BOOLEAN | {"description": "Whether the user must change the password after login."},
     "principalIds": plain_list(_PLAIN),
-    "enabled": BOOLEAN | {"description": "Whether the user's tokens count; they do unless this says no."},
+    "enabled": BOOLEAN | {"description": "Whether the user's tokens are valid; defaults to true."},
     "status": OPEN_OBJECT,
 }
 
 _TOKEN = {
-    "token": string("The hash of its key; the key itself is known to nobody but the token's holder."),
+    "token": string("Hash of the token's key."),
     "userId": _PLAIN,
     "userPrincipal": OPEN_OBJECT,
     "groupPrincipals": plain_list(OPEN_OBJECT) | {"nullable": True},
     "authProvider": _PLAIN,
-    "ttl": int64("How long it lives from its creation on, in milliseconds; 0: for ever."),
+    "ttl": int64("Lifetime in milliseconds; 0 means unlimited."),
     "isDerived": BOOLEAN,
     "description": _PLAIN,
     "expired": BOOLEAN,
     "expiresAt": _PLAIN,
     "current": BOOLEAN,
-    "clusterName": string("The only cluster that it is good for."),
+    "clusterName": string("The only cluster the token is valid for."),
     "enabled": BOOLEAN,
     "lastUsedAt": TIME | {"nullable": True},
     "activityLastSeenAt": TIME | {"nullable": True},
@@ -90,9 +90,9 @@ _RULES = plain_list(_RULE) | {"nullable": True}
 _GLOBAL_ROLE = {
     "displayName": _PLAIN,
     "description": _PLAIN,
-    "rules": _RULES | {"description": "In the manager's own cluster."},
+    "rules": _RULES | {"description": "Rules in the manager's own cluster."},
     "namespacedRules": {"type": "object", "additionalProperties": _RULES, "nullable": True},
-    "inheritedClusterRoles": plain_list(_PLAIN) | {"description": "RoleTemplates, in every other cluster."},
+    "inheritedClusterRoles": plain_list(_PLAIN) | {"description": "RoleTemplates granted in every managed cluster."},
     "newUserDefault": BOOLEAN,
     "builtin": BOOLEAN,
     "status": OPEN_OBJECT,
@@ -111,11 +111,11 @@ _ROLE_TEMPLATE = {
     "description": _PLAIN,
     "context": string(enum=("", "cluster", "project")),
     "rules": _RULES,
-    "roleTemplateNames": plain_list(_PLAIN) | {"description": "Templates whose rules are its own too."},
+    "roleTemplateNames": plain_list(_PLAIN) | {"description": "RoleTemplates whose rules are inherited."},
     "external": BOOLEAN,
     "externalRules": _RULES,
     "hidden": BOOLEAN,
-    "locked": BOOLEAN | {"description": "Whether nobody can be bound to it any more."},
+    "locked": BOOLEAN | {"description": "Whether new bindings are denied."},
     "builtin": BOOLEAN,
     "administrative": BOOLEAN,
     "clusterCreatorDefault": BOOLEAN,
@@ -135,7 +135,7 @@ _CLUSTER_BINDING = {
 _PROJECT = {
     "spec!": record(
         {
-            "clusterName!": string("The management Cluster: the one that the namespace is named after.", min=1),
+            "clusterName!": string("Name of the management Cluster; equal to the namespace.", min=1),
             "displayName": _PLAIN,
             "description": _PLAIN,
             "resourceQuota": OPEN_OBJECT | {"nullable": True},
@@ -156,36 +156,36 @@ _PROJECT_BINDING = {
 }
 
 CRDS = (
-    _definition(USER, "Somebody who can log in.", _USER, [column("Username", ".username")]),
+    _definition(USER, "A user who can log in.", _USER, [column("Username", ".username")]),
     _definition(
         TOKEN,
-        "Lets in whoever knows its key, as its user.",
+        "An API token of a user.",
         _TOKEN,
         [column("User", ".userId"), column("Last used", ".lastUsedAt", type="date")],
     ),
-    _definition(GLOBAL_ROLE, "Rights in the manager's own cluster.", _GLOBAL_ROLE, []),
+    _definition(GLOBAL_ROLE, "Permissions in the manager's own cluster.", _GLOBAL_ROLE, []),
     _definition(
         GLOBAL_ROLE_BINDING,
-        "Gives a GlobalRole to a user or a group.",
+        "Grants a GlobalRole to a user or group.",
         _GLOBAL_ROLE_BINDING,
         [column("Role", ".globalRoleName"), column("User", ".userName"), column("Group", ".groupPrincipalName")],
     ),
-    _definition(ROLE_TEMPLATE, "Rights in a managed cluster.", _ROLE_TEMPLATE, [column("Context", ".context")]),
+    _definition(ROLE_TEMPLATE, "Permissions in a managed cluster.", _ROLE_TEMPLATE, [column("Context", ".context")]),
     _definition(
         CLUSTER_BINDING,
-        "Gives a RoleTemplate to a user or a group, in one cluster.",
+        "Grants a RoleTemplate to a user or group in one cluster.",
         _CLUSTER_BINDING,
         [column("Role", ".roleTemplateName"), column("User", ".userName"), column("Group", ".groupPrincipalName")],
     ),
     _definition(
         PROJECT,
-        "Namespaces of a managed cluster that share who may do what in them.",
+        "Namespaces of a managed cluster that share role bindings.",
         _PROJECT,
         [column("Display Name", ".spec.displayName"), column("Cluster", ".spec.clusterName")],
     ),
     _definition(
         PROJECT_BINDING,
-        "Gives a RoleTemplate to a user or a group, in all namespaces of a project.",
+        "Grants a RoleTemplate to a user or group in all namespaces of a project.",
         _PROJECT_BINDING,
         [
             column("Project", ".projectName"),

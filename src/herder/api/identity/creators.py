@@ -1,27 +1,28 @@
-"""Who made a cluster owns it: the annotation that says who did, which users cannot write themselves."""
+"""Creator ownership of clusters: the annotation with the creator, which users cannot write themselves."""
 
 from __future__ import annotations
 
 from herder.api.capi.names import annotations_of
-from herder.api.identity.shipped import OWNER
+from herder.api.identity.builtin_roles import OWNER
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.kinds import CLUSTER_BINDING
 from herder.api.management.names import PREFIX
 from herder.engine.meta.kinds import Object
 
 CREATOR_BOUND = (
-    f"{PREFIX}creator-bound"  # "true" once the creator became owner: who loses the rights later stays without
+    f"{PREFIX}creator-bound"  # "true" once the creator became owner, so that revoked rights are not granted again
 )
 _BINDING = f"creator-{OWNER}"
 
 
-def settled(obj: Object, old: Object | None, user: str) -> Object:
-    """A cluster as this user may write it: what only the manager says of clusters stays as it was, and who creates one
-    is its creator."""
+def with_protected_annotations(obj: Object, old: Object | None, user: str) -> Object:
+    """Return a cluster as this user may write it: annotations of the manager are kept, and who creates it is its
+    creator.
+    """
     given, before = annotations_of(obj), annotations_of(old) if old else {CREATOR: user}
-    kept = {name: value for name, value in before.items() if _is_ours(name)}
+    protected = {name: value for name, value in before.items() if _is_ours(name)}
     others = {name: value for name, value in given.items() if not _is_ours(name)}
-    wanted = {**others, **kept}
+    wanted = {**others, **protected}
     return obj if wanted == given else {**obj, "metadata": {**obj["metadata"], "annotations": wanted}}
 
 

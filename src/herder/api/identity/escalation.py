@@ -1,7 +1,7 @@
-"""Nobody hands out rights that they do not have: the one check for roles and bindings, on whatever path they come.
+"""Privilege escalation checks for roles and bindings.
 
-A role may be edited only by who holds every right that it then has; so nobody who holds a role widens it, and nobody
-binds anybody, themselves included, to more than they have.
+A user can edit a role only if they hold every permission it then grants, and can bind others, or themselves, only to
+permissions they hold.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from herder.api.identity.projects import placed
+from herder.api.identity.builtin_roles import CLUSTER, EVERYTHING, PROJECT
+from herder.api.identity.projects import project_key_of_namespace
 from herder.api.identity.roles import Templates, granted_rules, is_owner, subject_of, unusable
-from herder.api.identity.shipped import CLUSTER, EVERYTHING, PROJECT
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
     GLOBAL_ROLE,
@@ -28,26 +28,29 @@ Rules = Sequence[Object]
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """What who writes may do, as rules: in the manager's cluster, in a namespace of it, and in a managed cluster."""
+    """The writer's permissions as RBAC rules: in the manager's cluster, a namespace of it, a managed cluster or a
+    project.
+    """
 
     here: Rules
     in_namespace: Callable[[str], Rules]
     in_cluster: Callable[[str], Rules]
-    in_project: Callable[[str], Rules]  # <cluster>:<project>: in all of its namespaces
-    everywhere: Rules  # in every managed cluster, also in those to come
-    owns: Callable[[str], bool]  # a cluster; "": every one. Owners have rights on its objects here as well
+    in_project: Callable[[str], Rules]  # <cluster>:<project>: in all its namespaces
+    everywhere: Rules  # in every managed cluster, including future ones
+    # a cluster, or every one if ""; owners also have permissions on its objects in the manager
+    owns: Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles that there are."""
+    """Lookup of existing roles."""
 
     template: Templates
     global_role: Callable[[str], Object | None]
 
 
 def validate(kind: Kind, old: Object | None, new: Object | None, actor: Actor, roles: Roles) -> StatusError | None:
-    """Why this must not be written, if so. `new` is None for a deletion."""
+    """Return why this write is denied, or None. `new` is None for a deletion."""
     if new is None:
         return _builtin(kind, old, "deleted") if old else None
     if old is not None and _content(old) == _content(new):
@@ -69,7 +72,7 @@ def _grants_global(kind: Kind, name: str, role: Object, actor: Actor, roles: Rol
     for inherited in role.get("inheritedClusterRoles") or ():
         template = roles.template(inherited)
         if template is None:
-            return _invalid(kind, name, "inheritedClusterRoles", inherited, "there is no such RoleTemplate")
+            return _invalid(kind, name, "inheritedClusterRoles", inherited, "RoleTemplate not found")
         if problem := unusable(template, roles.template):
             return _invalid(kind, name, "inheritedClusterRoles", inherited, problem)
         rules = granted_rules(template, roles.template)
@@ -84,13 +87,13 @@ def _global_binding(old: Object | None, new: Object, actor: Actor, roles: Roles)
         return error
     role = roles.global_role(new["globalRoleName"])
     if role is None:
-        message = "there is no such GlobalRole"
+        message = "GlobalRole not found"
         return _invalid(GLOBAL_ROLE_BINDING, name, "globalRoleName", new["globalRoleName"], message)
     return _grants_global(GLOBAL_ROLE_BINDING, name, role, actor, roles)
 
 
 def _template(old: Object | None, new: Object, actor: Actor, roles: Roles) -> StatusError | None:
-    """It may be bound in any cluster, so its rights must be held in every one."""
+    """A RoleTemplate can be bound in any cluster, so its permissions must be held in every cluster."""
     if error := _builtin(ROLE_TEMPLATE, old, "changed"):
         return error
     name = new["metadata"].get("name", "")
@@ -100,8 +103,8 @@ def _template(old: Object | None, new: Object, actor: Actor, roles: Roles) -> St
 
     for inherited in new.get("roleTemplateNames") or ():
         if with_this(inherited) is None:
-            return _invalid(ROLE_TEMPLATE, name, "roleTemplateNames", inherited, "there is no such RoleTemplate")
-    # Of an external one the rules are a mere claim: who may vouch for it has everything already.
+            return _invalid(ROLE_TEMPLATE, name, "roleTemplateNames", inherited, "RoleTemplate not found")
+    # The rules of an external template are only a claim, so writing one requires all permissions.
     rules = EVERYTHING if new.get("external") else granted_rules(new, with_this)
     return _missing(ROLE_TEMPLATE, name, actor.everywhere, rules, "in every cluster")
 
@@ -114,12 +117,12 @@ def _cluster_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
         return error
     cluster = new["clusterName"]
     if cluster != meta.get("namespace"):
-        message = "must be the name of its namespace: a binding is good for one cluster, whose namespace it is in"
+        message = "must be equal to the binding's namespace"
         return _invalid(CLUSTER_BINDING, name, "clusterName", cluster, message)
     template = roles.template(new["roleTemplateName"])
     message = _unbindable(template, roles) if old is None else ""
     if template is None or message:
-        message = message or "there is no such RoleTemplate"
+        message = message or "RoleTemplate not found"
         return _invalid(CLUSTER_BINDING, name, "roleTemplateName", new["roleTemplateName"], message)
     rules = granted_rules(template, roles.template)
     refusal = _missing(CLUSTER_BINDING, name, actor.in_cluster(cluster), rules, f"in cluster {cluster}")
@@ -132,14 +135,14 @@ def _project_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
     fixed = ("projectName", "roleTemplateName")
     if error := _same(PROJECT_BINDING, old, new, fixed) or _subject(PROJECT_BINDING, new):
         return error
-    place = placed(meta.get("namespace") or "")
+    place = project_key_of_namespace(meta.get("namespace") or "")
     if place is None or new["projectName"] != place.id:
-        message = "must be that of its namespace: a binding is good for one project, whose namespace it is in"
+        message = "must be the project of the binding's namespace"
         return _invalid(PROJECT_BINDING, name, "projectName", new["projectName"], message)
     template = roles.template(new["roleTemplateName"])
     message = _unbindable(template, roles, PROJECT) if old is None else ""
     if template is None or message:
-        message = message or "there is no such RoleTemplate"
+        message = message or "RoleTemplate not found"
         return _invalid(PROJECT_BINDING, name, "roleTemplateName", new["roleTemplateName"], message)
     rules = granted_rules(template, roles.template)
     return _missing(PROJECT_BINDING, name, actor.in_project(place.id), rules, f"in project {place.id}")
@@ -147,7 +150,7 @@ def _project_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
 
 def _unbindable(template: Object | None, roles: Roles, context: str = CLUSTER) -> str:
     if template is None:
-        return "there is no such RoleTemplate"
+        return "RoleTemplate not found"
     return "it is locked" if template.get("locked") else unusable(template, roles.template, context)
 
 
@@ -176,10 +179,10 @@ def _missing(kind: Kind, name: str, held: Rules, wanted: Rules, where: str) -> S
 
 
 def _unowned(kind: Kind, name: str, template: Object, cluster: str, actor: Actor, roles: Roles) -> StatusError | None:
-    """Who has every right inside of a cluster need not be its owner."""
+    """Having every permission inside a cluster does not make a user its owner."""
     if not is_owner(template, roles.template) or actor.owns(cluster):
         return None
-    message = "only owners of the cluster make others its owners: they get rights on its objects in the manager"
+    message = "only owners of the cluster can grant ownership, which includes permissions on its objects in the manager"
     return forbidden(kind.resource.group_resource, name, message)
 
 
@@ -199,7 +202,7 @@ def _builtin(kind: Kind, old: Object | None, what: str) -> StatusError | None:
 
 
 def _same(kind: Kind, old: Object | None, new: Object, fields: Sequence[str]) -> StatusError | None:
-    """What a binding is about does not change: another one is made instead."""
+    """Role and subject of a binding are immutable: create another binding instead."""
     if old is None:
         return None
     for field in fields:

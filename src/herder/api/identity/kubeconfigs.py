@@ -1,4 +1,4 @@
-"""Kubeconfigs that lead through the manager: one entry for each cluster, one for the manager itself if wanted."""
+"""Kubeconfigs that use the manager's proxy: one context per cluster, and optionally one for the manager itself."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ EXEC_API = "client.authentication.k8s.io/v1beta1"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cluster as kubectl is to know it."""
+    """A cluster and context in a kubeconfig."""
 
     name: str
     server: str
-    user: str  # whose credentials: the name of one of the users in the file
+    user: str  # name of the user entry
 
 
 @dataclass(frozen=True, slots=True)
 class Manager:
     url: str
-    certificates: str = ""  # PEM; empty where the system's are to be trusted
+    certificates: str = ""  # PEM; empty to trust the system's CAs
 
     def cluster(self, cluster_id: str) -> str:
         return f"{self.url.rstrip('/')}{PROXY_PREFIX}{cluster_id}"
 
 
 def cluster_entries(manager: Manager, clusters: Mapping[str, str], user: str) -> list[Entry]:
-    """By id; each named as people know it, by its id where that name could be taken for another's. Owners choose the
-    names of their clusters: none may stand where people expect another cluster, or the manager, or control the
-    terminal on which kubectl prints it."""
+    """Return an entry per cluster, named by display name, or by ID if that name is ambiguous.
+
+    Owners choose display names: none may pose as another cluster or the manager, or control the terminal that kubectl
+    prints to.
+    """
     taken = Counter((*clusters.values(), MANAGER_ENTRY))
     return [
         Entry(
@@ -76,8 +78,8 @@ def bearer_user(bearer: str) -> Object:
     return {"token": bearer}
 
 
-def asking_user(manager: Manager, username: str) -> Object:
-    """Without a token: kubectl asks for one when it needs it."""
+def exec_user(manager: Manager, username: str) -> Object:
+    """Return an exec credential plugin user: kubectl requests a token when it needs one."""
     host = urlsplit(manager.url).netloc
     return {
         "exec": {
@@ -89,11 +91,11 @@ def asking_user(manager: Manager, username: str) -> Object:
     }
 
 
-# --- of a provisioned cluster ---------------------------------------------------------------------------------------
+# --- kubeconfig Secret of a provisioned cluster ---------------------------------------------------------------------
 
 
 def provisioned_config(manager: Manager, management_cluster: str, bearer: str) -> Object:
-    """What other programs of the Cluster API family read from the Secret `<cluster>-kubeconfig`."""
+    """Return the kubeconfig that other Cluster API tools read from the Secret `<cluster>-kubeconfig`."""
     authority = {"certificate-authority-data": _base64(manager.certificates)} if manager.certificates else {}
     return {
         "apiVersion": "v1",
@@ -106,13 +108,13 @@ def provisioned_config(manager: Manager, management_cluster: str, bearer: str) -
 
 
 def provisioned_data(manager: Manager, management_cluster: str, bearer: str) -> Object:
-    """The data of that Secret."""
+    """Return the data of that Secret."""
     rendered = text(provisioned_config(manager, management_cluster, bearer))
     return {"value": _base64(rendered), "token": _base64(bearer)}
 
 
 def provisioned_binding(namespace: str, cluster: str, management_cluster: str) -> Object:
-    """What its user may do: everything, in that cluster."""
+    """Return the binding that makes its user cluster owner."""
     user = provisioning_user(namespace, cluster)
     return {
         "apiVersion": CLUSTER_BINDING.api_version,

@@ -1,4 +1,4 @@
-"""Names that tokens, users and their stores agree on with other programs, each in one place."""
+"""Labels, annotations and names of users and tokens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import hashlib
 
 TOKEN_USER = "authn.management.cattle.io/token-userId"  # labels of tokens
 TOKEN_KIND = "authn.management.cattle.io/kind"
-TOKEN_HASHED = "authn.management.cattle.io/token-hashed"  # an annotation
+TOKEN_HASHED = "authn.management.cattle.io/token-hashed"  # annotation
 
-STORED_KIND = "cattle.io/kind"  # labels of what stands behind objects of ext.cattle.io
+STORED_KIND = "cattle.io/kind"  # labels of the Secrets behind ext.cattle.io objects
 STORED_USER = "cattle.io/user-id"
 STORED_TOKEN, STORED_KUBECONFIG = "token", "kubeconfig"
 
@@ -22,17 +22,17 @@ SESSION, KUBECONFIG, PROVISIONING = "session", "kubeconfig", "provisioning"  # k
 LOCAL_PROVIDER = "local"
 LOCAL_PRINCIPAL = "local://"
 EVERYONE = ("system:authenticated", "system:cattle:authenticated")
-"""Groups of everybody who has proved who they are."""
+"""Groups of all authenticated users."""
 
 SESSION_COOKIE = "R_SESS"
 
 
 def provisioning_user(namespace: str, cluster: str) -> str:
-    """The user, and the token of the same name, that a provisioned cluster's own kubeconfig is for."""
+    """Name of the user, and of its token, of a provisioned cluster's kubeconfig."""
     return principal_user(f"system://provisioning/{namespace}/{cluster}")
 
 
 def principal_user(principal: str) -> str:
-    """The user that stands for a principal, always the same."""
+    """Return the user name derived from a principal; deterministic."""
     digest = base64.b32encode(hashlib.sha256(principal.encode()).digest()).decode()
     return f"u-{digest.lower()[:10]}"

@@ -1,6 +1,8 @@
-"""The rules about rights for API servers that do not ask us: only who may `escalate` a kind of roles or bindings, as
-administrators may, writes objects of it, or says who made a cluster. What the embedded server judges finely is judged
-coarsely there."""
+"""ValidatingAdmissionPolicies for roles, bindings and cluster creators, for API servers that do not call our webhooks.
+
+They are coarser than the checks of the embedded server: only users with verb `escalate`, such as administrators, may
+write these.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _WRITTEN = ("CREATE", "UPDATE")
 _MAY_ESCALATE = (
     "authorizer.group(request.resource.group).resource(request.resource.resource).check('escalate').allowed()"
 )
-# The collector of garbage and controllers change these, and hand out nothing by it.
+# Controllers and the garbage collector change other fields, which grant nothing.
 _CHANGES = " || ".join(
     f"object.?{field} != oldObject.?{field}"
     for field in (
@@ -26,7 +28,7 @@ _CHANGES = " || ".join(
     )
 )  # fmt: skip
 
-# Who creates a cluster may say so of themselves. Of other clusters, what the manager alone says stays as it was.
+# A user who creates a cluster may set the creator to themselves; other annotations of the manager must stay unchanged.
 _OURS = f"(name == '{CREATOR}' || name.startsWith('{PREFIX}'))"
 _GIVEN = "object.metadata.?annotations.orValue({})"
 _BEFORE = (
@@ -44,7 +46,7 @@ POLICIES = (
         _WRITTEN,
         f"request.operation == 'CREATE' || {_CHANGES}",
         _MAY_ESCALATE,
-        "only who may escalate this kind of object can hand out rights by it",
+        "granting permissions with this kind of object requires the verb escalate on it",
     ),
     policy(
         CREATORS,
@@ -52,6 +54,6 @@ POLICIES = (
         _WRITTEN,
         f"!({_NOTHING_NEW} && {_NOTHING_GONE})",
         _MAY_ESCALATE,
-        f"annotation {CREATOR} and those of {PREFIX} are the manager's to write",
+        f"annotation {CREATOR} and annotations of {PREFIX} are reserved for the manager",
     ),
 )

@@ -1,7 +1,7 @@
-"""Projects: namespaces of one cluster that share who may do what in them.
+"""Projects: namespaces of one cluster that share role bindings.
 
-A Project is an object in its cluster's namespace here. Its bindings are in a namespace of its own, whose name tells
-cluster and project apart in one way only: whoever may write there has no say in another project.
+A Project lives in its cluster's namespace in the manager. Its bindings live in a namespace of their own, whose name
+identifies cluster and project unambiguously, so that write access there gives no control over another project.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from herder.api.management.names import PREFIX
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Projection
 
-PROJECT_ID = "field.cattle.io/projectId"  # on a namespace: the annotation says <cluster>:<project>, the label <project>
+PROJECT_ID = "field.cattle.io/projectId"  # on a namespace: annotation <cluster>:<project>, label <project>
 BY_PROJECT = "project"
 
 DEFAULT_LABEL = "authz.management.cattle.io/default-project"
 SYSTEM_LABEL = "authz.management.cattle.io/system-project"
-DEFAULT_PROJECT = f"{PREFIX}default-project"  # annotations of a management Cluster: which of its projects these are
+# annotations of a management Cluster: names of its default and system projects
+DEFAULT_PROJECT = f"{PREFIX}default-project"
 SYSTEM_PROJECT = f"{PREFIX}system-project"
 DEFAULT_NAMESPACES = frozenset({"default"})
 SYSTEM_NAMESPACES = frozenset(
@@ -38,13 +39,13 @@ SYSTEM_NAMESPACES = frozenset(
     }
 )
 
-_LONGEST_NAMESPACE = 63
+_MAX_NAMESPACE = 63
 _NAMESPACE = re.compile(r"(.+)-(p-[a-z0-9]+)")
 _NAME = re.compile(r"p-[a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProjectKey:
     cluster: str
     project: str
 
@@ -54,33 +55,35 @@ class Place:
 
     @property
     def namespace(self) -> str:
-        """Where its bindings are."""
+        """Namespace of the project's bindings."""
         return f"{self.cluster}-{self.project}"
 
 
-def place_of(project: Object) -> Place:
-    return Place(project["metadata"]["namespace"], project["metadata"]["name"])
+def project_key(project: Object) -> ProjectKey:
+    return ProjectKey(project["metadata"]["namespace"], project["metadata"]["name"])
 
 
-def placed(namespace: str) -> Place | None:
-    """The project whose bindings are in that namespace: names of projects have one dash, so there is only one."""
+def project_key_of_namespace(namespace: str) -> ProjectKey | None:
+    """Return the project whose bindings are in that namespace; unambiguous, because project names contain one dash."""
     found = _NAMESPACE.fullmatch(namespace)
-    return Place(found[1], found[2]) if found else None
+    return ProjectKey(found[1], found[2]) if found else None
 
 
 def unusable(project: Object) -> str:
-    """What is wrong with it; a project is of the cluster whose namespace it is in, whatever it says."""
-    place = place_of(project)
+    """Return what is wrong with a project. It belongs to the cluster of its namespace, whatever
+    spec.clusterName says.
+    """
+    place = project_key(project)
     if (project.get("spec") or {}).get("clusterName") != place.cluster:
         return f"spec.clusterName must be {place.cluster}, the namespace that the project is in"
     if not _NAME.fullmatch(place.project):
         return f'metadata.name: "{place.project}" must be p- and then lower-case letters and digits'
-    if len(place.namespace) > _LONGEST_NAMESPACE:
+    if len(place.namespace) > _MAX_NAMESPACE:
         return f"metadata.name: too long, no namespace can be named {place.namespace}"
     return ""
 
 
-def new_project(place: Place, shown: str, label: str) -> Object:
+def new_project(place: ProjectKey, shown: str, label: str) -> Object:
     return {
         "apiVersion": PROJECT.api_version,
         "kind": PROJECT.kind,
@@ -89,30 +92,31 @@ def new_project(place: Place, shown: str, label: str) -> Object:
     }
 
 
-# --- its namespaces -------------------------------------------------------------------------------------------------
+# --- namespaces of a project ----------------------------------------------------------------------------------------
 
 
 def project_of(namespace: Object) -> str:
-    """<cluster>:<project> of a namespace; "" where it is in none."""
+    """Return <cluster>:<project> of a namespace; "" if it is in none."""
     return annotations_of(namespace).get(PROJECT_ID, "")
 
 
-def has_rights_in(place: Place, namespace: str, cluster: Object) -> bool:
-    """Whether roles of a project count in a namespace that says it is in the project.
+def has_rights_in(place: ProjectKey, namespace: str, cluster: Object) -> bool:
+    """Whether roles of a project apply in a namespace that claims to be in the project.
 
-    Namespaces of the system hold tokens that are worth the whole cluster, and who edits namespaces writes the
-    annotation: a cluster before Kubernetes 1.30 enforces no policy about it. So there the System project alone counts.
+    System namespaces contain tokens with control over the whole cluster, and everyone who can edit namespaces can set
+    the annotation (clusters before Kubernetes 1.30 enforce no policy for it). So in system namespaces only the System
+    project's roles apply.
     """
     return namespace not in SYSTEM_NAMESPACES or annotations_of(cluster).get(SYSTEM_PROJECT) == place.project
 
 
-def joined(place: Place) -> Object:
-    """The patch that brings a namespace into a project."""
+def project_patch(place: ProjectKey) -> Object:
+    """Return the patch that moves a namespace into a project."""
     return {"metadata": {"annotations": {PROJECT_ID: place.id}, "labels": {PROJECT_ID: place.project}}}
 
 
 def indexed(namespace: Object) -> Iterable[str]:
-    """Indexer: those that can be in a project, by it; what goes is in none."""
+    """Indexer: namespaces by project, except those being deleted."""
     return () if is_deleting(namespace) else (project_of(namespace),)
 
 

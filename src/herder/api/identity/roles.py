@@ -1,12 +1,12 @@
-"""Roles and their bindings as plain RBAC: what GlobalRoles, RoleTemplates and their bindings are in a cluster."""
+"""Translate GlobalRoles, RoleTemplates and their bindings to plain RBAC."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
 
+from herder.api.identity.builtin_roles import CLUSTER, EVERYTHING, OWNER, PROJECT
 from herder.api.identity.names import EVERYONE, LOCAL_PRINCIPAL
-from herder.api.identity.shipped import CLUSTER, EVERYTHING, OWNER, PROJECT
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.management.kinds import GROUP, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.engine.meta.kinds import Kind, Object
@@ -15,7 +15,8 @@ RBAC = "rbac.authorization.k8s.io"
 CLUSTER_ROLE = Kind(RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False)
 CLUSTER_ROLE_BINDING = Kind(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False)
 
-OWNED_BY = "authz.cluster.cattle.io/rtb-owner-updated"  # on bindings: that of ours that they are of, namespace_name
+# on bindings: namespace_name of the binding they are derived from
+OWNED_BY = "authz.cluster.cattle.io/rtb-owner-updated"
 FROM_TEMPLATE = "authz.cluster.cattle.io/role-template"  # on ClusterRoles
 _LONGEST_LABEL = 63
 _MEMBERSHIP = "-membership"
@@ -25,32 +26,32 @@ _OWNER_VERBS = ["create", "delete", "deletecollection", "get", "list", "own", "p
 Templates = Callable[[str], Object | None]
 
 
-# --- who ------------------------------------------------------------------------------------------------------------
+# --- subjects -------------------------------------------------------------------------------------------------------
 
 SUBJECT_FIELDS = ("userName", "userPrincipalName", "groupName", "groupPrincipalName")
 
 
 def subject_of(binding: Object) -> Object | str:
-    """Whom a binding is for, or what is wrong with it. Nobody becomes one of the system's own users or groups."""
+    """Return the RBAC subject of a binding, or what is wrong with it. System users and groups cannot be subjects."""
     given = {field: binding[field] for field in SUBJECT_FIELDS if binding.get(field)}
     if len(given) != 1:
-        return f"exactly one of {', '.join(SUBJECT_FIELDS)} must be given"
+        return f"exactly one of {', '.join(SUBJECT_FIELDS)} must be set"
     ((field, name),) = given.items()
     is_group = field.startswith("group")
     if field == "userPrincipalName":
         if not name.startswith(LOCAL_PRINCIPAL):
-            return f'userPrincipalName: must begin with "{LOCAL_PRINCIPAL}", of the only provider that is enabled'
+            return f'userPrincipalName: must begin with "{LOCAL_PRINCIPAL}"; only the local provider is enabled'
         name = name.removeprefix(LOCAL_PRINCIPAL)
     if name.startswith("system:") and not (is_group and name in EVERYONE):
-        return f'{field}: "{name}" is of the system itself'
+        return f'{field}: "{name}" is reserved for Kubernetes'
     return {"apiGroup": RBAC, "kind": "Group" if is_group else "User", "name": name}
 
 
-# --- what -----------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------------------------
 
 
 def inherited(template: Object, templates: Templates) -> list[Object]:
-    """The template and all whose rules are its own too, each once, also where they inherit in a circle."""
+    """Return the template and all it inherits from, each once; tolerates cycles."""
     found: dict[str, Object] = {}
     todo = [template]
     while todo:
@@ -66,19 +67,18 @@ def is_owner(template: Object, templates: Templates) -> bool:
 
 
 def template_rules(template: Object, templates: Templates) -> list[Object]:
-    """Its own and inherited ones, but for those of roles that others keep in the clusters."""
+    """Return own and inherited rules, except those of external roles."""
     own = (each for each in inherited(template, templates) if not each.get("external"))
     return [rule for each in own for rule in each.get("rules") or ()]
 
 
 def granted_rules(template: Object, templates: Templates) -> list[Object]:
-    """All that who is bound to it may have. What is in a role of others only its template says: one that says nothing
-    may have everything."""
+    """Return all rules a subject may get; an external role without declared rules may contain everything."""
     return template_rules(template, templates) + _external_rules(template, templates, EVERYTHING)
 
 
 def held_rules(template: Object, templates: Templates) -> list[Object]:
-    """What who is bound to it has for certain."""
+    """Return the rules a subject has for certain."""
     return template_rules(template, templates) + _external_rules(template, templates, [])
 
 
@@ -88,7 +88,7 @@ def _external_rules(template: Object, templates: Templates, unknown: list[Object
 
 
 def unusable(template: Object, templates: Templates, context: str = CLUSTER) -> str:
-    """What is wrong with binding it in a whole cluster, or in a project of one."""
+    """Return why it cannot be bound in a cluster or project; "" if it can."""
     if context == CLUSTER and template.get("context") == PROJECT:
         return f"RoleTemplate {template['metadata']['name']} is for projects, not for whole clusters"
     if context == PROJECT and template.get("context") != PROJECT:
@@ -112,7 +112,7 @@ def global_binding_name(binding: str) -> str:
 
 
 def membership_role(cluster_id: str, *, owner: bool) -> Object:
-    """To `get` its management Cluster is to have access to a cluster."""
+    """Return the role with access to a management Cluster: `get` on it means access to the cluster."""
     rule = {
         "apiGroups": [GROUP],
         "resources": [MANAGEMENT_CLUSTER.plural],
@@ -126,8 +126,8 @@ def membership_binding(binding: Object, subject: Object, role: str) -> Object:
     return cluster_role_binding(_membership_name(binding), role, subject, {OWNED_BY: owner_label(binding)})
 
 
-def pair_role(cluster_id: str, provisioning: Object, *, owner: bool) -> Object:
-    """The same for the provisioning Cluster that stands for it."""
+def provisioning_membership_role(cluster_id: str, provisioning: Object, *, owner: bool) -> Object:
+    """Return the same for the provisioning Cluster."""
     meta = provisioning["metadata"]
     rule = {
         "apiGroups": [PROVISIONING_CLUSTER.group],
@@ -139,7 +139,7 @@ def pair_role(cluster_id: str, provisioning: Object, *, owner: bool) -> Object:
     return {"apiVersion": ROLE.api_version, "kind": ROLE.kind, "metadata": name, "rules": [rule]}
 
 
-def pair_binding(binding: Object, subject: Object, role: Object) -> Object:
+def provisioning_membership_binding(binding: Object, subject: Object, role: Object) -> Object:
     meta = {
         "name": _membership_name(binding),
         "namespace": role["metadata"]["namespace"],
@@ -149,7 +149,7 @@ def pair_binding(binding: Object, subject: Object, role: Object) -> Object:
 
 
 def is_membership(binding: Object) -> bool:
-    """Whether a binding lets its subject reach a cluster, and is not about rights there."""
+    """Whether a binding grants access to a cluster, rather than permissions in it."""
     return str(binding["metadata"]["name"]).endswith(_MEMBERSHIP)
 
 
@@ -165,16 +165,16 @@ def _prefix(binding: Object) -> str:
     return "prtb" if "projectName" in binding else "crtb"
 
 
-# --- in the cluster itself ------------------------------------------------------------------------------------------
+# --- in the managed cluster -----------------------------------------------------------------------------------------
 
 
 def template_role_name(template: str) -> str:
-    """Never that of a role which somebody else keeps there."""
+    """Return the ClusterRole's name; prefixed, so that it never equals that of an external role."""
     return f"cattle-roletemplate-{template}"
 
 
 def downstream_roles(template: Object, templates: Templates) -> tuple[Object | None, list[str]]:
-    """The ClusterRole that has its rules, if there are any, and the names of all roles to be bound."""
+    """Return the ClusterRole with the template's rules, if any, and the names of all roles to bind."""
     rules = template_rules(template, templates)
     name = template_role_name(template["metadata"]["name"])
     role = cluster_role(name, rules, {FROM_TEMPLATE: _label(template["metadata"]["name"])}) if rules else None
@@ -189,7 +189,7 @@ def downstream_bindings(binding: Object, subject: Object, roles: Iterable[str]) 
 
 
 def project_bindings(binding: Object, subject: Object, roles: Iterable[str], namespaces: Iterable[str]) -> list[Object]:
-    """The same rights in each of these namespaces alone."""
+    """Return bindings with the same permissions in these namespaces only."""
     names = {role: f"prtb-{_digest(f'{_place(binding)}/{role}')}" for role in roles}
     labels = {OWNED_BY: owner_label(binding)}
     return [
@@ -212,7 +212,7 @@ def _label(value: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Long enough that nobody finds another text with the same: names that are joined or cut could be made to meet."""
+    """Return a digest that is long enough against collisions: joined or truncated names could be made equal."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -19,7 +19,7 @@ from herder.api.capi.names import PROVIDER, annotations_of, is_deleting, labels_
 from herder.api.identity import projects
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
+from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.jobs import ROLE
 from herder.api.machines.kinds import MACHINE_GROUP
@@ -40,10 +40,10 @@ from herder.engine.meta.kinds import Kind, Object
 # --- names ----------------------------------------------------------------------------------------------------------
 
 CLUSTER_NAME = "^c-[a-z0-9]([-a-z0-9]{0,58}[a-z0-9])?$"
-"""A management Cluster owns the namespace of its name. Namespaces of other purposes never begin with `c-`."""
-PROJECT_NAMESPACE = "-p-[a-z0-9]+$"  # ends the name of the namespace in which a project's bindings are
+"""A management Cluster owns the namespace of its name. Namespaces for other purposes never begin with `c-`."""
+PROJECT_NAMESPACE = "-p-[a-z0-9]+$"  # suffix of the namespace with a project's bindings
 SYSTEM_PREFIXES = ("kube-", "cattle-", "herder-")
-RANDOM_SUFFIX = "xxxxx"  # stands for what the server appends to generateName
+RANDOM_SUFFIX = "xxxxx"  # placeholder for what the server appends to generateName
 
 BAD_CLUSTER_NAME = (
     "a management Cluster owns the namespace of its name: the name must begin with c- and must not be that of a "
@@ -51,6 +51,9 @@ BAD_CLUSTER_NAME = (
 )
 BAD_INTERNAL = "spec.internal: only the manager's own cluster is internal; remove the field"
 BAD_WORKSPACE = "spec.fleetWorkspaceName: you may not create provisioning Clusters in this namespace; choose another"
+BAD_MOVED = (
+    "spec.fleetWorkspaceName: a cluster keeps its workspace, in which its provisioning Cluster is; leave the field"
+)
 BAD_PLACE = "clusters are not provisioned in system namespaces; choose another namespace, such as fleet-default"
 BAD_PAIR_NAME = (
     'a provisioning Cluster named "local" or c- and five letters or digits stands for the management Cluster of that '
@@ -68,7 +71,9 @@ TOKEN_OF = "kubernetes.io/service-account.name"
 TOKEN_KEY = "token"
 
 ISSUED_LABELS = (names.ACCOUNT_ROLE, TOKEN_LABEL, names.REQUEST_FOR)
-"""By these the gateway and controllers find bootstrap, plan and registration tokens, and requests of machines."""
+"""Labels by which the gateway and controllers find bootstrap, plan and registration tokens, and machine registration
+requests.
+"""
 ISSUED_TYPES = (
     names.PLAN_SECRET_TYPE,
     names.BOOTSTRAP_SECRET_TYPE,
@@ -87,13 +92,13 @@ OWN_TYPES = (
     "kubernetes.io/ssh-auth",
     "kubernetes.io/tls",
 )
-"""Of Secrets that users may create who may not change every Secret of the namespace."""
+"""Types of Secrets that users without write access to all Secrets of the namespace may create."""
 GENERATED_NAME = (
     "(^(cluster-serviceaccounttoken|crt-token)-)|(-(kubeconfig|ca|etcd|proxy|sa|rke-state|machine-state|"
     "machine-plan|machine-plan-token|machine-bootstrap|machine-bootstrap-token|machine-driver-secret|"
-    "machine-provision)$)|(^(bootstrap-secret|herder-gateway|herder-webhook-certificates)$)"
+    "machine-provision)$)|(^(bootstrap-secret|herder-gateway|herder-webhook-(certificates|path))$)"
 )
-"""Names under which the manager keeps credentials beside those of users."""
+"""Names of Secrets with the manager's credentials, next to those of users."""
 
 BAD_TOKEN = "data.token: tokens of service accounts are issued by the API server; leave the field out"
 BAD_ACCOUNT = (
@@ -107,15 +112,21 @@ BAD_OWN = (
     "credentials of clusters and machines, a type such as Opaque, and no controlling owner"
 )
 BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
+BAD_MARK = f"annotation {CREATED_BY}: the manager writes it; leave it as it is"
+BAD_OVERWRITE = (
+    "data: the user in annotation {} created this credential and can read it; delete it and create it again, or choose "
+    "another name"
+)
 BAD_FINALIZER = f"finalizer {RIGHTS_FINALIZER}: the manager removes it when rights on this name have ended; leave it"
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
 GRANTED_ROLE = f"(^cattle-globalrole-)|(-cluster(owner|member)$)|(-machine-(plan|provision)$)|(^{TOKEN_READER}$)"
-"""Names of Roles that the manager fills with the rights of GlobalRoles, of owners and members of clusters, of machines
-and their Jobs, and of readers of registration tokens.
+"""Names of Roles that the manager fills with the permissions of GlobalRoles, cluster owners and members, machines and
+their Jobs, and readers of registration tokens.
 
-The API server checks what a Role grants when it is bound. A user who binds an empty one would get the rights later.
+The API server checks what a Role grants when it is bound: a user who binds an empty Role would get the permissions
+later.
 """
 MACHINE_OWNERS = (f"{RKE_GROUP}/", f"{MACHINE_GROUP}/")
 """API groups of the objects that control Roles of machines and their Jobs."""
@@ -133,9 +144,9 @@ BAD_CORE = (
 
 ORPHAN_POLICY, ORPHAN_FINALIZER = "Orphan", "orphan"
 GRANTED_BY_NAME = (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, SECRET)
-"""Kinds whose dependents grant rights by name: Roles of their owners, and the namespace with a cluster's bindings.
+"""Kinds whose dependents grant permissions by name: Roles of their owners, and the namespace with a cluster's bindings.
 
-The garbage collector deletes those with the object. If they stayed, they would count for the next object of the name.
+The garbage collector deletes those with the object. If orphaned, they would apply to the next object with that name.
 """
 BAD_ORPHANS = (
     "its dependents would keep rights that the next object of this name has to grant anew; delete it without "
@@ -144,7 +155,7 @@ BAD_ORPHANS = (
 
 
 HELD_BY = {MANAGEMENT_CLUSTER: REMOVE_MANAGEMENT, PROVISIONING_CLUSTER: REMOVE_PROVISIONING}
-"""The finalizers that keep a cluster until nobody has rights by its name."""
+"""Finalizers that keep a cluster until no permissions by its name remain."""
 BAD_RELEASE = (
     "the manager's finalizer keeps the name until rights on it have ended; leave it to the manager, and try again in a "
     "moment if it is missing"
@@ -157,7 +168,7 @@ BAD_OWNERS = (
 
 
 class Rights(Protocol):
-    """What the writer may do, as the authorizer answers it."""
+    """Checks what the writer may do, using the authorizer."""
 
     def __call__(
         self, verb: str, kind: Kind, *, namespace: str = "", name: str = "", subresource: str = ""
@@ -169,12 +180,16 @@ POD = Kind("", "v1", "Pod", "pods")
 
 
 def is_manager(may: Rights) -> bool:
-    """Whoever may escalate management Clusters may hand out every right: no rule here would stop them."""
+    """Whether the writer may escalate management Clusters, and so grant any permission: no rule here would
+    stop them.
+    """
     return may("escalate", MANAGEMENT_CLUSTER)
 
 
 def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights) -> str:
-    """Why this user may not write this, or "". Rights are looked up only for writes that break a rule otherwise."""
+    """Return why this user may not write this object, or "". Permissions are checked only if a rule would
+    be violated.
+    """
     for reason in _RULES[kind](old, new, user, may):
         return "" if is_manager(may) else reason
     if (
@@ -201,7 +216,7 @@ def deletion_refusal(kind: Kind, old: Object, options: Object, user: str, may: R
 
 
 def _grants_rights(kind: Kind, obj: Object) -> bool:
-    """Whether somebody may have rights by its name."""
+    """Whether someone may have permissions by its name."""
     if kind == PROVISIONING_CLUSTER:
         return bool((obj.get("status") or {}).get("clusterName"))
     return kind == MANAGEMENT_CLUSTER and annotations_of(obj).get(CREATOR_BOUND) == "true"
@@ -254,6 +269,8 @@ def _management_cluster(old: Object | None, new: Object, _user: str, may: Rights
     usable = not _is_system(workspace) and may("create", PROVISIONING_CLUSTER, namespace=workspace)
     if workspace not in ("", before) and not usable:
         yield BAD_WORKSPACE
+    if before and workspace != before:
+        yield BAD_MOVED
 
 
 def _provisioning_cluster(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
@@ -276,7 +293,7 @@ def _project(old: Object | None, new: Object, _user: str, _may: Rights) -> Itera
 
 
 def _namespace(old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
-    """Joining a project hands its members rights here."""
+    """Moving a namespace into a project grants the project's members permissions in it."""
     joined = annotations_of(new).get(PROJECT_ID)
     if not joined or joined == annotations_of(old or {"metadata": {}}).get(PROJECT_ID):
         return
@@ -295,6 +312,8 @@ def _secret(old: Object | None, new: Object, user: str, may: Rights) -> Iterator
     creator = annotations_of(new).get(CREATOR)
     if creator and creator not in (user, annotations_of(old or {"metadata": {}}).get(CREATOR)):
         yield BAD_CREATOR
+    if _created_by(new) != _created_by(old):
+        yield BAD_MARK
     if _has_rights(old) and not _has_rights(new) and not _may_change_all(new["metadata"]["namespace"], may):
         yield BAD_FINALIZER
     suspect = not _is_own(new) if old is None else _is_controlled(new) and not _is_controlled(old)
@@ -303,7 +322,7 @@ def _secret(old: Object | None, new: Object, user: str, may: Rights) -> Iterator
 
 
 def _registration_token(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
-    """The status is no subresource of this kind. Older managers kept the token there, and it is taken over."""
+    """This kind has no status subresource. Older managers stored the token in the status, from where it is migrated."""
     token, before = (((each or {}).get("status") or {}).get(TOKEN_KEY) for each in (new, old))
     if token and token != before:
         yield BAD_REGISTRATION
@@ -326,13 +345,13 @@ def _account_token(old: Object | None, new: Object, user: str, may: Rights) -> I
         return
     place = new["metadata"]["namespace"]
     is_theirs = may("create", SERVICE_ACCOUNT, namespace=place, name=account, subresource="token")
-    # Whoever may read every Secret of the namespace, or run pods as any account, has these tokens anyway.
+    # Users who can read all Secrets of the namespace, or run pods as any service account, have these tokens anyway.
     if not is_theirs and not may("create", POD, namespace=place) and not may("get", SECRET, namespace=place):
         yield BAD_ACCOUNT
 
 
 def _role(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
-    """A long name is cut, so Roles of machines are also known by the object that controls them."""
+    """Roles of machines are also identified by their controller, because long names are truncated."""
     if not _GRANTED_ROLE.search(name_of(new)) and not _is_of_machine(old):
         return
     if old is None or (old.get("rules") or []) != (new.get("rules") or []):
@@ -365,7 +384,7 @@ def _deployment(old: Object | None, new: Object, _user: str, may: Rights) -> Ite
 
 
 def is_system(user: str) -> bool:
-    """Service accounts and components: what they may create, an administrator decided."""
+    """Whether it is a service account or component; an administrator decided what it may create."""
     return user.startswith("system:")
 
 
@@ -374,17 +393,31 @@ def _may_change_all(namespace: str, may: Rights) -> bool:
 
 
 def is_token_controller(user: str) -> bool:
-    """Of real clusters: it issues the tokens of such Secrets."""
+    """Whether it is kube-controller-manager, which issues the tokens of such Secrets."""
     return user == "system:kube-controller-manager" or user.startswith("system:serviceaccount:kube-system:")
 
 
+def _created_by(secret: Object | None) -> str:
+    return annotations_of(secret or {"metadata": {}}).get(CREATED_BY, "")
+
+
+def overwrite_refusal(old: Object | None, new: Object, user: str) -> str:
+    """Why this user may not change the content of this Secret, or "". Administrators are bound too: whoever took the
+    name of a credential in advance would read what they write."""
+    creator = _created_by(old) or annotations_of(old or {"metadata": {}}).get(CREATOR, "")
+    if creator in ("", user) or (old or {}).get("type") != CREDENTIAL_TYPE:
+        return ""
+    is_same = ((old or {}).get("data") or {}) == (new.get("data") or {})
+    return "" if is_same else BAD_OVERWRITE.format(f"{CREATED_BY}, {creator},")
+
+
 def _has_rights(secret: Object | None) -> bool:
-    """Whether its creator has rights by its name."""
+    """Whether its creator has permissions by its name."""
     return RIGHTS_FINALIZER in ((secret or {"metadata": {}})["metadata"].get("finalizers") or ())
 
 
 def _is_own(secret: Object) -> bool:
-    """Whether a new Secret can be nothing but its author's own."""
+    """Whether a new Secret can only be its author's own."""
     is_own_type = (secret.get("type") or "Opaque") in OWN_TYPES
     return is_own_type and not _is_controlled(secret) and not _GENERATED_NAME.search(name_of(secret))
 

@@ -13,7 +13,7 @@ from herder.api.capi.names import PROVIDER
 from herder.api.identity import tenancy
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
-from herder.api.machines.credentials import CREATOR, RIGHTS_FINALIZER
+from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
@@ -43,7 +43,7 @@ def _new(path: str) -> str:
 
 
 def _before(path: str) -> str:
-    """The old value, "" where there is none."""
+    """Return the old value, "" if there is none."""
     return f"({_CREATED} ? '' : oldObject.{path}.orValue(''))"
 
 
@@ -111,7 +111,15 @@ _MAY_USE_ACCOUNT = (
     f".name({_new(_ACCOUNT)}).check('create').allowed()"
     " || authorizer.group('').resource('pods').namespace(request.namespace).check('create').allowed())"
 )
-_ISSUED_LABEL = " || ".join("(" + _changed(f"metadata.?labels[?'{each}']") + ")" for each in tenancy.ISSUED_LABELS)
+
+
+def _labelled(name: str) -> str:
+    """Whether a write sets a label, also to an empty value: the manager finds objects by labels that exist."""
+    label = f"metadata.?labels[?'{name}']"
+    return f"(object.{label}.hasValue() && ({_CREATED} || object.{label} != oldObject.{label}))"
+
+
+_ISSUED_LABEL = " || ".join(_labelled(each) for each in tenancy.ISSUED_LABELS)
 _ISSUED = f"{_ISSUED_LABEL} || ({_CREATED} && object.?type.orValue('') in {_list(tenancy.ISSUED_TYPES)})"
 
 
@@ -151,7 +159,7 @@ _ORPHANING = (
 
 
 def _released(kind: Kind, grants_rights: str) -> str:
-    """Whether a write takes the manager's finalizer from a cluster that is deleted, or a cluster without it is."""
+    """Whether a write removes the manager's finalizer from a cluster being deleted, or deletes a cluster without it."""
 
     def is_held(of: str) -> str:
         return f"('{tenancy.HELD_BY[kind]}' in {of}.metadata.?finalizers.orValue([]))"
@@ -201,6 +209,9 @@ _BECOMES_CORE = (
 )
 
 _CREATOR = _annotation(CREATOR)
+_CREATED_BY = _annotation(CREATED_BY)
+_READER = f"oldObject.{_CREATED_BY}.orValue(oldObject.{_CREATOR}.orValue(''))"
+"""Who has, or is about to get, the right to read a credential as its creator."""
 _OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
 
 _PROJECT_NAMESPACES = policy(
@@ -214,7 +225,7 @@ _PROJECT_NAMESPACES = policy(
 )
 
 IN_CLUSTERS = (_PROJECT_NAMESPACES,)
-"""Rules for managed clusters. The rights that they look for are those of the user in that cluster."""
+"""Policies for managed clusters; the authorizer checks the user's permissions in that cluster."""
 
 POLICIES = (
     policy(
@@ -240,6 +251,14 @@ POLICIES = (
         f"{_changed(_WORKSPACE)} && ({_is_system(_new(_WORKSPACE))} || !{_MAY_PROVISION})",
         _IS_MANAGER,
         tenancy.BAD_WORKSPACE,
+    ),
+    policy(
+        "herder-kept-workspaces",
+        (MANAGEMENT_CLUSTER,),
+        _WRITTEN,
+        f"{_before(_WORKSPACE)} != '' && {_new(_WORKSPACE)} != {_before(_WORKSPACE)}",
+        _IS_MANAGER,
+        tenancy.BAD_MOVED,
     ),
     policy(
         "herder-requested-names",
@@ -365,6 +384,23 @@ POLICIES = (
         f"{_has_rights('oldObject')} && !({_has_rights('object')}) && !{_MAY_CHANGE_ALL}",
         _IS_MANAGER,
         tenancy.BAD_FINALIZER,
+    ),
+    policy(
+        "herder-credential-creators",
+        (SECRET,),
+        _WRITTEN,
+        f"{_new(_CREATED_BY)} != {_before(_CREATED_BY)}",
+        _IS_MANAGER,
+        tenancy.BAD_MARK,
+    ),
+    policy(
+        "herder-credential-contents",
+        (SECRET,),
+        ("UPDATE",),
+        f"oldObject.?type.orValue('') == '{CREDENTIAL_TYPE}' && {_READER} != '' && "
+        f"{_READER} != request.userInfo.username && object.?data.orValue({{}}) != oldObject.?data.orValue({{}})",
+        "false",
+        tenancy.BAD_OVERWRITE.format(CREATED_BY),
     ),
     policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
 )

@@ -1,4 +1,4 @@
-"""The in-memory provider's CustomResourceDefinitions, with the paths of both versions of the provider contract."""
+"""CustomResourceDefinitions of the in-memory provider, with the fields of both contract versions."""
 
 from __future__ import annotations
 
@@ -42,19 +42,21 @@ _PROVISIONED = column("Provisioned", ".status.initialization.provisioned", type=
 _READY = condition_column("Ready", "Ready")
 _ENDPOINT = record(
     {"host!": string(min=1, max=512), "port!": int32(min=1, max=65535)},
-    "Where the workload cluster's API answers; set once it does.",
+    "Address of the workload cluster's API server; set once it is up.",
 )
 _FAILURE_DOMAINS = map_list(
     ["name"],
     record({"name!": string(min=1, max=256), "controlPlane": BOOLEAN, "attributes": string_map()}),
     max=100,
 )
-_PROVISIONED_ONCE = record({"provisioned": BOOLEAN}, "Steps that are done once.", filled=True)
+_PROVISIONED_ONCE = record(
+    {"provisioned": BOOLEAN}, "Initialization steps that have completed; they are never reset.", filled=True
+)
 
 
 def _kind(
     kind: Kind,
-    described: str,
+    description: str,
     provider: str,
     *,
     schema: Mapping[str, Schema],
@@ -68,12 +70,12 @@ def _kind(
         "cluster.x-k8s.io/v1beta2": kind.version,
     }
     shown = [*columns, AGE]
-    return definition(kind, described, schema=schema, columns=shown, labels=labels, subresources=subresources)
+    return definition(kind, description, schema=schema, columns=shown, labels=labels, subresources=subresources)
 
 
 def _template(kind: Kind, of: str, provider: str, spec: Schema) -> Object:
     template = record({"metadata": METADATA, "spec": spec})
-    return _kind(kind, f"What {of} objects are made from.", provider, schema={"spec!": record({"template!": template})})
+    return _kind(kind, f"Template of {of} objects.", provider, schema={"spec!": record({"template!": template})})
 
 
 _CLUSTER_SPEC = record({"controlPlaneEndpoint": _ENDPOINT, "failureDomains": _FAILURE_DOMAINS})
@@ -82,7 +84,7 @@ _CLUSTER_STATUS = status(
         "initialization": _PROVISIONED_ONCE,
         "ready": BOOLEAN,
         "failureDomains": _FAILURE_DOMAINS,
-        "apiFault": string("The fault that the workload API has now."),
+        "apiFault": string("Fault that the workload API currently simulates."),
         "deprecated": deprecated(),
         **FAILURE,
     }
@@ -90,10 +92,12 @@ _CLUSTER_STATUS = status(
 
 _MACHINE_SPEC = record(
     {
-        "providerID": string("The machine's name at its provider; its Node carries the same.", min=1, max=512),
-        "failureDomain": string("Where the machine runs, as its Machine asked.", min=1, max=256),
+        "providerID": string(
+            "Identifier of the machine at its provider; equal to the Node's providerID.", min=1, max=512
+        ),
+        "failureDomain": string("Failure domain requested by the Machine.", min=1, max=256),
         "interruptible": BOOLEAN,
-        "capacity": string_map("What the Node offers, such as cpu and memory."),
+        "capacity": string_map("Capacity of the Node, such as cpu and memory."),
     }
 )
 _MACHINE_STATUS = status(
@@ -110,7 +114,11 @@ _MACHINE_STATUS = status(
 
 _BOOTSTRAP_STATUS = status(
     {
-        "initialization": record({"dataSecretCreated": BOOLEAN}, "Steps that are done once.", filled=True),
+        "initialization": record(
+            {"dataSecretCreated": BOOLEAN},
+            "Initialization steps that have completed; they are never reset.",
+            filled=True,
+        ),
         "ready": BOOLEAN,
         "dataSecretName": string(max=253),
         "deprecated": deprecated(),
@@ -126,33 +134,37 @@ _MACHINE_TEMPLATE = record(
                 "infrastructureRef!": REFERENCE,
                 "readinessGates": GATES,
                 "deletion": MACHINE_DELETION,
-                "minReadySeconds": int32("How long a Machine is Ready before it is Available.", min=0),
+                "minReadySeconds": int32("Seconds a Machine must be Ready before it is Available.", min=0),
                 "taints": TAINTS,
             }
         ),
     },
-    "What the control plane's Machines are made from.",
+    "Template of the control plane's Machines.",
 )
-_ROLLOUT = record(AFTER, "Machines older than `after` are replaced once that moment is past.", filled=True)
+_ROLLOUT = record(AFTER, "Machines created before `after` are replaced once that time has passed.", filled=True)
 
 
-def _control_plane_spec(*, whole: bool) -> Schema:
-    """A template of control planes leaves number and version to the cluster that is made from it."""
-    own: dict[str, Schema] = {"replicas": int32(min=0) | {"default": 1}, "version!": VERSION} if whole else {}
+def _control_plane_spec(*, with_replicas: bool) -> Schema:
+    """Templates leave replicas and version to the cluster created from them."""
+    own: dict[str, Schema] = {"replicas": int32(min=0) | {"default": 1}, "version!": VERSION} if with_replicas else {}
     return record({**own, "machineTemplate!": _MACHINE_TEMPLATE, "rollout": _ROLLOUT})
 
 
 _CONTROL_PLANE_STATUS = status(
     {
-        "initialization": record({"controlPlaneInitialized": BOOLEAN}, "Steps that are done once.", filled=True),
+        "initialization": record(
+            {"controlPlaneInitialized": BOOLEAN},
+            "Initialization steps that have completed; they are never reset.",
+            filled=True,
+        ),
         "initialized": BOOLEAN,
         "ready": BOOLEAN,
         "selector": SELECTOR_TEXT,
         **REPLICA_COUNTS,
-        "updatedReplicas": int32("As upToDateReplicas, for the contract v1beta1."),
+        "updatedReplicas": int32("Same as upToDateReplicas, for contract v1beta1."),
         "unavailableReplicas": int32("For the contract v1beta1."),
-        "version": string("The lowest version that runs."),
-        "versions": atomic_list(record({"version!": PLAIN, "replicas!": int32()}), "All that run, lowest first."),
+        "version": string("Lowest version in use."),
+        "versions": atomic_list(record({"version!": PLAIN, "replicas!": int32()}), "Versions in use, lowest first."),
         "deprecated": deprecated(),
         **FAILURE,
     }
@@ -161,7 +173,7 @@ _CONTROL_PLANE_STATUS = status(
 CRDS: tuple[Object, ...] = (
     _kind(
         kinds.IN_MEMORY_CLUSTER,
-        "The surroundings of a cluster: here, its API endpoint.",
+        "Simulated infrastructure of a cluster: its API endpoint.",
         INFRASTRUCTURE,
         schema={"spec": _CLUSTER_SPEC, "status": _CLUSTER_STATUS},
         columns=[
@@ -177,7 +189,7 @@ CRDS: tuple[Object, ...] = (
     _template(kinds.IN_MEMORY_CLUSTER_TEMPLATE, "InMemoryCluster", INFRASTRUCTURE, _CLUSTER_SPEC),
     _kind(
         kinds.IN_MEMORY_MACHINE,
-        "A machine that is only said to run.",
+        "A simulated machine.",
         INFRASTRUCTURE,
         schema={"spec": _MACHINE_SPEC, "status": _MACHINE_STATUS},
         columns=[_CLUSTER, column("Provider ID", ".spec.providerID"), _PROVISIONED, _READY, PAUSED],
@@ -185,7 +197,7 @@ CRDS: tuple[Object, ...] = (
     _template(kinds.IN_MEMORY_MACHINE_TEMPLATE, "InMemoryMachine", INFRASTRUCTURE, _MACHINE_SPEC),
     _kind(
         kinds.IN_MEMORY_BOOTSTRAP,
-        "What a machine would run first.",
+        "Simulated bootstrap data of a machine.",
         BOOTSTRAP,
         schema={"spec": record({}), "status": _BOOTSTRAP_STATUS},
         columns=[
@@ -198,9 +210,9 @@ CRDS: tuple[Object, ...] = (
     _template(kinds.IN_MEMORY_BOOTSTRAP_TEMPLATE, "InMemoryBootstrapConfig", BOOTSTRAP, record({})),
     _kind(
         kinds.IN_MEMORY_CONTROL_PLANE,
-        "The machines of a control plane, and the credentials to reach it with.",
+        "A simulated control plane: its Machines and kubeconfig.",
         CONTROL_PLANE,
-        schema={"spec!": _control_plane_spec(whole=True), "status": _CONTROL_PLANE_STATUS},
+        schema={"spec!": _control_plane_spec(with_replicas=True), "status": _CONTROL_PLANE_STATUS},
         columns=[
             _CLUSTER,
             column("Initialized", ".status.initialization.controlPlaneInitialized", type="boolean"),
@@ -218,6 +230,6 @@ CRDS: tuple[Object, ...] = (
         kinds.IN_MEMORY_CONTROL_PLANE_TEMPLATE,
         "InMemoryControlPlane",
         CONTROL_PLANE,
-        _control_plane_spec(whole=False),
+        _control_plane_spec(with_replicas=False),
     ),
 )

@@ -1,7 +1,7 @@
-"""The kinds of the in-memory provider: infrastructure, bootstrap and control plane of clusters that exist as API alone.
+"""Kinds of the in-memory provider, whose clusters consist of a real API and simulated machines.
 
-InMemoryMachine and InMemoryBootstrapConfig have no status subresource on purpose: that a machine runs, and under
-which provider ID, is one fact and is told in one write.
+InMemoryMachine and InMemoryBootstrapConfig have no status subresource, so that readiness and provider ID are written at
+once.
 """
 
 from __future__ import annotations

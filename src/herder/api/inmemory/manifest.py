@@ -1,4 +1,4 @@
-"""A whole cluster of the in-memory provider as a user would write it: for demonstrations, tests and benchmarks."""
+"""Build the objects of an in-memory cluster, for demos, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ def in_memory_cluster(
     machine_annotations: Mapping[str, str] | None = None,
     deployment: Mapping[str, Any] | None = None,
 ) -> list[tuple[Kind, Object]]:
-    """All objects of one cluster; `annotations` go on the infrastructure cluster, `machine_annotations` on each
-    machine and bootstrap object, `deployment` into the MachineDeployment's spec."""
-    marked: Object = {"annotations": dict(machine_annotations or {})}
-    template = {"template": {"metadata": marked, "spec": {}}}
+    """Return all objects of a cluster.
+
+    `annotations` are set on the InMemoryCluster, `machine_annotations` on each machine and bootstrap object;
+    `deployment` is merged into the MachineDeployment's spec.
+    """
+    metadata: Object = {"annotations": dict(machine_annotations or {})}
+    template = {"template": {"metadata": metadata, "spec": {}}}
     infrastructure = reference(kinds.IN_MEMORY_MACHINE_TEMPLATE, name)
     control_plane = {
         "replicas": control_planes,
@@ -42,12 +45,12 @@ def in_memory_cluster(
     }
     machines = {"clusterName": name, "replicas": workers, "template": {"spec": machine}} | dict(deployment or {})
     return [
-        made(kinds.IN_MEMORY_CLUSTER, name, {}, {"annotations": dict(annotations or {})}),
-        made(kinds.IN_MEMORY_MACHINE_TEMPLATE, name, template),
-        made(kinds.IN_MEMORY_BOOTSTRAP_TEMPLATE, name, template),
-        made(kinds.IN_MEMORY_CONTROL_PLANE, name, control_plane),
-        made(capi.CLUSTER, name, cluster),
-        made(capi.MACHINE_DEPLOYMENT, f"{name}-workers", machines),
+        new_object(kinds.IN_MEMORY_CLUSTER, name, {}, {"annotations": dict(annotations or {})}),
+        new_object(kinds.IN_MEMORY_MACHINE_TEMPLATE, name, template),
+        new_object(kinds.IN_MEMORY_BOOTSTRAP_TEMPLATE, name, template),
+        new_object(kinds.IN_MEMORY_CONTROL_PLANE, name, control_plane),
+        new_object(capi.CLUSTER, name, cluster),
+        new_object(capi.MACHINE_DEPLOYMENT, f"{name}-workers", machines),
     ]
 
 
@@ -55,6 +58,6 @@ def reference(kind: Kind, name: str) -> Object:
     return {"apiGroup": kind.group, "kind": kind.kind, "name": name}
 
 
-def made(kind: Kind, name: str, spec: Any, metadata: Object | None = None) -> tuple[Kind, Object]:
+def new_object(kind: Kind, name: str, spec: Any, metadata: Object | None = None) -> tuple[Kind, Object]:
     meta = {"name": name} | (metadata or {})
     return kind, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, "spec": spec}

@@ -1,1 +1,1 @@
-"""The generic machine provider's facts: its kinds, names and flags, shared by who decides and who does."""
+"""Kinds, names and flags of the generic machine provider, shared by controllers, Jobs and the machine CLI."""

@@ -1,4 +1,4 @@
-"""Logs of machines as they are kept: one ConfigMap for each machine, in a namespace of their own."""
+"""Archived machine logs: one ConfigMap per machine, in a namespace of their own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from herder.engine.meta.kinds import Kind, Object
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 CONFIG_MAP_METADATA = CONFIG_MAP.metadata_only()
 MACHINE_LOG, MACHINE_STATE = "machine-log", "machine-state"
-SELECTOR = names.ARCHIVE_LABEL  # all that is kept: who keeps it tells its own by the label's value
-LARGEST_LOG = 256 * 1024
+SELECTOR = names.ARCHIVE_LABEL  # selects all archives; the label's value is the writer
+MAX_LOG_BYTES = 256 * 1024
 
-# Annotations: whose log it is, and when its Job ended.
+# Annotations: the machine that the log belongs to, and when its Job finished.
 NAMESPACE_OF = "machine.herder.io/namespace"
 NAME_OF = "machine.herder.io/name"
 KIND_OF = "machine.herder.io/kind"
@@ -21,11 +21,11 @@ PLURAL_OF = "machine.herder.io/resource"
 INSTANCE_OF = "machine.herder.io/instance"
 UID_OF = "machine.herder.io/uid"
 FINISHED_AT = "machine.herder.io/finished-at"
-FAILED_IN = "machine.herder.io/failed-in"  # of a machine that could not be created: its MachineSet
+FAILED_IN = "machine.herder.io/failed-in"  # on the log of a machine that could not be created: its MachineSet
 _JOB_OF = {names.CREATE_LOG: "machine.herder.io/create-job", names.REMOVE_LOG: "machine.herder.io/remove-job"}
 
 
-def _whose(infra: Object, kind: Kind) -> dict[str, str]:
+def _identity(infra: Object, kind: Kind) -> dict[str, str]:
     meta = infra["metadata"]
     return {
         NAMESPACE_OF: meta["namespace"],
@@ -41,7 +41,7 @@ def log_object(
     infra: Object, kind: Kind, key: str, job_uid: str, text: str, finished_at: str, *, failed_in: str = ""
 ) -> Object:
     meta = infra["metadata"]
-    status = {**_whose(infra, kind), FINISHED_AT: finished_at, _JOB_OF[key]: job_uid}
+    status = {**_identity(infra, kind), FINISHED_AT: finished_at, _JOB_OF[key]: job_uid}
     if failed_in:
         status[FAILED_IN] = failed_in
     return {
@@ -53,23 +53,26 @@ def log_object(
             "labels": {names.ARCHIVE_LABEL: MACHINE_LOG},
             "annotations": status,
         },
-        "data": {key: end_of(text)},
+        "data": {key: log_tail(text)},
     }
 
 
-def end_of(text: str) -> str:
-    """As much as is kept: the end tells more than the beginning."""
+def log_tail(text: str) -> str:
+    """Return the end of a log, up to the size limit; it is more informative than the beginning."""
     encoded = text.encode()
-    return text if len(encoded) <= LARGEST_LOG else encoded[-LARGEST_LOG:].decode(errors="ignore")
+    return text if len(encoded) <= MAX_LOG_BYTES else encoded[-MAX_LOG_BYTES:].decode(errors="ignore")
 
 
-def kept_for(log: Object, key: str) -> str:
-    """The uid of the Job whose log this is."""
+def archived_job_uid(log: Object, key: str) -> str:
+    """Return the UID of the Job that wrote this log."""
     return annotations_of(log).get(_JOB_OF[key], "")
 
 
 def state_copy(state: Object, infra: Object, kind: Kind) -> Object:
-    """Of a machine that could not be removed before its namespace went: with it, the machine CLI still can."""
+    """Return a copy of a machine's state Secret, if its namespace is deleted before the machine could be removed.
+
+    With it, the machine CLI can still remove the machine.
+    """
     meta = infra["metadata"]
     return {
         "apiVersion": SECRET.api_version,
@@ -78,7 +81,7 @@ def state_copy(state: Object, infra: Object, kind: Kind) -> Object:
             "name": names.archived_state(meta["namespace"], meta["name"]),
             "namespace": names.ARCHIVE_NAMESPACE,
             "labels": {names.ARCHIVE_LABEL: MACHINE_STATE},
-            "annotations": _whose(infra, kind),
+            "annotations": _identity(infra, kind),
         },
         "type": state.get("type", names.STATE_SECRET_TYPE),
         "data": state.get("data") or {},

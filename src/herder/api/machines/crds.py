@@ -1,5 +1,6 @@
-"""The kinds of the machine provider as CustomResourceDefinitions: two that are always there, and three for each driver,
-made from the fields of its DynamicSchema."""
+"""CRDs of the machine provider: NodeDriver and DynamicSchema, and three kinds per driver, generated from its
+DynamicSchema.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from herder.api.capi.crds.schema import (
 )
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.definitions import definition, root
+from herder.api.machines.drivers.known import DRIVER_LABEL
 from herder.api.machines.kinds import DYNAMIC_SCHEMA, NODE_DRIVER, kinds_of
-from herder.api.machines.known import DRIVER_LABEL
 from herder.engine.meta.kinds import Kind, Object
 
 _PLAIN = string()
@@ -32,14 +33,14 @@ _CLUSTER = column("Cluster", ".metadata.labels['" + CLUSTER_NAME.replace(".", r"
 
 def _definition(
     kind: Kind,
-    described: str,
+    description: str,
     schema: Mapping[str, Schema],
     *,
     columns: Sequence[Object] = (),
     labels: Mapping[str, str] | None = None,
     subresources: Object | None = None,
 ) -> Object:
-    return definition(kind, root(schema, described), columns=columns, labels=labels, subresources=subresources)
+    return definition(kind, root(schema, description), columns=columns, labels=labels, subresources=subresources)
 
 
 def _conditions(time: Schema) -> Schema:
@@ -47,10 +48,10 @@ def _conditions(time: Schema) -> Schema:
     return plain_list(record({**fields, "lastUpdateTime": time, "lastTransitionTime": time}))
 
 
-# --- always there ---------------------------------------------------------------------------------------------------
+# --- NodeDriver and DynamicSchema -----------------------------------------------------------------------------------
 
 _DIGEST = string(
-    "Of what the URL leads to: an MD5, SHA-1, SHA-256 or SHA-512 digest. The driver is fetched again when it changes.",
+    "MD5, SHA-1, SHA-256 or SHA-512 digest of the download. The driver is downloaded again when it changes.",
     max=128,
     pattern="^$|^[a-fA-F0-9]{32,128}$",
 )
@@ -60,12 +61,13 @@ _KNOWN_DIGEST = rule(
 )
 _NODE_DRIVER_SPEC = record(
     {
-        "displayName": string("The driver's name, after which its kinds are named.", max=57),
+        "displayName": string("Name of the driver, from which its kinds are named.", max=57),
         "description": _PLAIN,
-        "active!": BOOLEAN | {"description": "Whether machines can be made with it."},
-        "builtin": BOOLEAN | {"description": "Whether the machine program has it itself."},
-        "addCloudCredential": BOOLEAN | {"description": "Whether there are cloud credentials for it, active or not."},
-        "url!": string("Where the driver is downloaded from; local:// where the machine program has it itself."),
+        "active!": BOOLEAN | {"description": "Whether machines can be created with it."},
+        "builtin": BOOLEAN | {"description": "Whether the driver is built into the machine CLI."},
+        "addCloudCredential": BOOLEAN
+        | {"description": "Whether cloud credentials exist for it even if it is inactive."},
+        "url!": string("Download URL of the driver; local:// if it is built in."),
         "checksum": _DIGEST,
         "uiUrl": _PLAIN,
         "externalId": _PLAIN,
@@ -75,14 +77,14 @@ _NODE_DRIVER_SPEC = record(
 
 NODE_DRIVER_CRD = _definition(
     NODE_DRIVER,
-    "A way to make machines at one provider. While it is active, there are kinds for its machines.",
+    "A node driver. While it is active, kinds for its machines exist.",
     {
         "spec!": _NODE_DRIVER_SPEC,
         "status": record(
             {
                 "appliedURL": _PLAIN,
                 "appliedChecksum": _PLAIN,
-                "appliedDockerMachineVersion": string("The machine program that the driver's flags are from."),
+                "appliedDockerMachineVersion": string("Version of the machine CLI that reported the driver's flags."),
                 "conditions": _conditions(TIME),
             }
         ),
@@ -112,7 +114,7 @@ _FIELD = record(
 
 DYNAMIC_SCHEMA_CRD = _definition(
     DYNAMIC_SCHEMA,
-    "Fields that are known only at run time: those of a driver's machines or credentials, or which drivers there are.",
+    "Fields of a driver's machines or credentials, or the list of drivers.",
     {
         "spec!": record(
             {
@@ -130,36 +132,36 @@ DYNAMIC_SCHEMA_CRD = _definition(
 CRDS = (NODE_DRIVER_CRD, DYNAMIC_SCHEMA_CRD)
 
 
-# --- of a driver ----------------------------------------------------------------------------------------------------
+# --- kinds of a driver ----------------------------------------------------------------------------------------------
 
 _TAINT = record({"key!": _PLAIN, "value": _PLAIN, "effect!": _PLAIN, "timeAdded": TIME})
 _COMMON = record(
     {
-        "labels": string_map("Labels that the Node gets.") | {"nullable": True},
-        "taints": plain_list(_TAINT) | {"nullable": True, "description": "Taints that the Node gets."},
-        "cloudCredentialSecretName": string(
-            "The Secret that lets us in at the provider: its name, or cattle-global-data:name.", max=317
-        )
+        "labels": string_map("Labels of the Node.") | {"nullable": True},
+        "taints": plain_list(_TAINT) | {"nullable": True, "description": "Taints of the Node."},
+        "cloudCredentialSecretName": string("Cloud credential Secret: its name, or cattle-global-data:name.", max=317)
         | {"nullable": True},
     },
-    "What machines of every driver can be told.",
+    "Settings common to machines of all drivers.",
 )
-_PROVIDER_ID = string("The machine's name at its provider; its Node carries the same.") | {"nullable": True}
+_PROVIDER_ID = string("Identifier of the machine at its provider; equal to the Node's providerID.") | {"nullable": True}
 _ADDRESS_TYPES = ("Hostname", "ExternalIP", "InternalIP", "ExternalDNS", "InternalDNS")
 _MACHINE_STATUS = record(
     {
         "conditions": _conditions(_PLAIN),
-        "jobName": string("The Job that makes or removes the machine."),
+        "jobName": string("Job that creates or removes the machine."),
         "ready": BOOLEAN,
-        "driverHash": string("The digest of the driver that made the machine."),
-        "driverUrl": string("Where the driver was downloaded from that made the machine."),
-        "cloudCredentialSecretName": string("The credential that the machine was made with."),
+        "driverHash": string("Digest of the driver that created the machine."),
+        "driverUrl": string("Download URL of the driver that created the machine."),
+        "cloudCredentialSecretName": string("Cloud credential that the machine was created with."),
         "failureReason": _PLAIN,
         "failureMessage": _PLAIN,
         "addresses": plain_list(
             record({"type!": string(enum=_ADDRESS_TYPES), "address!": string(min=1, max=256)}),
         ),
-        "initialization": record({"provisioned": BOOLEAN}, "Steps that are done once.", filled=True),
+        "initialization": record(
+            {"provisioned": BOOLEAN}, "Initialization steps that have completed; they are never reset.", filled=True
+        ),
     }
 )
 
@@ -175,8 +177,10 @@ _MACHINE_COLUMNS = (
 
 
 def driver_definitions(driver: str, fields: Mapping[str, Object]) -> tuple[Object, Object, Object]:
-    """Its configuration, template and machine. Only configurations have defaults: the others are made from them, and
-    what they do not say is not said to the driver."""
+    """Return the definitions of config, template and machine.
+
+    Only configs have defaults: the others are created from them, and unset fields are not passed to the driver.
+    """
     kinds = kinds_of(driver)
     labels = {
         "cluster.x-k8s.io/v1beta1": kinds.machine.version,
@@ -187,18 +191,18 @@ def driver_definitions(driver: str, fields: Mapping[str, Object]) -> tuple[Objec
     spec = record({**_properties(fields, defaults=False), "common": _COMMON, "providerID": _PROVIDER_ID})
     config = _definition(
         kinds.config,
-        f"How machines of driver {driver} are to be.",
+        f"Configuration of machines of driver {driver}.",
         _properties(fields, defaults=True),
         columns=(AGE,),
         labels=labels,
     )
     template = _definition(
         kinds.template,
-        f"What {kinds.machine.kind} objects are made from.",
+        f"Template of {kinds.machine.kind} objects.",
         {
             "spec!": record(
                 {
-                    "clusterName": string("The cluster that the template was made for."),
+                    "clusterName": string("Cluster that the template was created for."),
                     "template!": record({"metadata": METADATA, "spec!": spec}),
                 }
             )
@@ -241,7 +245,7 @@ def _property(field: Object, *, defaults: bool) -> Schema:
 
 
 class UnusableField(ValueError):
-    """A field of a DynamicSchema that no kind can have."""
+    """A field of a DynamicSchema has an unsupported type."""
 
 
 _NULLABLE: Schema = {"type": "string", "nullable": True}

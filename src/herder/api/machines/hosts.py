@@ -1,7 +1,8 @@
-"""How Jobs may use the daemon that owns the machines of a host: a credential for each machine, and where the socket is.
+"""Access of Jobs to the host daemon, which owns the machines of a host: per-machine credentials and the socket's
+location.
 
-The daemon and the manager share a key, which the manager keeps in a Secret. What a Job gets is made of the key for its
-own machine alone, so it opens nothing else. From the same key, the manager derives the one that signs its Jobs.
+Daemon and manager share a key, which the manager stores in a Secret. A Job gets a credential derived for its own
+machine only. The manager also derives the key that signs its Jobs from it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import hmac
 HOST_SECRET = "herder-host"
 HOST_SECRET_TYPE = "herder.io/host"
 HOST_NAMESPACE = "herder-system"
-HOST_KEY = "key"  # in its data: what credentials are made of
-HOST_DIRECTORY = "directory"  # the directory on the host that holds the socket, and nothing else
+HOST_KEY = "key"  # key of the Secret's data: the key that credentials are derived from
+HOST_DIRECTORY = "directory"  # the host directory that contains only the socket
 HOST_NODE = "node"  # the node whose Jobs can reach it
 
 SOCKET_NAME = "socket"
-SOCKET_MOUNT = "/run/herder/host"  # where Jobs see that directory
+SOCKET_MOUNT = "/run/herder/host"  # mount path of that directory in Jobs
 
 SOCKET_VARIABLE = "HERDER_HOST_SOCKET"
 CREDENTIAL_VARIABLE = "HERDER_HOST_CREDENTIAL"
@@ -26,10 +27,12 @@ HOSTED_DRIVERS = ("local", "process")
 
 
 def machine_credential(key: bytes, scope: str, name: str) -> str:
-    """For one machine; `scope` is the namespace of its state Secret."""
+    """Derive the credential of one machine; `scope` is the namespace of its state Secret."""
     return hmac.new(key, f"{scope}/{name}".encode(), hashlib.sha256).hexdigest()
 
 
 def approval_key(key: bytes) -> bytes:
-    """Signs the Jobs that the runner runs. It equals no machine's credential: those are made of text without NUL."""
+    """Derive the key that signs Jobs for the runner; it differs from all machine credentials, whose input
+    has no NUL.
+    """
     return hmac.new(key, b"\0approval-key", hashlib.sha256).digest()

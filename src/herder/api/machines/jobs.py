@@ -1,4 +1,4 @@
-"""What a Job that creates or removes a machine is made of: itself, its rights, its environment and its files."""
+"""Build the Jobs that create and remove machines, with their service account, permissions, environment and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import CLUSTER_NAME, labels_of
 from herder.api.machines import names
-from herder.api.machines.arguments import BOOTSTRAP_DIRECTORY, FILES_DIRECTORY, Download
+from herder.api.machines.drivers.arguments import BOOTSTRAP_DIRECTORY, FILES_DIRECTORY, Download
 from herder.api.machines.hosts import SOCKET_MOUNT, SOCKET_NAME, SOCKET_VARIABLE
 from herder.api.machines.state import STATE_FINALIZER
 from herder.engine.meta.kinds import Kind, Object
@@ -25,9 +25,10 @@ HOME = "/home/machine"
 STORAGE = f"{HOME}/.docker/machine"
 USER = 1000
 MEMORY_REQUESTED, MEMORY_LIMIT = "64Mi", "1Gi"
-"""Users choose the services and machines that a Job talks to, and its program keeps whole answers in memory."""
+"""A Job talks to services and machines that users choose, and its process buffers whole responses."""
 CREATE_ATTEMPTS_AFTER_FIRST, REMOVE_ATTEMPTS_AFTER_FIRST = 0, 3
-CREDENTIAL_ANNOTATION = "machine.herder.io/cloud-credential"  # on state Secrets: which one the machine was made with
+# on state Secrets: the credential the machine was created with
+CREDENTIAL_ANNOTATION = "machine.herder.io/cloud-credential"
 
 RUNNER_LABEL = "herder.io/runner"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
@@ -36,9 +37,10 @@ POD_DRIVER, POD_DRIVER_ROLE = "pod", "rke2-machine-provisioner"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The host whose runner runs our Jobs; `directory` is there for drivers whose machines are that host's.
+    """The host whose runner executes our Jobs.
 
-    `approval_key` signs the Jobs: the runner runs no others.
+    `directory` is set for drivers whose machines run on that host. `approval_key` signs the Jobs: the runner executes
+    no others.
     """
 
     node: str
@@ -47,8 +49,8 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """All that a Job and what it needs is rendered from."""
+class JobInputs:
+    """All inputs of a Job and its dependents."""
 
     infra: Object
     kind: Kind
@@ -77,7 +79,7 @@ class Work:
         return names.provision_job(self.name)
 
 
-def labels(work: Work) -> dict[str, str]:
+def labels(work: JobInputs) -> dict[str, str]:
     status = {
         names.INFRA_GROUP_LABEL: work.kind.group,
         names.INFRA_VERSION_LABEL: work.kind.version,
@@ -88,8 +90,8 @@ def labels(work: Work) -> dict[str, str]:
     return status | {names.INFRA_REMOVE_LABEL: "true"} if work.removes else status
 
 
-def _meta(work: Work, name: str) -> Object:
-    """The machine's object owns what serves its Jobs, but is not held up by it when it is deleted in the foreground."""
+def _meta(work: JobInputs, name: str) -> Object:
+    """The infrastructure machine owns the objects, but they do not block its foreground deletion."""
     meta = work.infra["metadata"]
     owner = {"apiVersion": work.kind.api_version, "kind": work.kind.kind, "name": work.name, "uid": meta["uid"]}
     return {
@@ -112,7 +114,7 @@ def _encoded(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def state_secret(infra: Object, kind: Kind, machine_name: str, credential: str) -> Object:
-    """Owned by nobody: it goes when the machine is removed for certain, and not with any object."""
+    """Build the state Secret. It has no owner: it is deleted only when the machine is known to be removed."""
     meta = infra["metadata"]
     cluster = labels_of(infra).get(CLUSTER_NAME)
     return _object(
@@ -135,37 +137,37 @@ def state_secret(infra: Object, kind: Kind, machine_name: str, credential: str) 
     )
 
 
-def environment_secret(work: Work) -> Object:
+def environment_secret(work: JobInputs) -> Object:
     meta = _meta(work, names.environment_secret(work.name))
     meta["labels"][names.BACKUP_LABEL] = "true"
     return _object(SECRET, meta, type="Opaque", data=_encoded(work.environment))
 
 
-def files_secret(work: Work) -> Object:
+def files_secret(work: JobInputs) -> Object:
     return _object(SECRET, _meta(work, work.job_name), type="Opaque", data=_encoded(work.files))
 
 
-# --- rights ---------------------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------------------------
 
 
-def service_account(work: Work) -> Object:
+def service_account(work: JobInputs) -> Object:
     return _object(SERVICE_ACCOUNT, _meta(work, work.job_name))
 
 
-def role(work: Work) -> Object:
+def role(work: JobInputs) -> Object:
     own_state = names.state_secret(work.name)
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [own_state], "verbs": ["get", "update"]}
     return _object(ROLE, _meta(work, work.job_name), rules=[rule])
 
 
-def role_bindings(work: Work) -> list[Object]:
+def role_bindings(work: JobInputs) -> list[Object]:
     bindings = [_binding(work, work.job_name, work.job_name)]
     if work.driver == POD_DRIVER:  # its machines are pods, which its Jobs create themselves
         bindings.append(_binding(work, f"{work.job_name}-extension", POD_DRIVER_ROLE))
     return bindings
 
 
-def _binding(work: Work, name: str, role_name: str) -> Object:
+def _binding(work: JobInputs, name: str, role_name: str) -> Object:
     return _object(
         ROLE_BINDING,
         _meta(work, name),
@@ -177,7 +179,7 @@ def _binding(work: Work, name: str, role_name: str) -> Object:
 # --- the Job --------------------------------------------------------------------------------------------------------
 
 
-def job(work: Work) -> Object:
+def job(work: JobInputs) -> Object:
     mounts, volumes = _mounts(work)
     container: Object = {
         "name": CONTAINER,
@@ -208,15 +210,15 @@ def job(work: Work) -> Object:
 
 
 def _literal(argument: str) -> str:
-    """An argument in which the kubelet and the runner expand no $(NAME).
+    """Escape an argument so that kubelet and runner expand no $(NAME).
 
-    Users who edit a machine may use its cloud credential, which is in the environment, but must not read it.
+    Users who edit a machine may use its cloud credential, which is in the environment, but must not be able to read it.
     """
     return argument.replace("$", "$$")
 
 
-def _approval(work: Work, pod: Object) -> Object:
-    """The Secrets written for the Job decide over variables and files of its program, so they are signed with it."""
+def _approval(work: JobInputs, pod: Object) -> Object:
+    """Sign the Job together with its Secrets, which determine its environment and files."""
     if work.host is None:
         return {}
     meta, kind = work.infra["metadata"], work.kind
@@ -234,33 +236,33 @@ def _approval(work: Work, pod: Object) -> Object:
     return {"annotations": annotations}
 
 
-def _variables(work: Work) -> dict[str, str]:
+def _variables(work: JobInputs) -> dict[str, str]:
     found = {"HOME": HOME, "MACHINE_STORAGE_PATH": STORAGE, names.DRIVER_VARIABLE: work.driver}
     if work.host is not None and work.host.directory:
         found[SOCKET_VARIABLE] = f"{SOCKET_MOUNT}/{SOCKET_NAME}"
     return found
 
 
-def _mounts(work: Work) -> tuple[list[Object], list[Object]]:
-    """Where the container sees what, and where it comes from."""
-    places: list[tuple[str, str, Object]] = [("home", HOME, {"emptyDir": {}})]
+def _mounts(work: JobInputs) -> tuple[list[Object], list[Object]]:
+    """Return the volume mounts and their volumes."""
+    volumes_: list[tuple[str, str, Object]] = [("home", HOME, {"emptyDir": {}})]
     if work.bootstrap_secret:
-        places.append(("bootstrap", BOOTSTRAP_DIRECTORY, {"secret": {"secretName": work.bootstrap_secret}}))
+        volumes_.append(("bootstrap", BOOTSTRAP_DIRECTORY, {"secret": {"secretName": work.bootstrap_secret}}))
     if work.files:
-        places.append(("machine-files", FILES_DIRECTORY, {"secret": {"secretName": work.job_name}}))
+        volumes_.append(("machine-files", FILES_DIRECTORY, {"secret": {"secretName": work.job_name}}))
     if work.host is not None and work.host.directory:
-        places.append(("host", SOCKET_MOUNT, {"hostPath": {"path": work.host.directory, "type": "Directory"}}))
-    mounts = [{"name": name, "mountPath": path} | _read_only(source) for name, path, source in places]
-    return mounts, [{"name": name, **source} for name, _, source in places]
+        volumes_.append(("host", SOCKET_MOUNT, {"hostPath": {"path": work.host.directory, "type": "Directory"}}))
+    mounts = [{"name": name, "mountPath": path} | _read_only(source) for name, path, source in volumes_]
+    return mounts, [{"name": name, **source} for name, _, source in volumes_]
 
 
 def _read_only(source: Object) -> Object:
-    """A Job connects to the socket of its host, and must not be able to put another in its place."""
+    """A Job connects to the socket of its host, and must not be able to replace it."""
     return {"readOnly": True} if "emptyDir" not in source else {}
 
 
 def _placement(host: Host | None) -> Object:
-    """On a runner of ours where there is one; on its own node where the machines are that node's."""
+    """Schedule to our runner if there is one, and to its own node if the machines run there."""
     if host is None:
         return {}
     selector = {RUNNER_LABEL: "true"} | ({HOSTNAME_LABEL: host.node} if host.directory else {})
@@ -268,8 +270,8 @@ def _placement(host: Host | None) -> Object:
     return {"nodeSelector": selector, "tolerations": [toleration]}
 
 
-def attendants(infra: str) -> tuple[tuple[Kind, str], ...]:
-    """By kind and name: what serves a Job and is of no use without it."""
+def job_dependents(infra: str) -> tuple[tuple[Kind, str], ...]:
+    """Return kind and name of the objects that serve a Job and are useless without it."""
     job_name = names.provision_job(infra)
     return (
         (SECRET, names.environment_secret(infra)),

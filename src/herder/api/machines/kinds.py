@@ -1,4 +1,4 @@
-"""The kinds of the generic machine provider, and how those of one driver are named after it."""
+"""Kinds of the generic machine provider, and the naming of a driver's kinds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION = "v1"
 
 @dataclass(frozen=True, slots=True)
 class DriverKinds:
-    """The three kinds that a driver brings."""
+    """The three kinds of a driver."""
 
     config: Kind
     template: Kind
@@ -39,6 +39,6 @@ def kinds_of(driver: str) -> DriverKinds:
 
 
 def driver_of(kind: str) -> str:
-    """`Amazonec2Machine` → `amazonec2`: a driver's name has no capitals but those that its kinds keep."""
+    """Return the driver of a kind: `Amazonec2Machine` → `amazonec2`."""
     name = kind.removesuffix("MachineTemplate").removesuffix("Machine").removesuffix("Config")
     return name[:1].lower() + name[1:]

@@ -1,16 +1,16 @@
-"""Names that the generic machine provider and those beside it agree on, each in one place.
+"""Names, labels and annotations of the generic machine provider.
 
-The two ways to shorten a name are upstream's, byte for byte: other programs compute the same names.
+Both functions that shorten names are byte-compatible with upstream: other programs compute the same names.
 """
 
 from __future__ import annotations
 
 import hashlib
 
-from herder.api.numbers import integer
+from herder.api.numbers import parse_int64
 
-LONGEST = 63
-LONGEST_OBJECT_NAME = 253
+MAX_LABEL = 63
+MAX_OBJECT_NAME = 253
 
 STATE_SECRET_TYPE = "rke.cattle.io/machine-state"
 STATE_KEY = "extractedConfig"
@@ -27,7 +27,7 @@ INFRA_NAME_LABEL = "rke.cattle.io/infra-machine-name"
 INFRA_REMOVE_LABEL = "rke.cattle.io/infra-remove"
 
 DRIVER_VARIABLE = "HERDER_MACHINE_DRIVER"
-"""Of a Job: the driver of its machine, whatever the record in the state Secret says."""
+"""Environment variable of a Job: the driver of its machine, which overrides the record in the state Secret."""
 
 ARCHIVE_NAMESPACE = "herder-archive"
 ARCHIVE_LABEL = "herder.io/archive"
@@ -35,27 +35,27 @@ CREATE_LOG, REMOVE_LOG = "create.log", "remove.log"
 
 
 def safe_concat(*parts: str) -> str:
-    """Joined with `-`; what does not fit into a label is cut, and told apart by a hash."""
-    whole = "-".join(parts)
-    if len(whole) <= LONGEST:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()
-    if _is_alphanumeric(whole[56]):
-        return f"{whole[:57]}-{digest[:5]}"
-    return f"{whole[:56]}-{digest[:6]}"
+    """Join with `-`; truncate to a label's length and add a hash if it does not fit."""
+    joined = "-".join(parts)
+    if len(joined) <= MAX_LABEL:
+        return joined
+    digest = hashlib.sha256(joined.encode()).hexdigest()
+    if _is_alphanumeric(joined[56]):
+        return f"{joined[:57]}-{digest[:5]}"
+    return f"{joined[:56]}-{digest[:6]}"
 
 
 def limited_concat(limit: int, *parts: str) -> str:
-    """The same for another length."""
-    whole = "-".join(parts)
-    if len(whole) <= limit:
-        return whole
+    """Join like safe_concat, with another length."""
+    joined = "-".join(parts)
+    if len(joined) <= limit:
+        return joined
     if limit <= 5:
-        return whole[:limit]
-    digest = hashlib.sha256(whole.encode()).hexdigest()
-    if _is_alphanumeric(whole[limit - 7]):
-        return f"{whole[: limit - 6]}-{digest[:5]}"
-    return f"{whole[: limit - 7]}-{digest[:6]}"
+        return joined[:limit]
+    digest = hashlib.sha256(joined.encode()).hexdigest()
+    if _is_alphanumeric(joined[limit - 7]):
+        return f"{joined[: limit - 6]}-{digest[:5]}"
+    return f"{joined[: limit - 7]}-{digest[:6]}"
 
 
 def _is_alphanumeric(character: str) -> bool:
@@ -71,41 +71,41 @@ def environment_secret(infra: str) -> str:
 
 
 def provision_job(infra: str) -> str:
-    """Of the Job, and of its ServiceAccount, Role, RoleBinding and files Secret too."""
+    """Name of the Job, and of its ServiceAccount, Role, RoleBinding and files Secret."""
     return safe_concat(infra, "machine", "provision")
 
 
 def instance_name(infra: str) -> str:
-    """What the machine is called at its provider."""
+    """Name of the machine at its provider."""
     return safe_concat(infra.replace(".", "-"))
 
 
 def hostname(infra: str, limit_annotation: str | None) -> str:
-    """What the machine calls itself: shorter where an annotation asks for it."""
-    asked = integer(limit_annotation or "")
-    limit = asked if 10 <= asked <= LONGEST else LONGEST
+    """Host name of the machine; an annotation may limit its length."""
+    requested = parse_int64(limit_annotation or "")
+    limit = requested if 10 <= requested <= MAX_LABEL else MAX_LABEL
     return limited_concat(limit, infra.replace(".", "-"))
 
 
 def archived_log(namespace: str, infra: str) -> str:
-    """Of the ConfigMap that keeps what its Jobs said."""
+    """Name of the ConfigMap with the archived logs of its Jobs."""
     return _archived(namespace, infra, "log")
 
 
 def archived_state(namespace: str, infra: str) -> str:
-    """Of the Secret that keeps the record of a machine whose namespace was deleted."""
+    """Name of the Secret with the state of a machine whose namespace was deleted."""
     return _archived(namespace, infra, "state")
 
 
 def archived_log_before(namespace: str, infra: str) -> str:
-    """The name of a log in version 0.1, which machines of several namespaces may share."""
+    """Name of an archived log in version 0.1, which machines of several namespaces may share."""
     return safe_concat(namespace, infra, "log")
 
 
 def _archived(namespace: str, infra: str, what: str) -> str:
-    """A namespace has no dots, so machines of two namespaces never share a name, whatever their users call them."""
-    whole = f"{namespace}.{infra}-{what}"
-    if len(whole) <= LONGEST_OBJECT_NAME:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()
-    return f"{whole[: LONGEST_OBJECT_NAME - len(digest) - 1].rstrip('.-')}-{digest}"
+    """A namespace contains no dots, so machines of two namespaces never share a name."""
+    joined = f"{namespace}.{infra}-{what}"
+    if len(joined) <= MAX_OBJECT_NAME:
+        return joined
+    digest = hashlib.sha256(joined.encode()).hexdigest()
+    return f"{joined[: MAX_OBJECT_NAME - len(digest) - 1].rstrip('.-')}-{digest}"

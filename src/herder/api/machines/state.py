@@ -1,4 +1,4 @@
-"""What a machine's state Secret says: how far the machine CLI came, and what it knows of the machine."""
+"""Read a machine's state Secret: how far provisioning got, and the driver's record of the machine."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from herder.api.machines.names import STATE_KEY
 from herder.engine.meta.kinds import Object
 
 STATE_FINALIZER = "machine.herder.io/state"
-"""On state Secrets: they live until the machine is removed for certain."""
+"""Finalizer on state Secrets: they exist until the machine is known to be removed."""
 
-# Drivers write this Secret, and not all of them are ours: a record is some certificates, keys and one config.json.
-_LARGEST = 8 << 20
-_LARGEST_CONFIGS = 1 << 20  # of all config.json together: they are decoded on the event loop, and have some KiB
-_MOST_ENTRIES = 1000
+# Drivers write this Secret, and not all are ours: it contains some certificates, keys and one config.json.
+_MAX_BYTES = 8 << 20
+# total size of all config.json files, which are decoded on the event loop and usually have a few KiB
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_ENTRIES = 1000
 
 
-_BAD = (ValueError, OverflowError, EOFError, tarfile.TarError, RecursionError)
-"""What a record that cannot be read raises, in whatever part of it."""
+_READ_ERRORS = (ValueError, OverflowError, EOFError, tarfile.TarError, RecursionError)
+"""Exceptions that an invalid record may raise."""
 
 
 class Recorded(StrEnum):
-    NOTHING = "nothing"  # so nothing was made: the CLI writes down what it is going to make
-    BEGUN = "begun"  # something may have been made
+    NOTHING = "nothing"  # nothing was created: the CLI records what it is going to create first
+    BEGUN = "begun"  # something may have been created
     CREATED = "created"
-    FOREIGN = "foreign"  # the Go program's, which does not say how far it came
+    FOREIGN = "foreign"  # written by rancher-machine, which does not record its progress
     UNREADABLE = "unreadable"
 
 
@@ -41,7 +42,7 @@ def recorded(secret: Object | None) -> Recorded:
         return Recorded.NOTHING
     try:
         configs = _configs(base64.b64decode(encoded))
-    except _BAD:
+    except _READ_ERRORS:
         return Recorded.UNREADABLE
     if not configs:
         return Recorded.NOTHING
@@ -57,28 +58,28 @@ def _phase(config: Object) -> str:
 
 
 def driver_config(extracted: str) -> Object | None:
-    """What the record says of the machine, its addresses among it; None where there is nothing that can be read."""
+    """Return the machine's configuration, including its addresses; None if there is none or it cannot be read."""
     try:
         configs = _configs(base64.b64decode(extracted))
-    except _BAD:
+    except _READ_ERRORS:
         return None
     return configs[0] if configs else None
 
 
 def _configs(archive: bytes) -> list[Object]:
-    with tarfile.TarFile(fileobj=io.BytesIO(gunzip(archive, _LARGEST))) as tar:
+    with tarfile.TarFile(fileobj=io.BytesIO(gunzip(archive, _MAX_BYTES))) as tar:
         found = [entry for entry in _entries(tar) if entry.isfile() and _is_config(entry.name)]
-        if sum(entry.size for entry in found) > _LARGEST_CONFIGS:
-            raise ValueError("a config.json that is larger than that of any machine")
+        if sum(entry.size for entry in found) > _MAX_CONFIG_BYTES:
+            raise ValueError("config.json is too large")
         return [_object(tar, entry) for entry in found]
 
 
 def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     for number, entry in enumerate(tar):
-        if number == _MOST_ENTRIES:
-            raise ValueError("more entries than any record of a machine has")
-        if entry.issparse():  # a few bytes of an archive would stand for gigabytes of memory
-            raise ValueError("a sparse file, which no record of a machine has")
+        if number == _MAX_ENTRIES:
+            raise ValueError("the archive has too many entries")
+        if entry.issparse():  # a few bytes of a sparse file stand for gigabytes of memory
+            raise ValueError("the archive contains a sparse file")
         yield entry
 
 
@@ -90,5 +91,5 @@ def _object(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Object:
     stream = tar.extractfile(entry)
     config = msgspec.json.decode(stream.read() if stream is not None else b"")
     if not isinstance(config, dict):
-        raise ValueError("config.json holds no object")
+        raise ValueError("config.json must be a JSON object")
     return config

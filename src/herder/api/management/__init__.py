@@ -1,1 +1,1 @@
-"""Clusters that are managed from here, however they came to be: their kinds, names, and how agents register."""
+"""Managed clusters: kinds, names, registration and the cluster agent's manifest."""

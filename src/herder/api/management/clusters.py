@@ -1,4 +1,4 @@
-"""Managed clusters as objects: which provisioning Cluster goes with which management Cluster, and what both tell."""
+"""Managed clusters: how a provisioning Cluster and its management Cluster are paired, and the conditions of both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import names
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
-from herder.api.moments import moment
 from herder.api.rke.names import ADMINISTRATED
+from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 
 CONNECTED, READY, PROVISIONED, CREATED, WAITING = "Connected", "Ready", "Provisioned", "Created", "Waiting"
@@ -25,29 +25,31 @@ BEING_BUILT = "waiting for the cluster's agent: the cluster is being built"
 NEVER_CONNECTED = "waiting for the cluster's agent: run the command of its ClusterRegistrationToken in the cluster"
 
 IMPORTED_DRIVERS = {"imported", "k3s", "k3os", "rke2", "rancherd"}
-"""Of clusters whose agent tells how their API is reached."""
+"""Drivers of clusters whose agent reports how to reach their API."""
 
 
 def is_internal(management: Object) -> bool:
-    """The cluster that the manager itself runs on: there is no tunnel to it, and rights in it are rights here.
+    """Whether it is the manager's own cluster: it has no tunnel, and permissions in it are permissions in the manager.
 
-    The name decides, which no other object can have. `spec.internal` alone is no proof: owners of a cluster edit its
-    spec. Admission lets only the manager create a cluster of this name.
+    The name decides, because it is unique and admission lets only the manager create it. `spec.internal` alone is no
+    proof: cluster owners can edit it.
     """
     is_local = management["metadata"]["name"] == names.LOCAL
     return is_local and bool((management.get("spec") or {}).get("internal"))
 
 
-def is_at_home(management: Object) -> bool:
-    """Whether the namespace of its name is its own. What lies there before that belongs to another of the same name."""
+def owns_namespace(management: Object) -> bool:
+    """Whether it owns the namespace of its name; until then, that namespace belongs to an earlier cluster
+    of that name.
+    """
     return is_true(management, NAMESPACE_CREATED)
 
 
-def is_anothers(home: Object | None, management: Object) -> bool:
-    """Whether the namespace of the cluster's name is not its own: none of what is in it is about this cluster.
+def namespace_belongs_to_other(home: Object | None, management: Object) -> bool:
+    """Whether the namespace of the cluster's name belongs to another cluster, so that its contents must be ignored.
 
-    An earlier cluster of the name leaves it behind for a moment, or for good without an owner, where it was deleted
-    with propagationPolicy=Orphan. No user creates a cluster with the name of the manager's own.
+    An earlier cluster of that name leaves it behind briefly, or permanently if it was deleted with
+    propagationPolicy=Orphan. Users cannot create a cluster with the name of the manager's own.
     """
     if home is None or is_internal(management):
         return False
@@ -56,17 +58,17 @@ def is_anothers(home: Object | None, management: Object) -> bool:
 
 
 def is_provisioned_here(provisioning: Object) -> bool:
-    """Whether the cluster is built from here, rather than imported."""
+    """Whether the cluster is provisioned here rather than imported."""
     return (provisioning.get("spec") or {}).get("rkeConfig") is not None
 
 
 def is_administrated(management: Object) -> bool:
-    """The same, as the management Cluster tells it."""
+    """Return the same from the management Cluster."""
     return annotations_of(management).get(ADMINISTRATED) == "true"
 
 
 def local_cluster() -> Object:
-    """The management Cluster of the manager's own cluster; its provisioning Cluster follows from it."""
+    """Build the management Cluster of the manager's own cluster; its provisioning Cluster is derived from it."""
     return {
         "apiVersion": MANAGEMENT_CLUSTER.api_version,
         "kind": MANAGEMENT_CLUSTER.kind,
@@ -75,30 +77,40 @@ def local_cluster() -> Object:
     }
 
 
-# --- the pair -------------------------------------------------------------------------------------------------------
+# --- provisioning and management Cluster ----------------------------------------------------------------------------
 
-BY_MANAGEMENT = "management-cluster"  # the index of provisioning Clusters by `management_name`
+BY_MANAGEMENT = "management-cluster"  # index of provisioning Clusters by `management_name`
 
 
 def management_name(provisioning: Object) -> Iterable[str]:
-    """Indexer: the management Cluster that a provisioning Cluster says is its own."""
+    """Indexer: the management Cluster that a provisioning Cluster names in its status."""
     name = (provisioning.get("status") or {}).get("clusterName")
     return (name,) if name else ()
 
 
-def belongs(management: Object, namespace: str, name: str) -> bool:
-    """Whether these two are one cluster. What a provisioning Cluster says of itself is no proof: anybody may write it,
-    so the management Cluster must name it too."""
+def are_paired(management: Object, namespace: str, name: str) -> bool:
+    """Whether these two are the same cluster.
+
+    The provisioning Cluster's status is no proof, because users can write it: the management Cluster must name it too.
+    """
     workspace = (management.get("spec") or {}).get("fleetWorkspaceName")
-    known = made_for(management)
+    known = source_provisioning_cluster(management)
     if known is not None:
         return known == f"{namespace}/{name}" and workspace == namespace
     own = management["metadata"]["name"]
     return names.is_legacy(own) and own == name and workspace == namespace
 
 
-def made_for(management: Object) -> str | None:
-    """Namespace and name of the provisioning Cluster that came first; None of one that was made by hand."""
+def is_pair(management: Object, provisioning: Object) -> bool:
+    """Whether each of the two names the other. A management Cluster may have been made for an earlier provisioning
+    Cluster of the same name."""
+    meta = provisioning["metadata"]
+    is_named = management["metadata"]["name"] in management_name(provisioning)
+    return is_named and are_paired(management, meta["namespace"], meta["name"])
+
+
+def source_provisioning_cluster(management: Object) -> str | None:
+    """Return namespace/name of the provisioning Cluster it was created for; None if it was created by a user."""
     return annotations_of(management).get(names.PROVISIONING_CLUSTER_OF)
 
 
@@ -111,13 +123,13 @@ _SHARED = (
     "defaultClusterRoleForProjectMembers",
     "enableNetworkPolicy",
 )
-"""What both specs have."""
+"""Fields that both specs have."""
 
 _AGENT_DIRECTORY = "CATTLE_AGENT_VAR_DIR"
 
 
 def management_of(provisioning: Object, name: str) -> Object:
-    """The management Cluster of a provisioning Cluster, as it is made."""
+    """Build the management Cluster of a provisioning Cluster."""
     meta, spec = provisioning["metadata"], provisioning.get("spec") or {}
     administrated = {ADMINISTRATED: "true"} if is_provisioned_here(provisioning) else {}
     environment = _agent_environment(spec)
@@ -143,9 +155,11 @@ def management_of(provisioning: Object, name: str) -> Object:
     }
 
 
-def followed(management: Object, provisioning: Object) -> Object:
-    """The management Cluster of a cluster that is built here, after its provisioning Cluster has changed. That of an
-    imported one is its own: it may be edited itself."""
+def updated_management(management: Object, provisioning: Object) -> Object:
+    """Update the management Cluster from a changed provisioning Cluster.
+
+    Only for provisioned clusters; that of an imported cluster may be edited itself.
+    """
     wanted = management_of(provisioning, management["metadata"]["name"])
     others = {key: value for key, value in management["spec"].items() if key not in (*_SHARED, "agentEnvVars")}
     meta = management["metadata"]
@@ -154,14 +168,14 @@ def followed(management: Object, provisioning: Object) -> Object:
 
 
 def _agent_environment(spec: Object) -> list[Object]:
-    """Where the node agent keeps its data is told to whoever looks after it."""
+    """Pass the node agent's data directory on to tools that manage the agent."""
     given = spec.get("agentEnvVars") or []
     directory = ((spec.get("rkeConfig") or {}).get("dataDirectories") or {}).get("systemAgent")
     return [*given, {"name": _AGENT_DIRECTORY, "value": directory}] if directory else list(given)
 
 
 def provisioning_of(management: Object) -> Object:
-    """The provisioning Cluster that follows from a management Cluster."""
+    """Build the provisioning Cluster that is derived from a management Cluster."""
     name, spec = management["metadata"]["name"], management["spec"]
     labels = {key: value for key, value in labels_of(management).items() if "cattle.io" not in key}
     return {
@@ -178,7 +192,7 @@ def provisioning_of(management: Object) -> Object:
 
 
 def _passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
-    """All but what only the manager may write, and what belongs to one object alone."""
+    """Return all annotations except the manager's own, and those specific to one object."""
     return {
         key: value
         for key, value in annotations.items()
@@ -191,7 +205,7 @@ def _passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def progress(waiting: str, problem: str = "") -> Iterable[Condition]:
-    """In the words of tools that know nothing of clusters: it is worked on, or cannot go on, or neither."""
+    """Return the kstatus conditions Reconciling and Stalled, for generic tools."""
     under_way = waiting and not problem
     yield condition(RECONCILING, "True", "Progressing", waiting) if under_way else condition(RECONCILING, "False", "")
     yield condition(STALLED, "True", "Error", problem) if problem else condition(STALLED, "False", "")
@@ -206,15 +220,16 @@ def is_connected(management: Object) -> bool:
 
 
 def is_provisioned(management: Object) -> bool:
-    """An agent has told once how the cluster's API is reached, which stays true while it is away."""
+    """Return the conditions; for a provisioned cluster, the planner reports Provisioned."""
     reported = (management.get("status") or {}).get("apiEndpoint")
     return is_internal(management) or bool(reported) or is_true(management, PROVISIONED)
 
 
-def management_conditions(management: Object, now: datetime) -> list[Condition]:
-    """Of a cluster that is built here, what builds it tells whether it is provisioned."""
+def management_conditions(management: Object, now: datetime, *, reconciling: bool = False) -> list[Condition]:
+    """Report Ready, unless the provisioner reports it itself while it works on the cluster."""
     provisioned = [] if is_administrated(management) else [_provisioned(management)]
-    wanted = [_connected(management), *provisioned, *_ready(management), *_agent_conflict(management, now)]
+    ready = [] if reconciling else [_ready(management)]
+    wanted = [_connected(management), *provisioned, *ready, *_agent_conflict(management, now)]
     before = (management.get("status") or {}).get("conditions")
     return [_since(each, management, now) for each in merged_with_updates(before, wanted, now)]
 
@@ -223,11 +238,11 @@ def _connected(management: Object) -> Condition:
     if is_connected(management):
         return condition(CONNECTED, "True", CONNECTED)
     if not is_provisioned(management):
-        return condition(CONNECTED, "False", "NeverConnected", _never_connected(management))
+        return condition(CONNECTED, "False", "NeverConnected", _not_connected_yet(management))
     return condition(CONNECTED, "False", DISCONNECTED, NOT_CONNECTED)
 
 
-def _never_connected(management: Object) -> str:
+def _not_connected_yet(management: Object) -> str:
     return BEING_BUILT if is_administrated(management) else NEVER_CONNECTED
 
 
@@ -237,16 +252,12 @@ def _provisioned(management: Object) -> Condition:
     return condition(PROVISIONED, "False", WAITING, NEVER_CONNECTED)
 
 
-def _ready(management: Object) -> Iterable[Condition]:
-    """What provisions a cluster tells itself that it is ready while it works on it."""
-    if (management.get("status") or {}).get("readyReconciling"):
-        return
+def _ready(management: Object) -> Condition:
     if not is_provisioned(management):
-        yield condition(READY, "False", WAITING, _never_connected(management))
-    elif is_connected(management):
-        yield condition(READY, "True", READY)
-    else:
-        yield condition(READY, "False", DISCONNECTED, NOT_CONNECTED)
+        return condition(READY, "False", WAITING, _not_connected_yet(management))
+    if is_connected(management):
+        return condition(READY, "True", READY)
+    return condition(READY, "False", DISCONNECTED, NOT_CONNECTED)
 
 
 _CONFLICTS = {
@@ -257,13 +268,13 @@ _CONFLICTS = {
 
 
 def conflict_ends(management: Object) -> datetime | None:
-    """Until when the last registration of another agent is reported."""
-    at = moment(annotations_of(management).get(names.AGENT_CONFLICT, "").partition(" ")[0])
+    """Return until when the last registration conflict is reported."""
+    at = parse_time(annotations_of(management).get(names.AGENT_CONFLICT, "").partition(" ")[0])
     return at + CONFLICT_REPORTED if at else None
 
 
 def _agent_conflict(management: Object, now: datetime) -> Iterable[Condition]:
-    """Whoever holds the registration token may try: owners of the cluster are to know."""
+    """Anyone with the registration token can try to register: report it to the owners of the cluster."""
     ends = conflict_ends(management)
     if ends is None:
         return
@@ -277,8 +288,8 @@ def _agent_conflict(management: Object, now: datetime) -> Iterable[Condition]:
 
 
 def _since(known: Condition, management: Object, now: datetime) -> Condition:
-    """Connected has been true since the tunnel was there, not since somebody looked."""
+    """Connected is true since the tunnel was opened, not since it was observed."""
     since = connected_since(management)
-    turned_now = known["type"] == CONNECTED and known["status"] == "True" and since
-    at = moment(since) if turned_now else None
+    is_connected_condition = known["type"] == CONNECTED and known["status"] == "True" and since
+    at = parse_time(since) if is_connected_condition else None
     return {**known, "lastTransitionTime": since} if at and at <= now else known

@@ -1,4 +1,4 @@
-"""What people run to bring a cluster or a node here: commands with the literal `{token}` where the token goes."""
+"""Commands that users run to register a cluster or node; `{token}` is the placeholder of the token."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 
 from herder.engine.meta.kinds import Object
 
-PLACE_OF_TOKEN = "{token}"
+TOKEN_PLACEHOLDER = "{token}"
 
 
 def ca_checksum(certificates: str) -> str:
-    """What agents pin: the digest of the certificates as they are served, with a newline behind. "" for none."""
+    """Return the digest that agents pin: of the certificates as served, with a trailing newline. "" for none."""
     return hashlib.sha256(f"{certificates.strip()}\n".encode()).hexdigest() if certificates.strip() else ""
 
 
-def manifest_url(server_url: str, cluster: str, token: str = PLACE_OF_TOKEN) -> str:
+def manifest_url(server_url: str, cluster: str, token: str = TOKEN_PLACEHOLDER) -> str:
     return f"{server_url.rstrip('/')}/v3/import/{token}_{cluster}.yaml"
 
 
 def commands(server_url: str, cluster: str, certificates: str) -> Object:
-    """Nothing where it is not known yet how this manager is reached, or only without TLS: commands carry a token."""
+    """Return the commands; empty if server-url is unset or not https, because commands contain a token."""
     if not server_url.startswith("https://"):
         return {}
     server, manifest = server_url.rstrip("/"), manifest_url(server_url, cluster)
@@ -37,13 +37,16 @@ def commands(server_url: str, cluster: str, certificates: str) -> Object:
 
 def _node_command(server: str, certificates: str, fetch: str) -> str:
     pin = f" --ca-checksum {ca_checksum(certificates)}" if certificates.strip() else ""
-    join = f"--server {server} --label 'cattle.io/os=linux' --token {PLACE_OF_TOKEN}{pin}"
+    join = f"--server {server} --label 'cattle.io/os=linux' --token {TOKEN_PLACEHOLDER}{pin}"
     return f"{fetch} {server}/system-agent-install.sh | sudo sh -s - {join}"
 
 
-def pinned(node_command: str) -> str:
-    """The same for a machine that does not trust the manager's authority yet: its certificates are checked by their
-    digest before anything of what it serves is run. As it is where there is nothing to pin."""
+def pinned_command(node_command: str) -> str:
+    """Return the command for a machine that does not trust the manager's CA yet.
+
+    It verifies the digest of the CA certificates before it runs anything the manager serves. Unchanged if there is
+    nothing to pin.
+    """
     fetched = re.match(r"curl -fL (?P<server>\S+)/system-agent-install\.sh", node_command)
     checksum = re.search(r" --ca-checksum (?P<digest>[0-9a-f]{64})\b", node_command)
     if fetched is None or checksum is None:
@@ -56,6 +59,6 @@ def pinned(node_command: str) -> str:
 
 def _windows_command(server: str, certificates: str, fetch: str) -> str:
     pin = f" -CaChecksum {ca_checksum(certificates)}" if certificates.strip() else ""
-    join = f"-Server {server} -Label 'cattle.io/os=windows' -Token {PLACE_OF_TOKEN} -Worker{pin}"
+    join = f"-Server {server} -Label 'cattle.io/os=windows' -Token {TOKEN_PLACEHOLDER} -Worker{pin}"
     allow = "Set-ExecutionPolicy Bypass -Scope Process -Force"
     return f"{fetch} {server}/wins-agent-install.ps1 -o install.ps1; {allow}; ./install.ps1 {join}"

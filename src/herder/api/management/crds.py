@@ -1,4 +1,4 @@
-"""Managed clusters and their registration tokens as CustomResourceDefinitions."""
+"""CustomResourceDefinitions of managed clusters and their registration tokens."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, record, string
 from herder.api.definitions import definition, root
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.rke.schema.cluster import CLUSTER_SPEC, CLUSTER_STATUS
-from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
+from herder.api.settings import MIN_GRACE_MINUTES, MIN_TTL_MINUTES
 
 _INDEXED = {"auth.cattle.io/cluster-indexed": "true"}
 
 
-def _minutes(described: str, fewest: int) -> Schema:
-    return {"type": "integer", "format": "int64", "minimum": fewest, "nullable": True, "description": described}
+def _minutes(description: str, minimum: int) -> Schema:
+    return {"type": "integer", "format": "int64", "minimum": minimum, "nullable": True, "description": description}
 
 
 MANAGEMENT_CLUSTER_CRD = definition(
     MANAGEMENT_CLUSTER,
-    root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster that is managed from here."),
+    root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A managed cluster."),
     columns=[
         column("Display Name", ".spec.displayName"),
         condition_column("Connected", "Connected"),
@@ -36,16 +36,14 @@ REGISTRATION_TOKEN_CRD = definition(
         {
             "spec": record(
                 {
-                    "clusterName": string("The management Cluster: the one that the namespace is named after."),
-                    "ttl": _minutes("After how many minutes the token is replaced.", FEWEST_TTL_MINUTES),
-                    "gracePeriod": _minutes(
-                        "For how many minutes the token before it still counts.", FEWEST_GRACE_MINUTES
-                    ),
+                    "clusterName": string("Name of the management Cluster; equal to the namespace."),
+                    "ttl": _minutes("Minutes after which the token is rotated.", MIN_TTL_MINUTES),
+                    "gracePeriod": _minutes("Minutes for which the previous token stays valid.", MIN_GRACE_MINUTES),
                 }
             ),
             "status": OPEN_OBJECT,
         },
-        "How agents of a cluster register. The token itself is in a Secret.",
+        "Registration of a cluster's agents. The token is in a Secret.",
     ),
     columns=[column("Cluster", ".spec.clusterName"), column("Expires", ".status.expiresAt"), AGE],
 )
@@ -53,7 +51,7 @@ REGISTRATION_TOKEN_CRD = definition(
 PROVISIONING_CLUSTER_CRD = definition(
     PROVISIONING_CLUSTER,
     root(
-        {"spec": CLUSTER_SPEC, "status": CLUSTER_STATUS}, "A cluster as people ask for it; without rkeConfig, imported."
+        {"spec": CLUSTER_SPEC, "status": CLUSTER_STATUS}, "A provisioned cluster; without rkeConfig, an imported one."
     ),
     columns=[
         column("Version", ".spec.kubernetesVersion"),

@@ -1,4 +1,4 @@
-"""The kinds of managed clusters, of how their agents register, and of who may do what with them."""
+"""Kinds of managed clusters, registration tokens, users and roles."""
 
 from __future__ import annotations
 

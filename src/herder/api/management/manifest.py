@@ -1,4 +1,4 @@
-"""The cluster agent as objects: what is applied in a cluster so that it dials here."""
+"""Manifest of the cluster agent, applied in a managed cluster to connect it to the manager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from herder.api.management.names import AGENT_ACCOUNT, AGENT_TOKEN_SECRET, SYSTEM_NAMESPACE
 from herder.engine.meta.kinds import Object
 
-NAME, FIRST_NAME = "cattle-cluster-agent", "cattle-cluster-agent-bootstrap"
+NAME, BOOTSTRAP_NAME = "cattle-cluster-agent", "cattle-cluster-agent-bootstrap"
 ADMIN_ROLE, ADMIN_BINDING = "cattle-admin", "cattle-admin-binding"
 PROXY_ROLE, PROXY_BINDING = "proxy-clusterrole-kubeapiserver", "proxy-role-binding-kubernetes-master"
 CREDENTIALS_DIRECTORY = "/cattle-credentials"
@@ -30,33 +30,33 @@ _TOLERATED = (
     ("node-role.kubernetes.io/master", "NoSchedule"),
     ("node-role.kubernetes.io/etcd", "NoExecute"),
 )
-_TOLERATED_FIRST = (
+_TOLERATED_BOOTSTRAP = (
     *_TOLERATED,
     ("node.cloudprovider.kubernetes.io/uninitialized", "NoSchedule"),
     ("node.kubernetes.io/not-ready", "NoSchedule"),
 )
-"""By the agent of a cluster that is not yet to have anything else: neither cloud provider nor network are there."""
+"""Tolerations of the agent during pre-bootstrap, before cloud provider and network exist."""
 _CREATOR = {"cattle.io/creator": "norman"}
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """All that the agent of one cluster is rendered from."""
+    """All inputs of the agent's manifest."""
 
     server_url: str
     token: str
     ca_checksum: str
     image: str
     strict: bool = True
-    environment: Sequence[Mapping[str, str]] = ()  # of the cluster's agentEnvVars
-    comes_first: bool = False  # the cluster is to have Secrets of ours before it has anything else
+    environment: Sequence[Mapping[str, str]] = ()  # the cluster's agentEnvVars
+    pre_bootstrap: bool = False  # pre-bootstrap: the cluster needs Secrets of ours before anything else runs
 
     def __repr__(self) -> str:
         return f"Agent(server_url={self.server_url!r}, image={self.image!r})"
 
     @property
     def credentials(self) -> str:
-        """The Secret's name tells one set of credentials from another, so a new token makes new pods."""
+        """Name of the credentials Secret; it contains a digest, so that a new token creates new pods."""
         digest = hashlib.sha256(f"{self.server_url}.{self.token}.".encode()).hexdigest()
         return f"cattle-credentials-{digest[:10]}"
 
@@ -65,7 +65,7 @@ def manifest(agent: Agent) -> list[Object]:
     return [*_rights(), _namespace(), _account(), _account_token(), _credentials(agent), _deployment(agent), _service()]
 
 
-_MOST_BLOCK_BYTES = 32 << 10
+_MAX_YAML_BYTES = 32 << 10
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON allows in strings and YAML does not."""
 
@@ -75,15 +75,16 @@ def as_yaml(objects: Sequence[Object]) -> str:
 
 
 def _dumped(obj: Object) -> str:
-    """Every server of a cluster is given the same, again with each of its plans. What holds a token, or variables of
-    users, is not remembered."""
+    """Cache the YAML, because every server gets the same objects with each plan. Objects with tokens or user variables
+    are not cached.
+    """
     encoded = msgspec.json.encode(obj)
-    return _dump(encoded) if obj.get("kind") in ("Secret", "Deployment") else _remembered(encoded)
+    return _dump(encoded) if obj.get("kind") in ("Secret", "Deployment") else _cached_dump(encoded)
 
 
 def _dump(encoded: bytes) -> str:
-    if len(encoded) > _MOST_BLOCK_BYTES:
-        # JSON is YAML too, and written a hundred times as fast: owners may give the agent thousands of variables.
+    if len(encoded) > _MAX_YAML_BYTES:
+        # JSON is valid YAML, and serialized a hundred times faster; owners may give the agent thousands of variables.
         text = json.dumps(msgspec.json.decode(encoded), ensure_ascii=False)
         return f"---\n{_NOT_IN_YAML.sub(_escaped, text)}\n"
     dumped: str = yaml.safe_dump_all([msgspec.json.decode(encoded)], sort_keys=False, explicit_start=True)
@@ -94,10 +95,10 @@ def _escaped(character: re.Match[str]) -> str:
     return f"\\u{ord(character[0]):04x}"
 
 
-_remembered = lru_cache(256)(_dump)
+_cached_dump = lru_cache(256)(_dump)
 
 
-# --- rights ---------------------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------------------------
 
 
 def _rights() -> list[Object]:
@@ -124,11 +125,11 @@ def _role(name: str, rules: list[Object], labels: Mapping[str, str] | None = Non
 
 def _binding(name: str, role: str, subject: Object, labels: Mapping[str, str] | None = None) -> Object:
     reference = {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role}
-    made = _object(f"{_RBAC}/v1", "ClusterRoleBinding", name, labels=labels)
-    return {**made, "subjects": [subject], "roleRef": reference}
+    obj = _object(f"{_RBAC}/v1", "ClusterRoleBinding", name, labels=labels)
+    return {**obj, "subjects": [subject], "roleRef": reference}
 
 
-# --- where it lives, and how it registers ---------------------------------------------------------------------------
+# --- namespace and credentials --------------------------------------------------------------------------------------
 
 
 def _namespace() -> Object:
@@ -140,10 +141,10 @@ def _account() -> Object:
 
 
 def _account_token() -> Object:
-    """Filled by the cluster: what the manager acts with there, for as long as it stands."""
-    marks = {"kubernetes.io/service-account.name": AGENT_ACCOUNT}
-    made = _object("v1", "Secret", AGENT_TOKEN_SECRET, SYSTEM_NAMESPACE, annotations=marks)
-    return {**made, "type": "kubernetes.io/service-account-token"}
+    """Token Secret filled by the cluster; the manager acts with it in the cluster as long as it exists."""
+    annotations = {"kubernetes.io/service-account.name": AGENT_ACCOUNT}
+    obj = _object("v1", "Secret", AGENT_TOKEN_SECRET, SYSTEM_NAMESPACE, annotations=annotations)
+    return {**obj, "type": "kubernetes.io/service-account-token"}
 
 
 def _credentials(agent: Agent) -> Object:
@@ -152,28 +153,28 @@ def _credentials(agent: Agent) -> Object:
     return {**_object("v1", "Secret", agent.credentials, SYSTEM_NAMESPACE), "type": "Opaque", "data": data}
 
 
-# --- what runs ------------------------------------------------------------------------------------------------------
+# --- workload -------------------------------------------------------------------------------------------------------
 
 
 def _deployment(agent: Agent) -> Object:
-    made = _object("apps/v1", "Deployment", FIRST_NAME if agent.comes_first else NAME, SYSTEM_NAMESPACE)
-    made["metadata"]["annotations"] = {"management.cattle.io/scale-available": "2"}
-    made["spec"] = {
+    obj = _object("apps/v1", "Deployment", BOOTSTRAP_NAME if agent.pre_bootstrap else NAME, SYSTEM_NAMESPACE)
+    obj["metadata"]["annotations"] = {"management.cattle.io/scale-available": "2"}
+    obj["spec"] = {
         "selector": {"matchLabels": _LABELS},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
         "template": {"metadata": {"labels": _LABELS}, "spec": _pod(agent)},
     }
-    return made
+    return obj
 
 
 def _pod(agent: Agent) -> Object:
     secret = {"secretName": agent.credentials, "defaultMode": 0o500}
     return {
         "serviceAccountName": AGENT_ACCOUNT,
-        **({"hostNetwork": True} if agent.comes_first else {}),
+        **({"hostNetwork": True} if agent.pre_bootstrap else {}),
         "tolerations": [
             {"key": key, "effect": effect, "operator": "Exists"}
-            for key, effect in (_TOLERATED_FIRST if agent.comes_first else _TOLERATED)
+            for key, effect in (_TOLERATED_BOOTSTRAP if agent.pre_bootstrap else _TOLERATED)
         ],
         "containers": [
             {
@@ -194,10 +195,13 @@ def _pod(agent: Agent) -> Object:
 
 
 def _environment(agent: Agent) -> list[Object]:
-    """What a cluster's owner adds comes first: whom the agent trusts is not theirs to say. The spec of a management
-    Cluster has no schema, so what they add may be anything."""
+    """Return the agent's environment.
+
+    Variables of the cluster's owner come first and cannot override what the agent trusts. The spec of a management
+    Cluster has no schema, so they may be anything.
+    """
     own = {
-        "CATTLE_FEATURES": "provisioningprebootstrap=true" if agent.comes_first else "",
+        "CATTLE_FEATURES": "provisioningprebootstrap=true" if agent.pre_bootstrap else "",
         "CATTLE_SERVER": agent.server_url,
         "CATTLE_CA_CHECKSUM": agent.ca_checksum,
         "CATTLE_CLUSTER": "true",

@@ -1,4 +1,4 @@
-"""Names that managed clusters, their agents and other programs agree on, each in one place."""
+"""Names, labels, annotations and paths of managed clusters and their agents."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 from herder.api.machines.names import safe_concat
 
-SYSTEM_NAMESPACE = "cattle-system"  # where an agent lives in its cluster
-AGENT_ACCOUNT = "cattle"  # as whom it acts there
-AGENT_TOKEN_SECRET = "cattle-agent-token"  # what the manager acts with there
-AGENT_REGISTRATION_SECRET = "cattle-agent-registration"  # the registration token as the manager replaced it last
-CREDENTIALS_NAMESPACE = "cattle-global-data"  # here: what agents brought along to reach their clusters with
+SYSTEM_NAMESPACE = "cattle-system"  # namespace of the agent in its cluster
+AGENT_ACCOUNT = "cattle"  # service account of the agent
+AGENT_TOKEN_SECRET = "cattle-agent-token"  # the token that the manager uses in the cluster
+AGENT_REGISTRATION_SECRET = "cattle-agent-registration"  # the registration token as last rotated by the manager
+CREDENTIALS_NAMESPACE = "cattle-global-data"  # in the manager: credentials that agents registered with
 TOKENS_NAMESPACE = "cattle-tokens"
 DEFAULT_WORKSPACE = "fleet-default"
 LOCAL = "local"
@@ -19,27 +19,29 @@ DEFAULT_TOKEN = "default-token"  # the ClusterRegistrationToken that every manag
 TOKEN_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 TOKEN_LENGTH = 54
 
-TUNNELS = ("/v3/connect", "/v3/connect/register")  # where agents dial in
-TUNNEL_TOKEN = "x-api-tunnel-token"  # headers of an agent that does, in lower case
+TUNNELS = ("/v3/connect", "/v3/connect/register")  # endpoints that agents connect to
+TUNNEL_TOKEN = "x-api-tunnel-token"  # headers of a connecting agent, in lower case
 TUNNEL_PARAMETERS = "x-api-tunnel-params"
-TUNNEL_ID = "x-api-tunnel-id"  # of another replica of the gateway
+TUNNEL_ID = "x-api-tunnel-id"  # of another gateway replica
 
 PROXY_PREFIX = "/k8s/clusters/"
 
-TOKEN_READER = "crt-token-reader"  # the Role that lets read the tokens of a cluster
-TOKEN_LABEL = "management.herder.io/registration-token"  # on their Secrets: which ClusterRegistrationToken
+TOKEN_READER = "crt-token-reader"  # Role that allows reading a cluster's registration tokens
+TOKEN_LABEL = "management.herder.io/registration-token"  # on their Secrets: name of the ClusterRegistrationToken
 
-PREFIX = "management.herder.io/"  # of what is written on management Clusters by the manager alone
-CONNECTED_SINCE = f"{PREFIX}connected-since"  # written by the gateway while an agent has a tunnel to it
-CONNECTED_TO = f"{PREFIX}connected-to"  # the replica of the gateway that says so
-AGENT_CONFLICT = f"{PREFIX}agent-conflict"  # when another agent tried to register last, and the outcome
-PROVISIONING_CLUSTER_OF = f"{PREFIX}provisioning-cluster"  # namespace/name of the one that it was made for
-MANAGEMENT_NAME = "provisioning.cattle.io/management-cluster-name"  # on a provisioning Cluster: the name to be given
+PREFIX = "management.herder.io/"  # annotations of management Clusters that only the manager writes
+CONNECTED_SINCE = f"{PREFIX}connected-since"  # written by the gateway while an agent is connected
+CONNECTED_TO = f"{PREFIX}connected-to"  # the gateway replica the agent is connected to
+AGENT_CONFLICT = f"{PREFIX}agent-conflict"  # time and outcome of the last registration of another agent
+# namespace/name of the provisioning Cluster it was created for
+PROVISIONING_CLUSTER_OF = f"{PREFIX}provisioning-cluster"
+# on a provisioning Cluster: the requested name of its management Cluster
+MANAGEMENT_NAME = "provisioning.cattle.io/management-cluster-name"
 
-AGENT_PREFIX = "stv-cluster-"  # of the second tunnel's key, and of the bearer token that opens it
+AGENT_PREFIX = "stv-cluster-"  # prefix of the second tunnel's key, and of the bearer token that authenticates it
 
-PUSH_TOKEN = "agent-token"  # the effect that brings an agent the registration token that replaces its own
-MAKE_KUBECONFIG = "cluster-kubeconfig"  # the effect that makes a cluster's own user, token and kubeconfig
+PUSH_TOKEN = "agent-token"  # effect: give an agent its rotated registration token
+MAKE_KUBECONFIG = "cluster-kubeconfig"  # effect: create a cluster's own user, token and kubeconfig
 
 LOCAL_WORKSPACE = "fleet-local"
 
@@ -51,12 +53,12 @@ _LEGACY_NAME = re.compile(LEGACY_NAME)
 
 
 def is_legacy(management_cluster: str) -> bool:
-    """Made as a management Cluster in the first place: its provisioning Cluster follows, of the same name."""
+    """Whether it was created as a management Cluster; its provisioning Cluster is derived, with the same name."""
     return _LEGACY_NAME.fullmatch(management_cluster) is not None
 
 
 def credential_secret(management_cluster: str) -> str:
-    """What an agent brought along to reach its cluster with."""
+    """Name of the Secret with the credentials that an agent registered."""
     return safe_concat("cluster-serviceaccounttoken", management_cluster)
 
 

@@ -1,4 +1,4 @@
-"""What an agent tells of its cluster when it registers: decoded from a stranger, so every part of it is checked."""
+"""Parse and validate the cluster parameters that an agent sends when it registers; the input is untrusted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from cryptography import x509
 
-MOST_BYTES = 64 * 1024
-_MOST_TOKEN = 16 * 1024
+MAX_BYTES = 64 * 1024
+_MAX_TOKEN = 16 * 1024
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*"
 )
@@ -27,16 +27,16 @@ _METADATA_SERVICES = {
     "192.0.0.192",
     "fd00:ec2::254",
 }
-"""Addresses at which clouds hand credentials to whoever asks, besides the link-local ones."""
+"""Addresses of cloud metadata services, which return credentials, besides link-local ones."""
 
 
 class BadParameters(ValueError):
-    """The text names the field, and never repeats what was in it."""
+    """A parameter is invalid; the message names the field, and never quotes its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """How the API server of an agent's cluster is reached, through the agent's tunnel."""
+    """How to reach the API server of an agent's cluster through its tunnel."""
 
     address: str  # host:port
     token: str
@@ -56,8 +56,8 @@ class Parameters:
 
 
 def decode(header: str) -> Parameters:
-    if len(header) > MOST_BYTES:
-        raise BadParameters(f"X-API-Tunnel-Params: longer than {MOST_BYTES} bytes")
+    if len(header) > MAX_BYTES:
+        raise BadParameters(f"X-API-Tunnel-Params: longer than {MAX_BYTES} bytes")
     try:
         answer = json.loads(base64.b64decode(header, validate=True))
     except (binascii.Error, ValueError, RecursionError):
@@ -66,7 +66,7 @@ def decode(header: str) -> Parameters:
     if not isinstance(cluster, dict):
         raise BadParameters("X-API-Tunnel-Params: cluster: required")
     address, token, ca = (_text(cluster, name) for name in ("address", "token", "caCert"))
-    if not _TOKEN.fullmatch(token) or len(token) > _MOST_TOKEN:
+    if not _TOKEN.fullmatch(token) or len(token) > _MAX_TOKEN:
         raise BadParameters("X-API-Tunnel-Params: cluster.token: not a bearer token")
     return Parameters(checked_address(address), token, _certificates(ca))
 
@@ -79,7 +79,7 @@ def _text(cluster: dict[str, Any], name: str) -> str:
 
 
 def checked_address(address: str) -> str:
-    """Requests with a credential are sent there: nothing that hands out credentials itself may be behind it."""
+    """Validate the address: requests with a credential are sent to it, so it must not be a metadata service."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or not port.isascii() or not 0 < int(port[:6]) < 65536:
         raise BadParameters("X-API-Tunnel-Params: cluster.address: must be host:port")
@@ -90,18 +90,20 @@ def checked_address(address: str) -> str:
         if not _HOST.fullmatch(host) or bare != host or _looks_like_number(host):
             raise BadParameters("X-API-Tunnel-Params: cluster.address: not a host name or IP address") from None
         if host.lower() in _METADATA_SERVICES:
-            raise BadParameters("X-API-Tunnel-Params: cluster.address: no API server lives there") from None
+            raise BadParameters(
+                "X-API-Tunnel-Params: cluster.address: metadata and link-local addresses are not allowed"
+            ) from None
         return address
     if (known.version == 6) != (bare != host) or "%" in bare:
         raise BadParameters("X-API-Tunnel-Params: cluster.address: IPv6 in brackets, IPv4 without")
     inner = getattr(known, "ipv4_mapped", None) or known
     if inner.is_link_local or inner.is_multicast or inner.is_unspecified or str(inner) in _METADATA_SERVICES:
-        raise BadParameters("X-API-Tunnel-Params: cluster.address: no API server lives there")
+        raise BadParameters("X-API-Tunnel-Params: cluster.address: metadata and link-local addresses are not allowed")
     return address
 
 
 def _looks_like_number(host: str) -> bool:
-    """Resolvers read 2852039166 and 0xa9fea9fe as IP addresses."""
+    """Whether a resolver would read the host as an IP address, such as 2852039166 or 0xa9fea9fe."""
     last = host.rpartition(".")[2].lower()
     return last.isdecimal() or last.startswith("0x")
 
@@ -111,7 +113,7 @@ def _certificates(encoded: str) -> str:
         pem = base64.b64decode(encoded, validate=True)
         found = x509.load_pem_x509_certificates(pem)
     except (binascii.Error, ValueError):
-        raise BadParameters("X-API-Tunnel-Params: cluster.caCert: not certificates in PEM, in base64") from None
-    if b"PRIVATE KEY" in pem or not found or not pem.isascii():  # TLS libraries load ASCII alone
-        raise BadParameters("X-API-Tunnel-Params: cluster.caCert: must hold certificates and nothing else")
+        raise BadParameters("X-API-Tunnel-Params: cluster.caCert: must be base64-encoded PEM certificates") from None
+    if b"PRIVATE KEY" in pem or not found or not pem.isascii():  # TLS libraries only load ASCII
+        raise BadParameters("X-API-Tunnel-Params: cluster.caCert: must contain only certificates")
     return pem.decode("ascii")

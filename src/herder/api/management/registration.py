@@ -1,4 +1,4 @@
-"""Registration tokens: what their Secret holds, how long they live, and which of them opens a cluster."""
+"""Cluster registration tokens: the contents of their Secret, rotation, and verification."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import SECRET
+from herder.api.durations import MAX_DURATION
 from herder.api.management import names
-from herder.api.moments import moment
-from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
-from herder.api.spans import LONGEST
+from herder.api.settings import MIN_GRACE_MINUTES, MIN_TTL_MINUTES
+from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 
-RENEW = "registration-token"  # the effect that makes a token, or a new one when it is time
+RENEW = "registration-token"  # effect: create or rotate a token
 
-JITTER_SHARE, MOST_JITTER = 0.1, timedelta(hours=24)
-"""How long after its end a token is replaced: not those of a thousand clusters at once."""
+JITTER_FRACTION, MAX_JITTER = 0.1, timedelta(hours=24)
+"""Jitter after expiry before a token is rotated, so that not all clusters rotate at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,22 @@ class Lifetime:
 
     @classmethod
     def of(cls, spec: Mapping[str, object], default_ttl: str, default_grace: str) -> Lifetime:
-        """Minutes of the spec, else of the settings; the grace always ends before the next token does."""
-        ttl = max(_minutes(spec.get("ttl"), default_ttl), FEWEST_TTL_MINUTES)
-        grace = max(_minutes(spec.get("gracePeriod"), default_grace), FEWEST_GRACE_MINUTES)
+        """Read minutes from the spec, else from the settings; the grace period always ends before the next
+        token does.
+        """
+        ttl = max(_minutes(spec.get("ttl"), default_ttl), MIN_TTL_MINUTES)
+        grace = max(_minutes(spec.get("gracePeriod"), default_grace), MIN_GRACE_MINUTES)
         return cls(timedelta(minutes=ttl), timedelta(minutes=min(grace, ttl - 1)))
 
 
-def _minutes(asked: object, default: str) -> int:
-    minutes = asked if isinstance(asked, int) and not isinstance(asked, bool) else int(default)
-    return min(minutes, int(LONGEST.total_seconds()) // 60)
+def _minutes(requested: object, default: str) -> int:
+    minutes = requested if isinstance(requested, int) and not isinstance(requested, bool) else int(default)
+    return min(minutes, int(MAX_DURATION.total_seconds()) // 60)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the Secret holds. Never printed: `token` and `previous` open a cluster."""
+    """The contents of the Secret. Never print them: `token` and `previous` authenticate agents."""
 
     token: str
     expires: datetime
@@ -56,8 +58,10 @@ class Tokens:
         return f"Tokens(expires={timestamp(self.expires)})"
 
     def accepts(self, presented: str, now: datetime) -> bool:
-        """Both are compared, always and in constant time. A token that nobody has replaced in time counts no longer."""
-        is_current = _equal(presented, self.token) and now < self.expires + MOST_JITTER
+        """Whether the token is valid. Both are always compared, in constant time; a token that was not rotated in time
+        is invalid.
+        """
+        is_current = _equal(presented, self.token) and now < self.expires + MAX_JITTER
         in_grace = self.previous_expires is not None and now < self.previous_expires
         is_previous = _equal(presented, self.previous) and in_grace
         return is_current or is_previous
@@ -68,37 +72,37 @@ def _equal(presented: str, known: str) -> bool:
     return same and bool(known)
 
 
-def replaced_at(expires: datetime, lifetime: Lifetime, uid: str) -> datetime:
-    """When the next token comes: at the end of this one, plus a share that each cluster has for itself."""
+def rotation_time(expires: datetime, lifetime: Lifetime, uid: str) -> datetime:
+    """Return when the token is rotated: at its expiry, plus jitter derived from the cluster's UID."""
     digest = hashlib.sha256(f"{uid} {timestamp(expires)}".encode()).digest()
     share = int.from_bytes(digest[:4]) / 2**32
-    return expires + min(lifetime.ttl * JITTER_SHARE, MOST_JITTER) * share
+    return expires + min(lifetime.ttl * JITTER_FRACTION, MAX_JITTER) * share
 
 
-def renewed(known: Tokens | None, fresh: str, lifetime: Lifetime, now: datetime, uid: str) -> Tokens:
-    """The tokens as they should be now: those that are known, until it is time for the fresh one."""
+def rotate_tokens(known: Tokens | None, fresh: str, lifetime: Lifetime, now: datetime, uid: str) -> Tokens:
+    """Return the tokens as they should be now: unchanged until rotation is due."""
     if known is None:
         return Tokens(fresh, now + lifetime.ttl)
-    if now < replaced_at(known.expires, lifetime, uid):
+    if now < rotation_time(known.expires, lifetime, uid):
         return known
     return Tokens(fresh, now + lifetime.ttl, known.token, now + lifetime.grace)
 
 
-# --- as a Secret ----------------------------------------------------------------------------------------------------
+# --- Secret ---------------------------------------------------------------------------------------------------------
 
 
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
-"""Tokens are part of commands that people run, and of URLs. Editors of the namespace can write the Secret."""
+"""Tokens are part of shell commands and URLs. Editors of the namespace can write the Secret."""
 
 
-def read(secret: Object) -> Tokens | None:
-    """None where it holds no token that could be used."""
+def read_tokens(secret: Object) -> Tokens | None:
+    """Read the Secret; None if it has no usable token."""
     values = {name: _decoded(value) for name, value in (secret.get("data") or {}).items()}
-    expires = moment(values.get("expiresAt", ""))
+    expires = parse_time(values.get("expiresAt", ""))
     token, previous = (_usable(values.get(name, "")) for name in ("token", "previousToken"))
     if not token or expires is None:
         return None
-    return Tokens(token, expires, previous, moment(values.get("gracePeriodExpiresAt", "")))
+    return Tokens(token, expires, previous, parse_time(values.get("gracePeriodExpiresAt", "")))
 
 
 def _usable(token: str) -> str:
@@ -129,7 +133,7 @@ def token_secret(registration_token: Object, tokens: Tokens, owner: Object) -> O
 
 
 def agent_secret(tokens: Tokens) -> Object:
-    """The current token, in the cluster that it is for."""
+    """Build the Secret with the current token, for the managed cluster."""
     return {
         "apiVersion": SECRET.api_version,
         "kind": SECRET.kind,

@@ -1,1 +1,1 @@
-"""References that users write, the rights that they need, and the record of those that admission approved."""
+"""References in user-written objects, the permissions they require, and the record of approved ones."""

@@ -1,12 +1,12 @@
-"""The record of approved references: an annotation that admission writes and that no user can.
+"""Record of approved references: an annotation that admission writes and users cannot.
 
-An object without the annotation was stored before references were checked, was written by the manager itself, or has
-no references; its references count as approved.
+An object without the annotation was stored before references were checked, was written by the manager, or has no
+references; its references count as approved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ REVIEW = "herder.io/review-references"
 
 
 class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A reference that its author was allowed to write. Without a UID it holds for any object of that name."""
+    """A reference that its author was allowed to write. Without a UID it applies to any object of that name."""
 
     path: str
     resource: str
@@ -45,7 +45,7 @@ def approval(reference: FieldReference, uid: str, author: str) -> Approval:
 
 
 def recorded(obj: Object | None) -> tuple[Approval, ...] | None:
-    """The approvals of an object; None where nothing is recorded. A record that cannot be read approves nothing."""
+    """Return the approvals of an object; None if nothing is recorded. An unreadable record approves nothing."""
     text = _annotation(obj, APPROVED)
     if text is None:
         return None
@@ -56,7 +56,7 @@ def recorded(obj: Object | None) -> tuple[Approval, ...] | None:
 
 
 def with_record(obj: Object, approvals: Sequence[Approval] | None) -> Object:
-    """The object with this record; None removes it."""
+    """Return the object with this record; None removes it."""
     text = _encode(sorted(approvals, key=_order)).decode() if approvals is not None else None
     if text == _annotation(obj, APPROVED):
         return obj
@@ -80,30 +80,34 @@ def _annotation(obj: Object | None, name: str) -> str | None:
 # --- admission ------------------------------------------------------------------------------------------------------
 
 
-class Change(NamedTuple):
-    """What a write does to an object's references."""
+class ReferenceChange(NamedTuple):
+    """What a write changes in an object's references."""
 
-    kept: tuple[Approval, ...]  # approvals of references that stay as they were
-    new: tuple[FieldReference, ...]  # to be reviewed
+    kept: tuple[Approval, ...]  # approvals of unchanged references
+    new: tuple[FieldReference, ...]  # references to review
 
 
-def compare(obj: Object, old: Object | None, now: Sequence[FieldReference], before: Sequence[FieldReference]) -> Change:
-    """A user's own record counts for nothing: what is kept comes from the stored object."""
+def compare(
+    obj: Object, old: Object | None, now: Sequence[FieldReference], before: Sequence[FieldReference]
+) -> ReferenceChange:
+    """Compare with the stored object; the record in the user's object is ignored."""
     if old is not None and _annotation(obj, REVIEW) != _annotation(old, REVIEW):
-        return Change((), tuple(now))
+        return ReferenceChange((), tuple(now))
     known = {each.key for each in before}
     stored = recorded(old)
     if stored is None:
         stored = tuple(approval(each, "", "") for each in before)
     wanted = {each.key for each in now}
     kept = {each.key: each for each in stored if each.key in wanted and each.key in known}
-    return Change(tuple(kept.values()), tuple({each.key: each for each in now if each.key not in known}.values()))
+    return ReferenceChange(
+        tuple(kept.values()), tuple({each.key: each for each in now if each.key not in known}.values())
+    )
 
 
-def bound(obj: Object, uid_of: Callable[[Target], str]) -> tuple[Approval, ...] | None:
-    """The record with UIDs of targets that have appeared since it was written; None where nothing changes.
+def with_target_uids(obj: Object, uid_of: Callable[[Target], str]) -> tuple[Approval, ...] | None:
+    """Return the record with UIDs of targets that appeared since it was written; None if nothing changes.
 
-    From then on an object that replaces the target is refused.
+    From then on, an object that replaces the target is rejected.
     """
     before = recorded(obj)
     if before is None or all(each.uid for each in before):
@@ -116,7 +120,7 @@ def bound(obj: Object, uid_of: Callable[[Target], str]) -> tuple[Approval, ...] 
 
 
 def problem(obj: Object, path: str, target: Target, uid: str) -> str:
-    """Why the reference must not be resolved; empty where it may. `uid` is that of the object found now."""
+    """Return why the reference must not be resolved; "" if it may be. `uid` is that of the object found now."""
     approvals = recorded(obj)
     if approvals is None:
         return ""
@@ -125,12 +129,18 @@ def problem(obj: Object, path: str, target: Target, uid: str) -> str:
 
 
 def problem_with(obj: Object, target: Target, uid: str) -> str:
-    """The same for a target that several fields name: one approved reference is enough."""
+    """Return the same for a target that several fields reference: one approved reference suffices."""
     approvals = recorded(obj)
     if approvals is None:
         return ""
     verdicts = [_verdict(each, target, uid) for each in approvals if each.key[1] == target]
     return "" if "" in verdicts else next(iter(verdicts), _verdict(None, target, uid))
+
+
+def recreated(obj: Object, path: str, target: Target, uid: str) -> str:
+    """The same for a reference that the manager writes too, without a record: only one that a user wrote is bound."""
+    found = next((each for each in recorded(obj) or () if each.key == (path, target)), None)
+    return _verdict(found, target, uid) if found is not None else ""
 
 
 def _verdict(found: Approval | None, target: Target, uid: str) -> str:
@@ -144,16 +154,25 @@ def _verdict(found: Approval | None, target: Target, uid: str) -> str:
 _REMEDY = f"set annotation {REVIEW} to a new value as a user who may use it"
 
 
-def derived(source: Object, renamed: Callable[[Approval], str | None]) -> dict[str, str]:
-    """The annotation for an object that the manager derives from `source`, so that it is bound to the same UIDs.
+def derived_record(
+    source: Object, renamed: Callable[[Approval], str | None], further: Iterable[Approval] = ()
+) -> dict[str, str]:
+    """Return the annotation for an object that the manager derives from `source`, bound to the same UIDs.
 
-    `renamed` returns the path in the derived object; None where the reference is not in it.
+    `renamed` returns the path in the derived object; None if the reference is not in it.
     """
     approvals = recorded(source)
     if approvals is None:
         return {}
     paths = ((renamed(each), each) for each in approvals)
-    return {APPROVED: _text(msgspec.structs.replace(each, path=path) for path, each in paths if path)}
+    kept = (msgspec.structs.replace(each, path=path) for path, each in paths if path)
+    return {APPROVED: _text((*kept, *further))}
+
+
+def without_record(annotations: Mapping[str, str] | None) -> dict[str, str]:
+    """Annotations that a user gives for objects that the manager creates, such as those of a template. Controllers
+    trust the record in what the manager writes, so none of a user gets there."""
+    return {name: value for name, value in (annotations or {}).items() if name != APPROVED}
 
 
 def _text(approvals: Iterable[Approval]) -> str:

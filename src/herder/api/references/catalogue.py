@@ -1,6 +1,6 @@
 """Every field by which a user can make the manager read, use or change another object.
 
-Extraction tolerates objects of any shape, because mutating admission sees them before their schema is checked.
+Extraction tolerates any input, because mutating admission runs before schema validation.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from typing import Any, NamedTuple
 
 from herder.api.capi import kinds as capi
 from herder.api.capi.contract import reference_group
+from herder.api.capi.names import authority_secret, kubeconfig_secret
 from herder.api.capi.plurals import plural
 from herder.api.machines.kinds import CONFIG_GROUP, MACHINE_GROUP, driver_of, kinds_of
 from herder.api.management import kinds as management
-from herder.api.management.syncing import SYNC, SYNC_FIRST, TARGET_NAME, TARGET_NAMESPACE
+from herder.api.management.secret_sync import SYNC, SYNC_BOOTSTRAP, TARGET_NAME, TARGET_NAMESPACE
 from herder.api.rke import kinds as rke
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.engine.meta.kinds import GroupKind, GroupResource, Kind, Object
 
 SECRETS, CONFIG_MAPS = GroupResource("", "secrets"), GroupResource("", "configmaps")
 READ, CHANGE = "get", "update"
-"""The rights that a reference needs: to read what is copied from the object, or to change what is used as it is."""
+"""Verbs that a reference requires: get for contents that are copied, update for objects that are used in place."""
 USE = "use"
-"""The right on a NodeDriver whose machines run on the manager's host."""
+"""Verb on a NodeDriver whose machines run on the manager's host."""
 
 SECRET_SCHEME = "secret://"
 CREDENTIAL = "spec.common.cloudCredentialSecretName"
 BOOTSTRAP_DATA = "spec.bootstrap.dataSecretName"
+NAME = "metadata.name"
 
 
 class Target(NamedTuple):
@@ -44,7 +46,7 @@ class Target(NamedTuple):
 
 
 class FieldReference(NamedTuple):
-    """One reference. `path` stays the same when entries of a list change places; `field` is for messages."""
+    """A reference. `path` does not change when list entries are reordered; `field` is for messages."""
 
     path: str
     target: Target
@@ -57,12 +59,22 @@ class FieldReference(NamedTuple):
 
 
 Extract = Callable[[Object, str], Iterator[FieldReference]]
-"""The references of an object; the second argument is the object's namespace."""
+"""Yields the references of an object; the second argument is its namespace."""
 
 
 def field_references(kind: GroupKind, obj: Object, namespace: str) -> list[FieldReference]:
     extract = _EXTRACT.get(kind) or (_of_driver_kind if kind.group == MACHINE_GROUP else None)
     return [*extract(obj, namespace)] if extract is not None else []
+
+
+def implied_references(kind: GroupKind, obj: Object, namespace: str) -> list[FieldReference]:
+    """Objects that belong to a new object by its name alone, if they exist."""
+    name = _text(obj, "metadata", "name")
+    if kind != capi.CLUSTER.group_kind or not name:
+        return []
+    secrets = [Target(*SECRETS, namespace, each) for each in (kubeconfig_secret(name), authority_secret(name))]
+    found = [FieldReference(NAME, each, READ, NAME) for each in secrets]
+    return [*found, *_named(management.PROVISIONING_CLUSTER, name, namespace, NAME)]
 
 
 def secret_target(value: str, namespace: str) -> Target:
@@ -71,7 +83,7 @@ def secret_target(value: str, namespace: str) -> Target:
     return Target(*SECRETS, place if colon else namespace, name if colon else value)
 
 
-# --- values of any type ---------------------------------------------------------------------------------------------
+# --- untyped values -------------------------------------------------------------------------------------------------
 
 
 def _at(obj: Any, *path: str) -> Any:
@@ -104,13 +116,13 @@ def _secret(value: str, namespace: str, path: str, field: str = "") -> Iterator[
 
 
 def _own_secret(value: str, namespace: str, path: str, field: str = "") -> Iterator[FieldReference]:
-    """A Secret of the object's own namespace: a colon is no separator here."""
+    """A Secret in the object's own namespace; a colon is not a separator here."""
     if value:
         yield FieldReference(path, Target(*SECRETS, namespace, value), READ, field or path)
 
 
 def _object(reference: Any, namespace: str, path: str) -> Iterator[FieldReference]:
-    """An object of a provider. Whatever namespace a reference names, controllers look in the referrer's own."""
+    """A provider's object. Controllers look in the referrer's namespace, whatever namespace the reference names."""
     kind, name = _text(reference, "kind"), _text(reference, "name")
     if kind and name:
         group = reference_group({part: _text(reference, part) for part in ("apiGroup", "apiVersion")})
@@ -123,7 +135,7 @@ def _named(kind: Kind, name: str, namespace: str, path: str) -> Iterator[FieldRe
         yield FieldReference(path, Target(kind.group, kind.plural, place, name), CHANGE, path)
 
 
-# --- clusters that are provisioned here -----------------------------------------------------------------------------
+# --- provisioned clusters -------------------------------------------------------------------------------------------
 
 
 def _of_provisioning_cluster(obj: Object, namespace: str) -> Iterator[FieldReference]:
@@ -143,7 +155,7 @@ def pool_path(name: str) -> str:
 
 
 def _machine_config(reference: Any, namespace: str, path: str) -> Iterator[FieldReference]:
-    """Only what names this very version, or none, is a config of a node driver; see `Pool.is_ours`."""
+    """Only a reference with this version, or none, is a config of a node driver; see `Pool.is_ours`."""
     kind, name = _text(reference, "kind"), _text(reference, "name")
     if _text(reference, "apiVersion") not in ("", f"{CONFIG_GROUP}/{VERSIONS[CONFIG_GROUP]}"):
         yield from _object(reference, namespace, path)
@@ -152,7 +164,7 @@ def _machine_config(reference: Any, namespace: str, path: str) -> Iterator[Field
 
 
 def _config_fields(pool: Any, namespace: str, path: str) -> Iterator[FieldReference]:
-    """Machines get the fields of their config that this lists: to change it is to change what they are made from."""
+    """Machines get the fields of their config that this lists, so changing the list changes the machines."""
     if listed := _text(pool, "dynamicSchemaSpec"):
         digest = hashlib.sha256(listed.encode(errors="surrogatepass")).hexdigest()[:32]
         for each in _machine_config(_at(pool, "machineConfigRef"), namespace, path):
@@ -161,7 +173,7 @@ def _config_fields(pool: Any, namespace: str, path: str) -> Iterator[FieldRefere
 
 
 def _configuration(config: Any, namespace: str, path: str) -> Iterator[FieldReference]:
-    """What a provisioning Cluster and its RKEControlPlane have in common."""
+    """References that provisioning Cluster and RKEControlPlane have in common."""
     for host, each in _items(config, "registries", "configs"):
         for part in ("authConfigSecretName", "tlsSecretName"):
             yield from _own_secret(_text(each, part), namespace, f"{path}.registries.configs[{host}].{part}")
@@ -183,7 +195,7 @@ def _files(config: Any, namespace: str, path: str) -> Iterator[FieldReference]:
 
 
 def _provider_configs(config: Any, path: str) -> Iterator[FieldReference]:
-    """The one argument whose value may be the content of a Secret, in any namespace."""
+    """The only argument whose value may be the content of a Secret, in any namespace."""
     argument = "cloud-provider-config"
     values = [(f"{path}.machineGlobalConfig.{argument}", "", _text(config, "machineGlobalConfig", argument))]
     for index, entry in enumerate(_entries(config, "machineSelectorConfig")):
@@ -245,12 +257,12 @@ def _cluster_name(obj: Object, namespace: str) -> Iterator[FieldReference]:
     yield from _named(capi.CLUSTER, _text(obj, "spec", "clusterName"), namespace, "spec.clusterName")
 
 
-# --- Secrets that are brought into clusters -------------------------------------------------------------------------
+# --- Secrets synced to clusters -------------------------------------------------------------------------------------
 
 
 def _of_secret(obj: Object, namespace: str) -> Iterator[FieldReference]:
     marks = _at(obj, "metadata", "annotations")
-    if not (_text(marks, SYNC) or _text(marks, SYNC_FIRST)):
+    if not (_text(marks, SYNC) or _text(marks, SYNC_BOOTSTRAP)):
         return
     own = _text(obj, "metadata", "name")
     path = sync_path(_text(marks, TARGET_NAMESPACE) or namespace, _text(marks, TARGET_NAME) or own)
@@ -259,7 +271,7 @@ def _of_secret(obj: Object, namespace: str) -> Iterator[FieldReference]:
 
 
 def sync_path(namespace: str, name: str) -> str:
-    """Where a Secret goes in a cluster is part of the reference: who may edit the Secret alone cannot redirect it."""
+    """The target in the cluster is part of the reference: edit access to the Secret alone cannot redirect it."""
     return f"metadata.annotations[{AUTHORIZED_CLUSTERS}] to {namespace}/{name}"
 
 
@@ -289,7 +301,7 @@ KINDS: Sequence[Kind] = (
     capi.MACHINE_POOL,
     capi.MACHINE_HEALTH_CHECK,
 )
-"""Kinds with references, besides Secrets and the kinds of node drivers."""
+"""Kinds with references, besides Secrets and kinds of node drivers."""
 
 DRIVER_GROUPS = (MACHINE_GROUP, CONFIG_GROUP)
 
@@ -302,4 +314,4 @@ VERSIONS: Mapping[str, str] = {
     management.GROUP: management.VERSION,
     management.PROVISIONING_CLUSTER.group: management.PROVISIONING_CLUSTER.version,
 }
-"""By group: the version in which a target is read. Targets of other groups are approved by name alone."""
+"""By group: the version in which a target is read. Targets of other groups are approved by name only."""

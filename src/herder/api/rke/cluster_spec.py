@@ -1,4 +1,4 @@
-"""A provisioning Cluster's spec as text, for the annotation of its control plane and for snapshots."""
+"""Encode a provisioning Cluster's spec as text, for an annotation of its control plane and for snapshots."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from herder.api.rke.names import CLUSTER_SPEC
 from herder.engine.meta.kinds import Object
 
 OPERATIONS = ("etcdSnapshotCreate", "etcdSnapshotRestore", "rotateCertificates", "rotateEncryptionKeys")
-LARGEST = 192 << 10  # of 256 KiB that all annotations of an object may have
-_LARGEST_TEXT = 4 << 20  # the API server stores no object of more than 3 MiB
+MAX_ENCODED = 192 << 10  # of the 256 KiB limit for all annotations of an object
+_MAX_DECODED = 4 << 20  # the API server stores no object of more than 3 MiB
 
 
-def packed(spec: Object) -> str:
-    """base64(gzip(JSON)), without operations: doing one is no change of the cluster."""
+def encode_spec(spec: Object) -> str:
+    """Encode as base64(gzip(JSON)), without operations: running one does not change the cluster."""
     config = {name: value for name, value in (spec.get("rkeConfig") or {}).items() if name not in OPERATIONS}
-    return base64.b64encode(gzip.compress(gojson.marshalled({**spec, "rkeConfig": config}), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(gojson.marshal({**spec, "rkeConfig": config}), mtime=0)).decode()
 
 
-def unpacked(text: str) -> Object:
-    """ValueError for what is no packed spec."""
+def decode_spec(text: str) -> Object:
+    """Decode an encoded spec; raise ValueError if it is invalid."""
     try:
-        spec = msgspec.json.decode(gunzip(base64.b64decode(text, validate=True), _LARGEST_TEXT))
+        spec = msgspec.json.decode(gunzip(base64.b64decode(text, validate=True), _MAX_DECODED))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not the spec of a cluster: {error}") from None
+        raise ValueError(f"invalid cluster spec: {error}") from None
     if not isinstance(spec, dict):
-        raise ValueError("not the spec of a cluster: an object is expected")
+        raise ValueError("invalid cluster spec: must be an object")
     return spec
 
 
 def digest(spec: Object) -> str:
-    """Of a control plane's spec, but for what the planner itself writes there: what `status.appliedDigest` is of."""
+    """Return the digest stored in `status.appliedDigest`: of a control plane's spec without the fields the planner
+    writes.
+    """
     own = {part: value for part, value in spec.items() if part != "controlPlaneEndpoint"}
     return hashlib.sha256(msgspec.json.encode(own, order="sorted")).hexdigest()
 
 
-def is_handed_over(cluster: Object, control_plane: Object) -> bool:
-    """Whether the control plane was made from the cluster as it is now."""
+def is_control_plane_current(cluster: Object, control_plane: Object) -> bool:
+    """Whether the control plane reflects the current spec of the cluster."""
     annotations = control_plane["metadata"].get("annotations") or {}
-    asked, reported = cluster["spec"].get("rkeConfig") or {}, control_plane.get("spec") or {}
-    if any(asked.get(operation) != reported.get(operation) for operation in OPERATIONS):
+    desired, current = cluster["spec"].get("rkeConfig") or {}, control_plane.get("spec") or {}
+    if any(desired.get(operation) != current.get(operation) for operation in OPERATIONS):
         return False
     try:
-        return unpacked(annotations.get(CLUSTER_SPEC, "")) == unpacked(packed(cluster["spec"]))
+        return decode_spec(annotations.get(CLUSTER_SPEC, "")) == decode_spec(encode_spec(cluster["spec"]))
     except ValueError:
         return False
 
 
 def is_applied(control_plane: Object) -> bool:
-    """Whether its machines are as its spec is now."""
+    """Whether all machines have the current spec of the control plane applied."""
     return bool((control_plane.get("status") or {}).get("appliedDigest") == digest(control_plane["spec"]))

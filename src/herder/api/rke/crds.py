@@ -1,4 +1,4 @@
-"""What a provisioned cluster consists of, as CustomResourceDefinitions."""
+"""CustomResourceDefinitions of provisioned clusters (rke.cattle.io)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from herder.api.rke.schema.configuration import (
     SNAPSHOT_CREATE,
     SNAPSHOT_RESTORE,
 )
-from herder.api.rke.schema.pieces import ADDRESSES, CONDITIONS, ENDPOINT, NUMBER, PLAIN, TEXT, done_once
+from herder.api.rke.schema.pieces import ADDRESSES, CONDITIONS, ENDPOINT, NUMBER, PLAIN, TEXT, initialization_step
 from herder.api.rke.schema.pools import USERDATA
 from herder.engine.meta.kinds import Kind, Object
 
@@ -31,7 +31,7 @@ _FAMILY = ("cluster-api",)
 
 def _rke(
     kind: Kind,
-    described: str,
+    description: str,
     schema: Mapping[str, Schema],
     *,
     columns: Sequence[Object] = (),
@@ -41,7 +41,7 @@ def _rke(
 ) -> Object:
     return definition(
         kind,
-        root(schema, described),
+        root(schema, description),
         columns=columns,
         subresources=subresources,
         labels=_CONTRACT,
@@ -50,14 +50,16 @@ def _rke(
     )
 
 
-# --- the cluster ----------------------------------------------------------------------------------------------------
+# --- cluster --------------------------------------------------------------------------------------------------------
 
 CLUSTER_CRD = _rke(
     kinds.RKE_CLUSTER,
-    "The infrastructure of a cluster whose machines are all that it needs.",
+    "Infrastructure of a cluster that needs nothing but machines.",
     {
         "spec!": record({"controlPlaneEndpoint": ENDPOINT}),
-        "status": record({"ready": BOOLEAN, "initialization": done_once("provisioned"), "conditions": CONDITIONS}),
+        "status": record(
+            {"ready": BOOLEAN, "initialization": initialization_step("provisioned"), "conditions": CONDITIONS}
+        ),
     },
 )
 
@@ -68,7 +70,7 @@ _CONTROL_PLANE_SPEC = record(
         "agentEnvVars": ENVIRONMENT,
         "localClusterAuthEndpoint": AUTH_ENDPOINT,
         "kubernetesVersion": TEXT,
-        "clusterName!": string("The Cluster that this belongs to.", max=63),
+        "clusterName!": string("Name of the Cluster that this object belongs to.", max=63),
         "managementClusterName!": PLAIN,
         "unmanagedConfig": BOOLEAN,
         "controlPlaneEndpoint": ENDPOINT,
@@ -78,7 +80,7 @@ _CONTROL_PLANE_STATUS = record(
     {
         "ready": BOOLEAN,
         "initialized": BOOLEAN,
-        "initialization": done_once("controlPlaneInitialized"),
+        "initialization": initialization_step("controlPlaneInitialized"),
         "observedGeneration": NUMBER,
         "agentConnected": BOOLEAN,
         "appliedSpec": OPEN_OBJECT,
@@ -109,7 +111,7 @@ _CONTROL_PLANE_STATUS = record(
 )
 CONTROL_PLANE_CRD = _rke(
     kinds.CONTROL_PLANE,
-    "The Kubernetes of a cluster: its version and configuration, and how far its machines have got with them.",
+    "Kubernetes version and configuration of a cluster, and the progress of its machines.",
     {"spec!": _CONTROL_PLANE_SPEC, "status": _CONTROL_PLANE_STATUS},
     columns=[
         column("Cluster", ".metadata.labels['" + CLUSTER_NAME.replace(".", r"\.") + "']"),
@@ -121,7 +123,7 @@ CONTROL_PLANE_CRD = _rke(
     short=["rcp"],
 )
 
-# --- its machines ---------------------------------------------------------------------------------------------------
+# --- machines -------------------------------------------------------------------------------------------------------
 
 _BOOTSTRAP = {
     "spec!": record({"clusterName": PLAIN, "userdata": USERDATA}),
@@ -129,11 +131,13 @@ _BOOTSTRAP = {
         {
             "ready": BOOLEAN,
             "dataSecretName": string(min=1, max=253),
-            "initialization": done_once("dataSecretCreated"),
+            "initialization": initialization_step("dataSecretCreated"),
         }
     ),
 }
-BOOTSTRAP_CRD = _rke(kinds.BOOTSTRAP, "What a machine runs first: it asks for its plan.", _BOOTSTRAP)
+BOOTSTRAP_CRD = _rke(
+    kinds.BOOTSTRAP, "Bootstrap data of a machine: installs the agent that fetches the plan.", _BOOTSTRAP
+)
 
 _METADATA = record(
     {
@@ -146,7 +150,7 @@ _METADATA = record(
 )
 BOOTSTRAP_TEMPLATE_CRD = _rke(
     kinds.BOOTSTRAP_TEMPLATE,
-    "What RKEBootstraps are made from.",
+    "Template of RKEBootstraps.",
     {
         "spec!": record(
             {
@@ -160,13 +164,13 @@ BOOTSTRAP_TEMPLATE_CRD = _rke(
 
 CUSTOM_MACHINE_CRD = _rke(
     kinds.CUSTOM_MACHINE,
-    "A machine that somebody else made and registered.",
+    "A machine that a user created and registered (custom cluster).",
     {
         "spec": record({"providerID": TEXT}),
         "status": record(
             {
                 "ready": BOOLEAN,
-                "initialization": done_once("provisioned"),
+                "initialization": initialization_step("provisioned"),
                 "addresses": ADDRESSES,
                 "conditions": CONDITIONS,
             }
@@ -175,11 +179,11 @@ CUSTOM_MACHINE_CRD = _rke(
     categories=(),
 )
 
-# --- its snapshots, and who plans -----------------------------------------------------------------------------------
+# --- snapshots and beacons ------------------------------------------------------------------------------------------
 
 ETCD_SNAPSHOT_CRD = _rke(
     kinds.ETCD_SNAPSHOT,
-    "A snapshot of a cluster's data, on a machine or in S3.",
+    "An etcd snapshot, on a machine or in S3.",
     {
         "spec": record({"clusterName": PLAIN}),
         "snapshotFile": record(
@@ -187,7 +191,7 @@ ETCD_SNAPSHOT_CRD = _rke(
                 "name": PLAIN,
                 "nodeName": PLAIN,
                 "location": PLAIN,
-                "metadata": string("base64(JSON map) of what it was made from."),
+                "metadata": string("base64(JSON map) of the cluster's spec at the time of the snapshot."),
                 "createdAt": TIME,
                 "size": NUMBER,
                 "s3": S3,
@@ -215,7 +219,7 @@ BEACON_CRD = definition(
                 }
             ),
         },
-        "Who may write the plans of a cluster's machines.",
+        "Records which controller may write the plans of a cluster's machines.",
     ),
     columns=[column("Active", ".status.active"), column("Registration Endpoint", ".status.registrationEndpoint")],
     subresources=STATUS,

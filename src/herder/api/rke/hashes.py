@@ -1,5 +1,8 @@
-"""What tells one template from another, as upstream counts it. By a template's name Cluster API sees that machines must
-be replaced, so labels, taints and credentials are left out of it."""
+"""Template hashes, compatible with upstream.
+
+Cluster API replaces machines when the template's name changes, so labels, taints and credentials are not part of the
+hash.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _LENGTH = 8
 
 def machine_template_hash(machine_deployment: str, machine_spec: Object) -> str:
     infrastructure = {name: value for name, value in machine_spec.items() if name != "common" and not _is_empty(value)}
-    return _hash(machine_deployment.encode() + gojson.marshalled(infrastructure))
+    return _hash(machine_deployment.encode() + gojson.marshal(infrastructure))
 
 
 def bootstrap_template_hash(machine_deployment: str, inline_userdata: str) -> str:

@@ -1,4 +1,4 @@
-"""The kinds of clusters that are provisioned here: what one provisioning Cluster becomes."""
+"""Kinds of provisioned clusters (rke.cattle.io), and the typed Secrets that are watched with their data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ETCD_SNAPSHOT = Kind(GROUP, VERSION, "ETCDSnapshot", "etcdsnapshots")
 
 BEACON = Kind("plan.cattle.io", "v1alpha1", "Beacon", "beacons")
 
-# Secrets whose contents are read: each type is kept by itself, and no other Secret is in memory for their sake.
+# Secrets whose data is read, watched by type so that no other Secret is kept in memory.
 PLAN_SECRET = SECRET.only(f"type={PLAN_SECRET_TYPE}")
 TOKENS_SECRET = SECRET.only(f"type={TOKENS_SECRET_TYPE}")
 STATE_SECRET = SECRET.only(f"type={STATE_SECRET_TYPE}")

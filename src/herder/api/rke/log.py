@@ -1,5 +1,6 @@
-"""The provisioning log: what became of a cluster in words, the newest last. One ConfigMap beside the cluster, and one
-that outlives it."""
+"""The provisioning log of a cluster: one ConfigMap next to the cluster, and an archive that outlives it; newest entry
+last.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from herder.api.rke.removal import REMOVED
 from herder.engine.meta.kinds import Object
 
 LOG_NAME = "provisioning-log"
-LOG, LAST = "log", "last"  # its keys
-LARGEST = 10_000
+LOG, LAST = "log", "last"  # keys of the ConfigMap
+MAX_LOG_BYTES = 10_000
 
-ARCHIVED = "provisioning-log"  # the value of the label of archives
+ARCHIVED = "provisioning-log"  # value of the archive label
 NAMESPACE_OF, NAME_OF, UID_OF = (f"provisioning.herder.io/{part}" for part in ("namespace", "name", "uid"))
 GONE_SINCE = "provisioning.herder.io/gone-since"
 
 _CONFLICT = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def news(cluster: Object) -> tuple[str, bool]:
-    """What is to be said of a provisioning Cluster now, "" for nothing, and whether it is a failure."""
+def current_message(cluster: Object) -> tuple[str, bool]:
+    """Return the log message for the current state of a Cluster ("" for none), and whether it is a failure."""
     if is_deleting(cluster):
         return _of(cluster, REMOVED)
     message, failed = _of(cluster, "Provisioned")
@@ -39,17 +40,17 @@ def _of(cluster: Object, type_: str) -> tuple[str, bool]:
     return str((find(cluster, type_) or {}).get("message") or ""), is_false(cluster, type_)
 
 
-def appended(log: str, message: str, failed: bool, now: datetime) -> str:
-    """The oldest lines make room."""
+def append_entry(log: str, message: str, failed: bool, now: datetime) -> str:
+    """Append an entry and drop the oldest ones above the size limit."""
     level = "[ERROR]" if failed else "[INFO ]"
     before = log if log.endswith("\n") or not log else f"{log}\n"
     text = f"{before}{timestamp(now)} {level} {message}\n"
-    while len(text.encode()) > LARGEST and "\n" in text[:-1]:
+    while len(text.encode()) > MAX_LOG_BYTES and "\n" in text[:-1]:
         text = text.partition("\n")[2]
     return text
 
 
-def archived(cluster: Object, text: str) -> Object:
+def archive_config_map(cluster: Object, text: str) -> Object:
     meta = cluster["metadata"]
     return {
         "apiVersion": archive.CONFIG_MAP.api_version,
@@ -65,12 +66,12 @@ def archived(cluster: Object, text: str) -> Object:
 
 
 def archived_name(cluster: Object) -> str:
-    """Another for each: the next cluster of the same name does not write over what became of this one."""
+    """Include the UID, so that a later cluster with the same name does not overwrite the archive."""
     meta = cluster["metadata"]
     return machine_names.safe_concat(meta["namespace"], meta["name"], "provisioning", "log", meta["uid"][:8])
 
 
 def cluster_of(kept: Object) -> tuple[str, str]:
-    """Namespace and name of the cluster that a log is of."""
+    """Return namespace and name of the cluster that an archived log belongs to."""
     annotations = annotations_of(kept)
     return annotations.get(NAMESPACE_OF, ""), annotations.get(NAME_OF, "")

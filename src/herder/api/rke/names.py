@@ -1,4 +1,4 @@
-"""Names that provisioned clusters, their nodes and other programs agree on, each in one place."""
+"""Labels, annotations, Secret types and names of provisioned clusters (rke.cattle.io)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PREFIX = "rke.cattle.io/"
 
 PLAN_SECRET_TYPE = f"{PREFIX}machine-plan"
 BOOTSTRAP_SECRET_TYPE = f"{PREFIX}bootstrap"
-TOKENS_SECRET_TYPE = f"{PREFIX}cluster-state"  # what machines join with
-REQUEST_SECRET_TYPE = f"{PREFIX}machine-request"  # a machine that somebody else made asks to be taken in
-AUTH_SECRET_TYPE = f"{PREFIX}auth-config"  # how a registry is logged in to
+TOKENS_SECRET_TYPE = f"{PREFIX}cluster-state"  # join tokens
+REQUEST_SECRET_TYPE = f"{PREFIX}machine-request"  # registration request of a custom machine
+AUTH_SECRET_TYPE = f"{PREFIX}auth-config"  # registry credentials
 
 # --- images ---------------------------------------------------------------------------------------------------------
 
@@ -25,14 +25,14 @@ KUBEADM_INSTALLER = "herder/system-agent-installer-kubeadm"
 CLUSTER_NAME = f"{PREFIX}cluster-name"
 MACHINE_NAME = f"{PREFIX}machine-name"
 MACHINE_NAMESPACE = f"{PREFIX}machine-namespace"
-MACHINE_ID = f"{PREFIX}machine-id"  # what the machine calls itself
+MACHINE_ID = f"{PREFIX}machine-id"  # the machine's own ID
 NODE_NAME = f"{PREFIX}node-name"
 ETCD_ROLE = f"{PREFIX}etcd-role"
 CONTROL_PLANE_ROLE = f"{PREFIX}control-plane-role"
 WORKER_ROLE = f"{PREFIX}worker-role"
 ROLES = (ETCD_ROLE, CONTROL_PLANE_ROLE, WORKER_ROLE)
-MACHINE_UID = f"{PREFIX}machine"  # on the Node downstream: by it a Machine and its Node find each other
-KUBEADM_PROVIDER = "kubeadm://"  # before that UID, in the provider ID of a Node of a kubeadm cluster
+MACHINE_UID = f"{PREFIX}machine"  # on the Node in the workload cluster; links it to its Machine
+KUBEADM_PROVIDER = "kubeadm://"  # prefix of the Machine UID in the provider ID of Nodes of kubeadm clusters
 POOL_NAME = f"{PREFIX}rke-machine-pool-name"
 TEMPLATE_HASH = f"{PREFIX}machine-template-hash"
 ACCOUNT_ROLE = f"{PREFIX}service-account-role"
@@ -43,10 +43,10 @@ INIT_NODE = f"{PREFIX}init-node"
 INIT_NODE_MACHINE_ID = f"{PREFIX}init-node-machine-id"
 OPERATING_SYSTEM = "cattle.io/os"
 LINUX, WINDOWS = "linux", "windows"
-REQUEST_FOR = f"{PREFIX}machine-request"  # on a machine's request to be taken in: the management Cluster
-ACCOUNT_NAME = "cattle.io/service-account.name"  # on the Secret with an account's token
+REQUEST_FOR = f"{PREFIX}machine-request"  # on a registration request: the management Cluster
+ACCOUNT_NAME = "cattle.io/service-account.name"  # on the Secret with a service account token
 
-# Of every plan Secret: which cluster and which machine it is of. No namespace: it is the Secret's own.
+# On every plan Secret: its cluster and machine. The namespace is that of the Secret.
 PLAN_CLUSTER_GROUP, PLAN_MACHINE_GROUP = "plan.cattle.io/cluster-group", "plan.cattle.io/machine-group"
 PLAN_CLUSTER_KIND, PLAN_MACHINE_KIND = "plan.cattle.io/cluster-kind", "plan.cattle.io/machine-kind"
 PLAN_CLUSTER_NAME, PLAN_MACHINE_NAME = "plan.cattle.io/cluster-name", "plan.cattle.io/machine-name"
@@ -54,7 +54,8 @@ PLAN_CLUSTER_NAME, PLAN_MACHINE_NAME = "plan.cattle.io/cluster-name", "plan.catt
 # --- annotations ----------------------------------------------------------------------------------------------------
 
 LABELS, TAINTS = f"{PREFIX}labels", f"{PREFIX}taints"  # JSON, for the Node
-REGISTER_WITH = "bootstrap.herder.io/register-with-taints"  # JSON: those that a Node has only until it is known here
+# JSON: taints that the Node has only until its Machine is known
+REGISTER_WITH = "bootstrap.herder.io/register-with-taints"
 ADDRESS, INTERNAL_ADDRESS = f"{PREFIX}address", f"{PREFIX}internal-address"
 JOIN_URL, JOINED_TO = f"{PREFIX}join-url", f"{PREFIX}joined-to"
 JOIN_URL_BY_HAND = f"{PREFIX}join-url-autoset-disabled"
@@ -68,29 +69,29 @@ AUTHORIZED_CLUSTERS = f"{PREFIX}object-authorized-for-clusters"
 CLONED_FROM_VERSION = f"{PREFIX}cloned-from-group-version"
 CLONED_FROM_KIND = f"{PREFIX}cloned-from-kind"
 CLONED_FROM_NAME = f"{PREFIX}cloned-from-name"
-BOOTSTRAP_TOKEN = f"{PREFIX}bootstrap-token"  # on the token Secret of a bootstrap account
+BOOTSTRAP_TOKEN = f"{PREFIX}bootstrap-token"  # on the token Secret of a bootstrap service account
 LAST_ACCESS = f"{PREFIX}last-access-timestamp"
 TOKEN_INVALIDATED = f"{PREFIX}bootstrap-token-invalidated"
-ACCOUNT_TOKEN = "rancher.io/service-account.secret-ref"  # on a ServiceAccount: namespace/name of its token's Secret
-PLAN_INPUTS = "plan.herder.io/inputs"  # on a plan Secret: digests of what the plan was rendered from, and of the plan
+ACCOUNT_TOKEN = "rancher.io/service-account.secret-ref"  # on a ServiceAccount: namespace/name of its token Secret
+PLAN_INPUTS = "plan.herder.io/inputs"  # on a plan Secret: digests of the plan and of its inputs
 ALLOW_VERSION_SKIP = "plan.herder.io/allow-version-skip"  # on a Cluster: the one version that may skip minor versions
-PLAN_ATTEMPTS = "plan.herder.io/attempts"  # how often this plan was asked for, the first time included
-PLAN_APPLIED = "PlanApplied"  # a Machine's condition: whether its plan was, and why not
-PLAN_FAILED = "plan.herder.io/failed"  # when its failure was first seen
-RENDERED_FROM = "bootstrap.herder.io/rendered-from"  # on a bootstrap Secret: a digest of all that the script depends on
-REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a request: why the machine cannot be taken in
+PLAN_ATTEMPTS = "plan.herder.io/attempts"  # how often this plan was issued, including the first time
+PLAN_APPLIED = "PlanApplied"  # condition of a Machine: whether its plan was applied, and why not
+PLAN_FAILED = "plan.herder.io/failed"  # when the failure was first observed
+RENDERED_FROM = "bootstrap.herder.io/rendered-from"  # on a bootstrap Secret: digest of all inputs of the script
+REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a registration request: why it was rejected
 
-ADMINISTRATED = "provisioning.cattle.io/administrated"  # a management Cluster that is provisioned here
+ADMINISTRATED = "provisioning.cattle.io/administrated"  # on a management Cluster that is provisioned here
 RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
 ETCD_HOOK = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/rke-bootstrap-cleanup"
 ETCD_HOOK_OWNER = "rke-bootstrap-controller"
 
-PLANNER = "planner"  # the owner of a Beacon while the planner has plans to write
-MAKE_TOKENS = "cluster-tokens"  # the effect that makes what machines join with
-MAKE_AUTHORITIES = "cluster-authorities"  # the effect that makes a cluster's certificate authorities
-READ_OBJECT = "read-object"  # the effect that reads a Secret or ConfigMap which a plan is made of
-MAKE_BOOTSTRAP_DATA = "bootstrap-data"  # the effect that renders an install script, with its token
-READ_REQUEST = "machine-request"  # the effect that reads what a machine says of itself
+PLANNER = "planner"  # owner of a Beacon while the planner has plans to write
+MAKE_TOKENS = "cluster-tokens"  # effect: generate the join tokens
+MAKE_AUTHORITIES = "cluster-authorities"  # effect: generate the certificate authorities of a cluster
+READ_OBJECT = "read-object"  # effect: read a Secret or ConfigMap that a plan includes
+MAKE_BOOTSTRAP_DATA = "bootstrap-data"  # effect: render an install script with its token
+READ_REQUEST = "machine-request"  # effect: read the data of a registration request
 
 # --- finalizers -----------------------------------------------------------------------------------------------------
 
@@ -101,17 +102,17 @@ REMOVE_CUSTOM_MACHINE = "wrangler.cattle.io/unmanaged-machine"
 
 
 def plan_secret(bootstrap: str) -> str:
-    """Of the Secret, and of the ServiceAccount, Role and RoleBinding that let a node read it."""
+    """Name of the plan Secret, and of the ServiceAccount, Role and RoleBinding that let a node read it."""
     return safe_concat(bootstrap, "machine", "plan")
 
 
 def bootstrap_secret(bootstrap: str) -> str:
-    """Of the Secret with the install script, and of the ServiceAccount whose token it carries."""
+    """Name of the Secret with the install script, and of the ServiceAccount whose token it contains."""
     return safe_concat(bootstrap, "machine", "bootstrap")
 
 
 def account_token(account: str) -> str:
-    """Of the Secret with the token of a node's ServiceAccount."""
+    """Name of the Secret with the token of a node's ServiceAccount."""
     return safe_concat(account, "token")
 
 
@@ -120,7 +121,7 @@ def tokens_secret(control_plane: str) -> str:
 
 
 def authority_secret(cluster: str, purpose: str) -> str:
-    """Of one of a cluster's certificate authorities: `ca`, `etcd`, `sa` or `proxy`, as Cluster API names them."""
+    """Name of the Secret of a certificate authority: `ca`, `etcd`, `sa` or `proxy`, as in Cluster API."""
     return f"{cluster}-{purpose}"
 
 
@@ -129,10 +130,10 @@ def bootstrap_template(cluster: str) -> str:
 
 
 def machine_deployment(cluster: str, pool: str) -> str:
-    """Of the MachineDeployment of a pool, and of its MachineHealthCheck."""
+    """Name of a pool's MachineDeployment and MachineHealthCheck."""
     return safe_concat(cluster, pool)
 
 
 def custom_machine(machine_id: str) -> str:
-    """Of the request, and of the Machine, RKEBootstrap and CustomMachine that come of it."""
+    """Name of a registration request, and of the Machine, RKEBootstrap and CustomMachine created from it."""
     return f"custom-{hashlib.sha256(machine_id.encode()).hexdigest()[:12]}"

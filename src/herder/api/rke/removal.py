@@ -1,4 +1,4 @@
-"""What is told while a provisioned cluster is removed, by all who take part in it."""
+"""The Removed condition of a provisioned cluster, shared by all controllers that take part in its deletion."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from herder.engine.meta.kinds import Kind, Object
 
 REMOVED = "Removed"
 NODE_DELETION_SECONDS = 900
-"""How long the Node of a machine that is gone is tried to be deleted: if the cluster's agent was there too, it takes
-minutes until it runs elsewhere and the cluster can be reached again."""
-BY_CLUSTER = "machines-of-cluster"  # the index of Machines that `of_cluster` asks
+"""Timeout of deleting the Node of a deleted machine, in seconds.
+
+If the cluster agent ran there, it takes minutes until it is rescheduled and the cluster can be reached again.
+"""
+BY_CLUSTER = "machines-of-cluster"  # index of Machines by cluster, used by `of_cluster`
 
 
 class _Indexed(Protocol):
@@ -30,14 +32,14 @@ def of_cluster(view: _Indexed, machine: Kind, cluster: str) -> list[Object]:
 
 
 def cluster_of(machine: Object) -> Iterable[str]:
-    """Indexer: the cluster of a Machine, by either label: not all that others made have both."""
+    """Indexer: the cluster of a Machine, by either label, because not all Machines of users have both."""
     labels: Mapping[str, str] = labels_of(machine)
     found = {labels.get(CORE_CLUSTER_NAME), labels.get(CLUSTER_NAME)} - {None}
     return sorted(f"{machine['metadata'].get('namespace', '')}/{name}" for name in found)
 
 
-def machine_leaving(machines: Iterable[Object]) -> Condition | None:
-    """The first Machine that is still there; None when all are gone."""
+def machine_removal_condition(machines: Iterable[Object]) -> Condition | None:
+    """Return the Removed condition for the first remaining Machine; None if all are deleted."""
     first = min(machines, key=lambda machine: str(machine["metadata"]["name"]), default=None)
     if first is None:
         return None
@@ -45,8 +47,8 @@ def machine_leaving(machines: Iterable[Object]) -> Condition | None:
     if deleting.get("status") == "True" and deleting.get("reason") == "InternalError":
         message = f"error deleting machine [{name}], machine must be deleted manually"
         return condition(REMOVED, "False", "Error", message)
-    return removing(f"waiting for machine [{name}] to delete")
+    return removing_condition(f"waiting for machine [{name}] to delete")
 
 
-def removing(message: str) -> Condition:
+def removing_condition(message: str) -> Condition:
     return condition(REMOVED, "Unknown", "Waiting", message)

@@ -1,4 +1,4 @@
-"""A provisioning Cluster and its machine configs as they are written for people who say only how many of what."""
+"""Build a provisioning Cluster and its machine configs from pool sizes, for `herder create cluster`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ ROLE_FIELDS = {"etcd": "etcdRole", "controlplane": "controlPlaneRole", "worker":
 class Pool:
     name: str
     quantity: int
-    roles: tuple[str, ...]  # of ROLE_FIELDS
-    settings: Mapping[str, object] = field(default_factory=dict)  # of the driver's config
+    roles: tuple[str, ...]  # keys of ROLE_FIELDS
+    settings: Mapping[str, object] = field(default_factory=dict)  # fields of the driver's machine config
 
 
 def servers_and_workers(servers: int, workers: int) -> tuple[Pool, ...]:
-    """Without workers, servers do their work too: a cluster needs all three roles."""
-    together = ("etcd", "controlplane", *(() if workers else ("worker",)))
-    pools = (Pool("servers", servers, together), Pool("workers", workers, ("worker",)))
+    """Return a server and a worker pool. Without workers, servers get the worker role: a cluster needs all
+    three roles.
+    """
+    server_roles = ("etcd", "controlplane", *(() if workers else ("worker",)))
+    pools = (Pool("servers", servers, server_roles), Pool("workers", workers, ("worker",)))
     return tuple(pool for pool in pools if pool.quantity)
 
 
 def cluster_objects(
     name: str, namespace: str, *, driver: str, version: str, pools: Sequence[Pool], credential: str = ""
 ) -> list[tuple[Kind, Object]]:
-    """In the order in which they are made: what is referred to comes first."""
+    """Return the objects in creation order: referenced objects first."""
     config = kinds_of(driver).config
     configs: list[tuple[Kind, Object]] = [
         (config, {**_object(config, config_name(name, pool.name), namespace), **pool.settings}) for pool in pools

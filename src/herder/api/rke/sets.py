@@ -1,5 +1,7 @@
-"""Marks on what was made from a provisioning Cluster, in the words of upstream's `apply`: by them it is found again,
-and deleted when it is no longer asked for."""
+"""Object set labels and annotations (objectset.rio.cattle.io), compatible with upstream's `apply`.
+
+They identify the objects created from a provisioning Cluster, which are pruned once they are no longer desired.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from herder.engine.meta.kinds import Object
 
 _PREFIX = "objectset.rio.cattle.io/"
 HASH = f"{_PREFIX}hash"
-KEPT = {f"{_PREFIX}prune": "false"}  # labels of what stays when it is no longer asked for
+NO_PRUNE = {f"{_PREFIX}prune": "false"}  # labels of objects that are not pruned
 
 _ID, _KIND, _NAME, _NAMESPACE = (f"{_PREFIX}{part}" for part in ("id", "owner-gvk", "owner-name", "owner-namespace"))
 _SET = "rke-cluster"
@@ -21,11 +23,11 @@ _OWNER = f"{PROVISIONING_CLUSTER.api_version}, Kind={PROVISIONING_CLUSTER.kind}"
 
 
 def set_hash(namespace: str, name: str) -> str:
-    """The value of the label that all objects made from this Cluster have."""
+    """Return the value of the label that all objects created from this Cluster have."""
     return hashlib.sha1(f"{_SET}{_OWNER}{name}{namespace}".encode(), usedforsecurity=False).hexdigest()
 
 
-def marked(obj: Object, namespace: str, name: str) -> Object:
+def with_set_labels(obj: Object, namespace: str, name: str) -> Object:
     meta = obj["metadata"]
     annotations = {_ID: _SET, _KIND: _OWNER, _NAME: name, _NAMESPACE: namespace}
     marks = {
@@ -36,13 +38,13 @@ def marked(obj: Object, namespace: str, name: str) -> Object:
 
 
 def hash_of(obj: Object) -> Iterable[str]:
-    """Indexer."""
+    """Indexer: the object set hash."""
     mark = labels_of(obj).get(HASH)
     return (mark,) if mark else ()
 
 
-def made_from(obj: Object) -> Iterable[Key]:
-    """The provisioning Cluster that an object was made from."""
+def owning_cluster(obj: Object) -> Iterable[Key]:
+    """Return the provisioning Cluster that an object was created from."""
     annotations = annotations_of(obj)
     if annotations.get(_ID) == _SET and annotations.get(_NAME):
         yield Key(annotations.get(_NAMESPACE, ""), annotations[_NAME])

@@ -1,4 +1,4 @@
-"""How many machines may be disturbed at the same time."""
+"""Upgrade concurrency, etcd quorum, and lost machines."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import math
 import re
 
 from herder.api.capi.conditions import find
-from herder.api.numbers import integer
+from herder.api.numbers import parse_int64
 from herder.engine.meta.kinds import Object
 
 UNLIMITED = 0
 
 
 class BadConcurrency(ValueError):
-    """The message names the field."""
+    """A concurrency is invalid; the message names the field."""
 
 
 def limit_of(concurrency: object, members: int, field: str = "upgradeStrategy") -> int:
-    """A number, a percentage of the members (never less than one), or 0 for no limit; one where nothing is said."""
+    """Resolve a number, a percentage of the members (at least one), or 0 for no limit; defaults to one."""
     text = str(concurrency or "1").strip() if concurrency != 0 else "0"
-    if (number := integer(text, -1)) >= 0:
+    if (number := parse_int64(text, -1)) >= 0:
         return number
     share = text.removesuffix("%")
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", share):
         raise BadConcurrency(
-            f'{field}: concurrency must be a number or a percentage such as "10%", and "{text}" is not'
+            f'{field}: "{text}" is not a valid concurrency; use a number or a percentage such as "10%"'
         )
     return max(1, math.ceil(members * float(share) / 100))
 
@@ -34,6 +34,6 @@ def quorum(members: int) -> int:
 
 
 def is_lost(machine: Object | None) -> bool:
-    """Its Node is there no more, or not heard of, as the cluster itself tells: an agent that is gone tells nothing."""
+    """Whether the cluster reports its Node as deleted or not ready: an agent on a lost machine reports nothing."""
     ready = find(machine, "NodeReady") or {}
     return ready.get("reason") in ("NodeNotReady", "NodeReadyUnknown", "NodeDeleted")

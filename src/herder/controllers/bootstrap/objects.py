@@ -1,4 +1,4 @@
-"""What is made for a machine before it runs: who it is to us, its plan Secret, and the right to that Secret alone."""
+"""Objects created for a machine before it boots: service accounts, token Secrets, plan Secret, and RBAC for it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from herder.api.machines.names import BACKUP_LABEL
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP
-from herder.api.writing import owner_reference
+from herder.api.writes import owner_reference
 from herder.engine.meta.kinds import Kind, Object
 
 TOKEN_TYPE = "kubernetes.io/service-account-token"
 TOKEN_OF = "kubernetes.io/service-account.name"
-TOKEN_OF_UID = "kubernetes.io/service-account.uid"  # written together with the token itself
+TOKEN_OF_UID = "kubernetes.io/service-account.uid"  # the token controller sets it together with the token
 
 PLAN_VERBS = ["get", "list", "watch", "update"]
 
-ABOUT_THE_NODE = (names.LABELS, names.TAINTS, names.ADDRESS, names.INTERNAL_ADDRESS)
-"""Annotations of a plan Secret that come from its RKEBootstrap alone."""
+NODE_ANNOTATIONS = (names.LABELS, names.TAINTS, names.ADDRESS, names.INTERNAL_ADDRESS)
+"""Annotations of a plan Secret that only its RKEBootstrap sets."""
 
 
 def _meta(bootstrap: Object, name: str, **rest: object) -> Object:
@@ -42,7 +42,7 @@ def plan_account(bootstrap: Object, machine: Object) -> Object:
 
 
 def bootstrap_account(bootstrap: Object, machine: Object) -> Object:
-    """It has no rights at all: its token is what a machine proves with that it is the one that was made."""
+    """Service account without any rights: its token only proves the identity of the machine."""
     name = names.bootstrap_secret(bootstrap["metadata"]["name"])
     return _account(bootstrap, machine, name, names.ACCOUNT_FOR_BOOTSTRAP, {})
 
@@ -55,7 +55,7 @@ def _account(bootstrap: Object, machine: Object, name: str, role: str, more: Map
 
 
 def token_secret(bootstrap: Object, machine: Object, account: Object) -> Object:
-    """Kubernetes fills it with a token. Nothing that decides ever reads that."""
+    """Secret that Kubernetes fills with a token; controllers never read it."""
     name, role = account["metadata"]["name"], labels_of(account)[names.ACCOUNT_ROLE]
     labels = {**_labels(bootstrap, machine, role), names.ACCOUNT_NAME: name}
     annotations = {TOKEN_OF: name} | ({names.BOOTSTRAP_TOKEN: "true"} if role == names.ACCOUNT_FOR_BOOTSTRAP else {})
@@ -72,11 +72,11 @@ def _labels(bootstrap: Object, machine: Object, role: str) -> dict[str, str]:
     }
 
 
-# --- the plan -------------------------------------------------------------------------------------------------------
+# --- plan -----------------------------------------------------------------------------------------------------------
 
 
 def plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:
-    """Empty: the planner fills it. Roles, addresses, labels and taints come along from the RKEBootstrap."""
+    """Empty plan Secret, which the planner fills; roles, addresses, labels and taints come from the RKEBootstrap."""
     meta = _meta(
         bootstrap,
         names.plan_secret(bootstrap["metadata"]["name"]),
@@ -87,8 +87,11 @@ def plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:
 
 
 def new_plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:
-    """As it is made. A worker's Node keeps pods off until Cluster API's core has given it its labels, and so tells the
-    planner; added later it would restart every node."""
+    """Plan Secret of a new machine.
+
+    A worker registers with the uninitialized taint until Cluster API has synced its labels. The planner
+    reads that from the annotation, which is set at once: adding it later would restart every node.
+    """
     secret = plan_secret(bootstrap, machine, cluster)
     if labels_of(bootstrap).get(names.CONTROL_PLANE_ROLE) == "true":
         return secret
@@ -113,7 +116,7 @@ def _plan_labels(bootstrap: Object, machine: Object, cluster: Object) -> dict[st
 
 
 def plan_role(bootstrap: Object) -> Object:
-    """Of all Secrets the plan of its own, and of that all but making and deleting it."""
+    """Access to the machine's own plan Secret only, without create and delete."""
     name = names.plan_secret(bootstrap["metadata"]["name"])
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": PLAN_VERBS}
     return _object(ROLE, _meta(bootstrap, name), rules=[rule])
@@ -126,11 +129,11 @@ def plan_binding(bootstrap: Object) -> Object:
     return _object(ROLE_BINDING, _meta(bootstrap, name), subjects=[subject], roleRef=role)
 
 
-# --- what the machine runs first --------------------------------------------------------------------------------------
+# --- bootstrap data -------------------------------------------------------------------------------------------------
 
 
 def bootstrap_secret_meta(bootstrap: Object, cluster: Object, digest: str) -> Object:
-    """Of the Secret that an effect makes, as its script has a token in it."""
+    """Metadata of the bootstrap data Secret; an effect creates it, because the script contains a token."""
     return _meta(
         bootstrap,
         names.bootstrap_secret(bootstrap["metadata"]["name"]),

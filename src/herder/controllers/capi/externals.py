@@ -1,4 +1,4 @@
-"""Objects of providers, found by the references of ours."""
+"""Resolve references to provider objects (bootstrap, infrastructure, control plane, templates) by CRD contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from herder.engine.runtime.view import View
 
 
 class External(NamedTuple):
-    """What a reference leads to. Neither object nor problem: it does not exist. No kind either: nor does its kind."""
+    """Result of resolving a reference.
+
+    `problem` says why the reference cannot be resolved. With neither `obj` nor `problem` the object does not exist;
+    with no `kind` either, its CustomResourceDefinition does not exist.
+    """
 
     obj: Object | None = None
     kind: Kind | None = None
@@ -24,7 +28,10 @@ class External(NamedTuple):
 
 
 def look_up(view: View, reference: Object | None, namespace: str) -> External:
-    """May raise KindNotWatched, for the runtime: it begins to watch the kind and asks again."""
+    """Resolve a reference.
+
+    Raises KindNotWatched if the kind is not watched yet: the runtime starts an informer and reconciles again.
+    """
     if not reference or not reference.get("kind") or not reference.get("name"):
         return External(problem="the reference names no object")
     definition = view.get(DEFINITION, definition_name(reference_group(reference), reference["kind"]))

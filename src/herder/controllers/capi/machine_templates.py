@@ -1,4 +1,4 @@
-"""The bootstrap and infrastructure templates that MachineSets and MachineDeployments name."""
+"""Bootstrap and infrastructure templates of MachineSets and MachineDeployments: lookup, ownership and watch keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import CLUSTER_NAME, cluster_key, labels_of
 from herder.api.references.approvals import problem
 from herder.api.references.catalogue import Target
-from herder.api.writing import object_patch, owner_reference, with_owner
+from herder.api.writes import object_patch, owner_reference, with_owner
 from herder.controllers.capi.externals import External, look_up
 from herder.engine.meta.kinds import GroupVersionKind, Object
 from herder.engine.runtime.decision import Patch
@@ -19,11 +19,13 @@ from herder.engine.runtime.view import View
 
 SUFFIX = "Template"
 
-# --- finding them ---------------------------------------------------------------------------------------------------
+# --- lookup ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
+    """A template reference and what it resolves to."""
+
     reference: Object
     found: External
 
@@ -32,14 +34,16 @@ class Template:
         return str(self.reference["kind"])
 
     @property
-    def made_kind(self) -> str:
-        """The kind of the objects that are made from it."""
+    def cloned_kind(self) -> str:
+        """Kind of the objects that are cloned from this template."""
         return self.kind.removesuffix(SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    bootstrap: Template | None  # None where the user brings the bootstrap data
+    """The bootstrap and infrastructure templates of one MachineSet or MachineDeployment."""
+
+    bootstrap: Template | None  # None if the user provides the bootstrap data
     infrastructure: Template
 
     @property
@@ -60,12 +64,12 @@ class Templates:
         return [f"{template.kind}: {template.found.problem}" for template in self.all if template.found.problem]
 
     def claims(self, cluster: Object) -> tuple[Patch, ...]:
-        """Templates live and die with their Cluster."""
+        """Patches that add the Cluster as an owner of the templates, so that they are deleted with it."""
         return tuple(patch for template in self.all for patch in _claim(template.found, cluster))
 
 
 def find_templates(view: View, owner: Object, namespace: str) -> Templates:
-    """The templates of a MachineSet or MachineDeployment."""
+    """Look up the templates of a MachineSet or MachineDeployment."""
     spec = owner["spec"]["template"]["spec"]
     config = (spec.get("bootstrap") or {}).get("configRef")
     infrastructure = spec.get("infrastructureRef") or {}
@@ -78,7 +82,10 @@ def find_templates(view: View, owner: Object, namespace: str) -> Templates:
 
 
 def _approved(view: View, owner: Object, field: str, reference: Object, namespace: str) -> External:
-    """A template that replaced the approved one may use what the author of the reference may not."""
+    """Look up a template and check that it is the object that admission approved.
+
+    A template that was recreated under the same name may use credentials that the author of the reference may not use.
+    """
     found = look_up(view, reference, namespace)
     if found.obj is None or found.kind is None:
         return found
@@ -100,47 +107,48 @@ def _owned_by(obj: Object, reference: Object) -> bool:
     return any(all(owner.get(field) == value for field, value in reference.items()) for owner in owners)
 
 
-# --- hearing of them ------------------------------------------------------------------------------------------------
+# --- index keys and predicates --------------------------------------------------------------------------------------
 
-REFERS = "refers"
-"""An index of MachineSets and MachineDeployments: by the objects whose news they wait for."""
+REFERENCES_INDEX = "refers"
+"""Index of MachineSets and MachineDeployments by the Cluster, templates and CRDs that they depend on."""
 
 
-def refers(obj: Object) -> Iterable[str]:
+def referenced_keys(obj: Object) -> Iterable[str]:
+    """Indexer for REFERENCES_INDEX."""
     namespace, spec = obj["metadata"]["namespace"], obj["spec"]["template"]["spec"]
-    yield _cluster_word(namespace, obj["spec"]["clusterName"])
+    yield _cluster_key(namespace, obj["spec"]["clusterName"])
     for reference in ((spec.get("bootstrap") or {}).get("configRef"), spec.get("infrastructureRef")):
         if reference:
             group, kind = reference_group(reference), reference["kind"]
-            yield _object_word(group, kind, namespace, reference["name"])
+            yield _object_key(group, kind, namespace, reference["name"])
             yield definition_name(group, kind)
 
 
-def itself_and_its_cluster(external: Object) -> Iterable[str]:
-    """Of a provider's object: a template wakes who names it, a control plane those of its Cluster."""
+def external_keys(external: Object) -> Iterable[str]:
+    """Index keys of a provider object: its own, and for a control plane object that of its Cluster."""
     meta, kind = external["metadata"], GroupVersionKind.of(external)
-    yield _object_word(kind.group, kind.kind, meta.get("namespace", ""), meta["name"])
+    yield _object_key(kind.group, kind.kind, meta.get("namespace", ""), meta["name"])
     if any(owner.get("kind") == CLUSTER.kind for owner in meta.get("ownerReferences") or ()):
         name = labels_of(external).get(CLUSTER_NAME)
         if name and not kind.kind.endswith(SUFFIX):
-            yield _cluster_word(meta.get("namespace", ""), name)
+            yield _cluster_key(meta.get("namespace", ""), name)
 
 
-def cluster_itself(cluster: Object) -> Iterable[str]:
-    yield _cluster_word(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
+def cluster_index_key(cluster: Object) -> Iterable[str]:
+    yield _cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
 
 
-def definition_itself(definition: Object) -> Iterable[str]:
+def definition_index_key(definition: Object) -> Iterable[str]:
     yield definition["metadata"]["name"]
 
 
-external_matters = changed("metadata.ownerReferences", "spec.version", "status.version", "status.versions")
-"""Templates matter by being there, control planes by their version."""
+external_predicate = changed("metadata.ownerReferences", "spec.version", "status.version", "status.versions")
+"""Templates matter by their existence, control planes by their version."""
 
 
-def _object_word(group: str, kind: str, namespace: str, name: str) -> str:
+def _object_key(group: str, kind: str, namespace: str, name: str) -> str:
     return f"{group}/{kind}/{namespace}/{name}"
 
 
-def _cluster_word(namespace: str, name: str) -> str:
+def _cluster_key(namespace: str, name: str) -> str:
     return f"cluster/{cluster_key(namespace, name)}"

@@ -1,7 +1,7 @@
-"""The example controller: small, but it does what the real ones do.
+"""Example controller with everything that the real ones do.
 
-It makes children under an owner, changes them one at a time with a pause between, asks for something that only the
-operating system can give (a key), reports what it waits for, and cleans up in order when its object goes.
+It creates children, updates them one at a time with a pause, requests an effect (a random key), reports what it waits
+for, and cleans up in order on deletion.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def reconcile(view: View) -> Decision:
         return _remove(flock, view)
     if FINALIZER not in (flock["metadata"].get("finalizers") or []):
         return _add_finalizer(flock)
-    key = _have_key(flock, view)
+    key = _ensure_key(flock, view)
     if key is not None:
         return key
-    return _shape_members(flock, view)
+    return _scale_members(flock, view)
 
 
 def _add_finalizer(flock: Object) -> Decision:
@@ -38,21 +38,21 @@ def _add_finalizer(flock: Object) -> Decision:
     return Decision(writes=(_patch_finalizers(flock, finalizers, "members must be removed before the flock"),))
 
 
-def _have_key(flock: Object, view: View) -> Decision | None:
-    """The flock's key is made once, by the operating system's generator, and lives in a Secret only."""
+def _ensure_key(flock: Object, view: View) -> Decision | None:
+    """Create the key's Secret once. An effect generates the key; its result is kept for some minutes."""
     name = f"{view.name}-key"
     if view.get(SECRET, name) is not None:
         return None
     wanted = (flock["metadata"]["uid"], "key")
     result = view.result(wanted)
     if result is None or not result.done:
-        effect = Effect("random-key", wanted, {"bytes": 32}, "a flock has a key of its own")
-        return Decision(effects=(effect,), wait=Wait(result.error if result else "the key is being made"))
+        effect = Effect("random-key", wanted, {"bytes": 32}, "generate the key of the flock")
+        return Decision(effects=(effect,), wait=Wait(result.error if result else "waiting for the key to be generated"))
     secret = _child(flock, SECRET.api_version, SECRET.kind, name) | {"type": "Opaque", "data": {"key": result.value}}
     return Decision(writes=(Apply(SECRET, secret, "keep the flock's key"),))
 
 
-def _shape_members(flock: Object, view: View) -> Decision:
+def _scale_members(flock: Object, view: View) -> Decision:
     size = flock["spec"]["size"]
     members = {obj["metadata"]["name"]: obj for obj in view.owned(CONFIG_MAP, flock["metadata"]["uid"])}
     wanted = {obj["metadata"]["name"]: obj for obj in (_member(flock, i, view.now) for i in range(size))}
@@ -64,11 +64,11 @@ def _shape_members(flock: Object, view: View) -> Decision:
     if surplus:
         last = _delete(members[surplus[-1]], "the flock is too large")
         return Decision(writes=(last,)) + _status(flock, len(members), 0, "Shrinking", "")
-    return _roll(flock, wanted, members, view.now)
+    return _roll_out(flock, wanted, members, view.now)
 
 
-def _roll(flock: Object, wanted: dict[str, Object], members: dict[str, Object], now: datetime) -> Decision:
-    """Change one member at a time, with a pause after each."""
+def _roll_out(flock: Object, wanted: dict[str, Object], members: dict[str, Object], now: datetime) -> Decision:
+    """Update one member at a time, with a pause after each."""
     stale = sorted(name for name in wanted if _content(members[name]) != _content(wanted[name]))
     fresh = len(wanted) - len(stale)
     if not stale:
@@ -88,9 +88,11 @@ def _remove(flock: Object, view: View) -> Decision:
         return DONE
     members = view.owned(CONFIG_MAP, flock["metadata"]["uid"])
     if members:
-        return Decision(writes=(_delete(members[-1], "its flock goes"),), wait=Wait("members are removed, last first"))
+        return Decision(
+            writes=(_delete(members[-1], "its flock is being deleted"),), wait=Wait("deleting members, last first")
+        )
     left = [name for name in flock["metadata"]["finalizers"] if name != FINALIZER]
-    return Decision(writes=(_patch_finalizers(flock, left, "nothing is left"),))
+    return Decision(writes=(_patch_finalizers(flock, left, "all members are deleted"),))
 
 
 def _patch_finalizers(flock: Object, finalizers: list[str], reason: str) -> Patch:
@@ -124,7 +126,7 @@ def _child(flock: Object, api_version: str, kind: str, name: str) -> Object:
 
 
 def _content(member: Object) -> tuple[str, str]:
-    """What tells a stale member: the label for those who select by it, the message itself in case somebody edits it."""
+    """What identifies a stale member: the label for selectors, the message in case someone edits it."""
     label = (member["metadata"].get("labels") or {}).get(CONTENT_LABEL, "")
     return label, (member.get("data") or {}).get("message", "")
 
@@ -154,7 +156,7 @@ def _status(flock: Object, members: int, fresh: int, phase: str, waits_for: str)
         "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
         "status": status,
     }
-    return Decision(writes=(Apply(FLOCK, obj, "tell how far it is", subresource="status"),))
+    return Decision(writes=(Apply(FLOCK, obj, "update the Flock status", subresource="status"),))
 
 
 CONTROLLER = Controller(

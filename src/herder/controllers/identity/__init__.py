@@ -1,1 +1,1 @@
-"""Roles and their bindings become plain RBAC: here, and in the clusters that they are about."""
+"""Controllers that turn Rancher's roles and bindings into Kubernetes RBAC, here and in the managed clusters."""

@@ -1,7 +1,7 @@
-"""Rules that are in force in managed clusters: who moves a namespace into a project there, whose members thereby get
-rights in it.
+"""ValidatingAdmissionPolicies in managed clusters: who may move a namespace into a project.
 
-Requests of a cluster's own administrators and programs do not pass through the manager, so its API server must decide.
+Members of the project get rights in the namespace. Requests of a cluster's own users do not pass through the manager,
+so its API server must decide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from herder.api.management.clusters import is_connected, is_internal
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import PREFIX
 from herder.api.policies import POLICY, POLICY_BINDING
-from herder.controllers.identity import granting
+from herder.controllers.identity import cluster_rights
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Observe, Projection, Write
@@ -24,40 +24,40 @@ from herder.engine.runtime.handlers import changed
 from herder.engine.runtime.view import Observed, View
 
 REVISION = f"{PREFIX}policy-revision"
-"""On a policy in a cluster: a digest of what it says. API servers fill in defaults, so the contents never compare."""
-_LISTED_AFTER_SECONDS = 60.0
-"""They are listed when the agent connects, at most so often, and not watched: that would cost a watch per cluster."""
+"""Annotation with a digest of the policy; API servers set defaults, so contents cannot be compared."""
+_LIST_INTERVAL_SECONDS = 60.0
+"""Minimum interval between lists; a watch would cost one connection per cluster."""
 
 
 def reconcile(view: View) -> Decision:
     cluster = view.get(MANAGEMENT_CLUSTER, view.name)
     if cluster is None or is_deleting(cluster) or is_internal(cluster) or not is_connected(cluster):
         return DONE
-    wishes = tuple(_seen(view.name, kind) for kind in (POLICY, POLICY_BINDING))
-    seen = [view.observed(wish) for wish in wishes]
-    needs = Decision(observe=wishes)
-    policies, bindings = seen
-    if not isinstance(policies, Observed) or not isinstance(bindings, Observed):
-        return needs + granting.silence(view.name, *seen)
-    known = {(kind, _name(each)): each for kind, found in _pairs(policies, bindings) for each in found}
+    subscriptions = tuple(_subscription(view.name, kind, _name(obj)) for kind, obj in _wanted())
+    seen = [view.observed(subscription) for subscription in subscriptions]
+    needs = Decision(observe=subscriptions)
+    known: dict[tuple[Kind, str], Object] = {}
+    for subscription, found in zip(subscriptions, seen, strict=True):
+        if not isinstance(found, Observed):
+            return needs + cluster_rights.unreachable(view.name, *seen)
+        known |= {(subscription.kind, _name(each)): each for each in found.objects}
     return needs + Decision(writes=tuple(_missing(view.name, known)))
 
 
 def _missing(target: str, known: dict[tuple[Kind, str], Object]) -> Iterable[Write]:
-    """A policy comes before what puts it in force."""
-    for kinds in (zip((POLICY, POLICY_BINDING), policy, strict=True) for policy in IN_CLUSTERS):
-        for kind, wanted in kinds:
-            obj = _marked(wanted)
-            there = known.get((kind, _name(obj)))
-            if there is None or annotations_of(there).get(REVISION) != annotations_of(obj)[REVISION]:
-                yield Apply(kind, obj, "who may move namespaces into projects", target=target)
+    for kind, wanted in _wanted():
+        obj = _with_revision(wanted)
+        downstream = known.get((kind, _name(obj)))
+        if downstream is None or annotations_of(downstream).get(REVISION) != annotations_of(obj)[REVISION]:
+            yield Apply(kind, obj, "restrict who may move namespaces into projects", target=target)
 
 
-def _pairs(policies: Observed, bindings: Observed) -> Iterable[tuple[Kind, Iterable[Object]]]:
-    return ((POLICY, policies.objects), (POLICY_BINDING, bindings.objects))
+def _wanted() -> Iterable[tuple[Kind, Object]]:
+    """All policies and bindings, each policy before its binding."""
+    return (pair for policy in IN_CLUSTERS for pair in zip((POLICY, POLICY_BINDING), policy, strict=True))
 
 
-def _marked(obj: Object) -> Object:
+def _with_revision(obj: Object) -> Object:
     digest = hashlib.sha256(json.dumps(obj["spec"], sort_keys=True).encode()).hexdigest()[:16]
     return {**obj, "metadata": {**obj["metadata"], "annotations": {REVISION: digest}}}
 
@@ -72,11 +72,12 @@ def _facts(obj: Object) -> Object:
     return {"metadata": {"name": _name(obj), "annotations": known}}
 
 
-POLICIES = Projection("policy-of-manager", project=_facts)
+POLICIES = Projection("policy-of-manager", project=_facts, indexes={"name": cluster_rights.by_name})
 
 
-def _seen(cluster: str, kind: Kind) -> Observe:
-    return Observe(cluster, kind, projection=POLICIES, freshness=_LISTED_AFTER_SECONDS)
+def _subscription(cluster: str, kind: Kind, name: str) -> Observe:
+    """One policy by name: a cluster may have any number of policies."""
+    return Observe(cluster, kind, projection=POLICIES, freshness=_LIST_INTERVAL_SECONDS, focus=("name", name))
 
 
 CONTROLLER = Controller(

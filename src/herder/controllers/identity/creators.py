@@ -1,4 +1,4 @@
-"""Whoever made a cluster becomes its owner, once."""
+"""Make the creator of a cluster its owner, once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from herder.api.identity.roles import subject_of
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.clusters import is_internal
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER
-from herder.api.writing import ref
-from herder.controllers.identity import granting
+from herder.api.writes import ref
+from herder.controllers.identity import cluster_rights
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Patch, Write, waiting
 from herder.engine.runtime.handlers import Watches, changed, itself
@@ -25,17 +25,17 @@ def reconcile(view: View) -> Decision:
     creator = annotations.get(CREATOR)
     if not creator or annotations.get(CREATOR_BOUND) == "true":
         return DONE
-    if not granting.has_home(view, cluster):
-        return waiting(f"namespace {view.name} is not there yet")
+    if not cluster_rights.has_namespace(view, cluster):
+        return waiting(f"namespace {view.name} does not exist yet")
     wanted = creator_binding(view.name, creator)
     subject = subject_of(wanted)
     if isinstance(subject, str):
         return waiting(f"annotation {CREATOR}: {subject}", ref(MANAGEMENT_CLUSTER, cluster))
     writes: list[Write] = []
     if view.get(CLUSTER_BINDING, wanted["metadata"]["name"], view.name) is None:
-        writes.append(Create(CLUSTER_BINDING, wanted, "who made the cluster owns it"))
+        writes.append(Create(CLUSTER_BINDING, wanted, "make the creator the owner of the cluster"))
     bound = {"metadata": {"annotations": {CREATOR_BOUND: "true"}}}
-    writes.append(Patch(ref(MANAGEMENT_CLUSTER, cluster), bound, "its creator is its owner"))
+    writes.append(Patch(ref(MANAGEMENT_CLUSTER, cluster), bound, "record that the creator is the owner"))
     return Decision(writes=tuple(writes))
 
 

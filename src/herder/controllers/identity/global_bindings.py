@@ -1,5 +1,4 @@
-"""A GlobalRoleBinding binds its subject here; in every other cluster by a ClusterRoleTemplateBinding for each template
-that the role inherits."""
+"""GlobalRoleBindings: RBAC bindings here, and a ClusterRoleTemplateBinding per cluster and inherited template."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.machines.names import safe_concat
 from herder.api.management.clusters import is_internal
 from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, MANAGEMENT_CLUSTER
-from herder.api.writing import delete, owner_reference, ref, with_owner
+from herder.api.writes import delete, owner_reference, ref, with_owner
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Apply, Create, Decision, Write, waiting
@@ -29,52 +28,58 @@ def reconcile(view: View) -> Decision:
         return _revoke(view)
     subject = roles.subject_of(binding)
     if isinstance(subject, str):
-        return _nothing_left(view, binding) + waiting(subject, ref(GLOBAL_ROLE_BINDING, binding))
+        return _revoke_owned(view, binding) + waiting(subject, ref(GLOBAL_ROLE_BINDING, binding))
     role = view.get(GLOBAL_ROLE, binding["globalRoleName"])
     if role is None:
-        message = f"there is no GlobalRole {binding['globalRoleName']}"
-        return _nothing_left(view, binding) + waiting(message, ref(GLOBAL_ROLE_BINDING, binding))
-    return Decision(writes=(*_here(view, binding, role, subject), *_in_clusters(view, binding, role)))
+        message = f"GlobalRole {binding['globalRoleName']} does not exist"
+        return _revoke_owned(view, binding) + waiting(message, ref(GLOBAL_ROLE_BINDING, binding))
+    return Decision(writes=(*_local_bindings(view, binding, role, subject), *_cluster_bindings(view, binding, role)))
 
 
 def _revoke(view: View) -> Decision:
-    """The rights end now. The garbage collector would delete these too, after everything else that it has to delete."""
+    """Delete the bindings now; the garbage collector would do so only after everything else in its queue."""
     kinds, index = (CLUSTER_ROLE_BINDING, ROLE_BINDING, CLUSTER_BINDING), (BY_BINDING, view.name)
     left = [(kind, each) for kind in kinds for each in view.select(kind, index=index) if not is_deleting(each)]
-    return Decision(writes=tuple(delete(kind, each, "its binding is gone") for kind, each in left))
+    return Decision(writes=tuple(delete(kind, each, "the GlobalRoleBinding is deleted") for kind, each in left))
 
 
-def _nothing_left(view: View, binding: Object) -> Decision:
-    """A binding without a role or a subject gives nobody anything."""
+def _revoke_owned(view: View, binding: Object) -> Decision:
+    """A binding without a role or subject grants nothing."""
     uid = binding["metadata"]["uid"]
     kinds = (CLUSTER_ROLE_BINDING, ROLE_BINDING, CLUSTER_BINDING)
-    left = [delete(kind, each, "the binding is about nothing") for kind in kinds for each in view.owned(kind, uid)]
+    left = [
+        delete(kind, each, "the GlobalRoleBinding has no valid role or subject")
+        for kind in kinds
+        for each in view.owned(kind, uid)
+    ]
     return Decision(writes=tuple(left))
 
 
-# --- here -----------------------------------------------------------------------------------------------------------
+# --- management cluster ---------------------------------------------------------------------------------------------
 
 
-def _here(view: View, binding: Object, role: Object, subject: Object) -> Iterable[Write]:
+def _local_bindings(view: View, binding: Object, role: Object, subject: Object) -> Iterable[Write]:
     reference = owner_reference(GLOBAL_ROLE_BINDING, binding, controller=True)
     name, target = roles.global_binding_name(view.name), roles.global_role_name(role["metadata"]["name"])
-    whole = roles.cluster_role_binding(name, target, subject)
-    yield from _bound(view, CLUSTER_ROLE_BINDING, with_owner(whole, reference))
+    cluster_wide = roles.cluster_role_binding(name, target, subject)
+    yield from _apply_binding(view, CLUSTER_ROLE_BINDING, with_owner(cluster_wide, reference))
     places = sorted(role.get("namespacedRules") or {})
     for place in places:
-        yield from _bound(view, ROLE_BINDING, with_owner(_in_namespace(name, place, target, subject), reference))
+        yield from _apply_binding(
+            view, ROLE_BINDING, with_owner(_in_namespace(name, place, target, subject), reference)
+        )
     for left in view.owned(ROLE_BINDING, binding["metadata"]["uid"]):
         if left["metadata"]["namespace"] not in places:
-            yield delete(ROLE_BINDING, left, "the role has no rights in this namespace any more")
+            yield delete(ROLE_BINDING, left, "the role has no rules for this namespace anymore")
 
 
-def _bound(view: View, kind: Kind, wanted: Object) -> Iterable[Write]:
-    """What a binding refers to cannot be changed: one that refers to something else is replaced."""
+def _apply_binding(view: View, kind: Kind, wanted: Object) -> Iterable[Write]:
+    """roleRef is immutable: a binding to another role is deleted and recreated."""
     meta = wanted["metadata"]
     known = view.get(kind, meta["name"], meta.get("namespace"))
     if known is not None and known.get("roleRef") != wanted["roleRef"]:
-        yield delete(kind, known, "it binds to another role")
-    yield Apply(kind, wanted, "who has the role")
+        yield delete(kind, known, "roleRef is immutable")
+    yield Apply(kind, wanted, "bind the global role")
 
 
 def _in_namespace(name: str, namespace: str, role: str, subject: Object) -> Object:
@@ -87,32 +92,46 @@ def _in_namespace(name: str, namespace: str, role: str, subject: Object) -> Obje
     }
 
 
-# --- in the clusters ------------------------------------------------------------------------------------------------
+# --- managed clusters -----------------------------------------------------------------------------------------------
 
 
-def _in_clusters(view: View, binding: Object, role: Object) -> Iterable[Write]:
+def _cluster_bindings(view: View, binding: Object, role: Object) -> Iterable[Write]:
     reference = owner_reference(GLOBAL_ROLE_BINDING, binding, controller=True)
     known = {_place(each): each for each in view.owned(CLUSTER_BINDING, binding["metadata"]["uid"])}
     wanted = {
         _place(each): each
         for cluster in view.select(MANAGEMENT_CLUSTER)
-        if _is_home(view, cluster)
+        if _has_namespace(view, cluster)
         for template in role.get("inheritedClusterRoles") or ()
         for each in [_cluster_binding(binding, cluster["metadata"]["name"], template)]
     }
+    for place, each in known.items():
+        if not is_deleting(each) and _granted(each) != _granted(wanted.get(place, {})):
+            yield delete(CLUSTER_BINDING, each, "the role no longer inherits this cluster role")
     for place, each in wanted.items():
         if place not in known:
-            yield Create(CLUSTER_BINDING, with_owner(each, reference), "the role has these rights in every cluster")
-    for place, each in known.items():
-        if place not in wanted and not is_deleting(each):
-            yield delete(CLUSTER_BINDING, each, "the role does not have these rights any more")
+            yield from _create(view, with_owner(each, reference))
 
 
-def _is_home(view: View, cluster: Object) -> bool:
+def _create(view: View, wanted: Object) -> Iterable[Write]:
+    """Users who manage the members of one cluster can take the name. That must not hold up all other clusters."""
+    meta = wanted["metadata"]
+    taken = view.get(CLUSTER_BINDING, meta["name"], meta["namespace"])
+    if taken is None:
+        yield Create(CLUSTER_BINDING, wanted, "bind the inherited cluster role")
+    elif not is_deleting(taken) and not list(_bindings_of(taken)):
+        yield delete(CLUSTER_BINDING, taken, "it has the name of a global role's binding")
+
+
+def _granted(binding: Object) -> Object:
+    return {field: binding.get(field) for field in ("clusterName", "roleTemplateName", *roles.SUBJECT_FIELDS)}
+
+
+def _has_namespace(view: View, cluster: Object) -> bool:
     if is_internal(cluster) or is_deleting(cluster):
         return False
-    home = view.get(NAMESPACE, cluster["metadata"]["name"])
-    return home is not None and not is_deleting(home)
+    namespace = view.get(NAMESPACE, cluster["metadata"]["name"])
+    return namespace is not None and not is_deleting(namespace)
 
 
 def _cluster_binding(binding: Object, cluster: str, template: str) -> Object:
@@ -133,7 +152,7 @@ def _place(obj: Object) -> tuple[str, str]:
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _bindings_of(obj: Object) -> Iterable[str]:
@@ -144,7 +163,7 @@ def _role_of(binding: Object) -> Iterable[str]:
     return (binding.get("globalRoleName") or "",)
 
 
-def _every(_obj: Object) -> Iterable[str]:
+def _all_key(_obj: Object) -> Iterable[str]:
     return ("",)
 
 
@@ -161,15 +180,15 @@ CONTROLLER = Controller(
         Watches(CLUSTER_ROLE_BINDING, owner(GLOBAL_ROLE_BINDING), changed("subjects", "roleRef")),
         Watches(ROLE_BINDING, owner(GLOBAL_ROLE_BINDING), changed("subjects", "roleRef")),
         Watches(CLUSTER_BINDING, owner(GLOBAL_ROLE_BINDING), changed("metadata.deletionTimestamp")),
-        Watches(MANAGEMENT_CLUSTER, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
-        Watches(NAMESPACE, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
+        Watches(MANAGEMENT_CLUSTER, Indexed(ALL, _all_key), changed("metadata.deletionTimestamp")),
+        Watches(NAMESPACE, Indexed(ALL, _all_key), changed("metadata.deletionTimestamp")),
     ),
     predicate=changed(
         "globalRoleName", "userName", "userPrincipalName", "groupPrincipalName", "metadata.deletionTimestamp"
     ),
     indexes={
-        GLOBAL_ROLE_BINDING: {BY_ROLE: _role_of, ALL: _every},
+        GLOBAL_ROLE_BINDING: {BY_ROLE: _role_of, ALL: _all_key},
         **{kind: {BY_BINDING: _bindings_of} for kind in (CLUSTER_ROLE_BINDING, ROLE_BINDING, CLUSTER_BINDING)},
     },
-    pace=0.1,  # namespaces and clusters come in bursts
+    pace=0.1,  # Namespaces and clusters appear in bursts.
 )

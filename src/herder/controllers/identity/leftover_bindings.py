@@ -1,27 +1,31 @@
-"""Bindings in a managed cluster that no binding here stands behind any more: they are deleted when its agent connects.
+"""Delete orphaned bindings in a managed cluster when its agent connects.
 
-A cluster that is removed from the manager keeps what bindings made there, because it may be out of reach by then. If it
-is imported again, its former members would have their old rights beside their new ones.
+A cluster that is removed from the manager keeps its RBAC objects, because it may be unreachable by then. If it is
+imported again, former members would regain their old rights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
 
-from herder.api.capi.names import is_deleting, labels_of
+from herder.api.capi.names import is_deleting
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
 from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.clusters import is_connected, is_internal
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROJECT_BINDING
-from herder.controllers.identity import granting
-from herder.engine.meta.kinds import Kind, Object
+from herder.controllers.identity import cluster_rights
+from herder.engine.meta.kinds import Kind
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Write
 from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, View
 
-_LISTED_AFTER_SECONDS = 60.0
-"""They are listed when the agent connects, at most so often: bindings of today are watched by those that made them."""
+_LIST_INTERVAL_SECONDS = 60.0
+"""Minimum interval between lists; the binding controllers watch current bindings."""
+_MAX_DELETIONS = 5_000
+"""Limit for one reconcile: a cluster may have any number of bindings with the label."""
 
 
 def reconcile(view: View) -> Decision:
@@ -29,20 +33,28 @@ def reconcile(view: View) -> Decision:
     if cluster is None or is_deleting(cluster) or is_internal(cluster) or not is_connected(cluster):
         return DONE
     kinds = (CLUSTER_ROLE_BINDING, ROLE_BINDING)
-    wishes = tuple(_all(view.name, kind) for kind in kinds)
-    seen = [view.observed(wish) for wish in wishes]
-    decision = Decision(observe=wishes)
-    for kind, each in zip(kinds, seen, strict=True):
+    subscriptions = tuple(_owners(view.name, kind) for kind in kinds)
+    seen = [view.observed(subscription) for subscription in subscriptions]
+    decision = Decision(observe=subscriptions)
+    for subscription, each in zip(subscriptions, seen, strict=True):
         if not isinstance(each, Observed):
-            return decision + granting.silence(view.name, *seen)
-        decision += Decision(writes=tuple(_deletions(view, kind, each.objects)))
+            return decision + cluster_rights.unreachable(view.name, *seen)
+        decision += _delete_leftovers(view, subscription, each.values)
     return decision
 
 
-def _deletions(view: View, kind: Kind, found: Iterable[Object]) -> Iterable[Write]:
-    for each in found:
-        if not _is_backed(view, labels_of(each).get(OWNED_BY, "")):
-            yield granting.gone(kind, each, view.name)
+def _delete_leftovers(view: View, subscription: Observe, owners: Iterable[str]) -> Decision:
+    """Delete bindings whose owners do not exist, a limited number in each reconcile."""
+    writes: list[Write] = []
+    for owner in owners:
+        if _is_backed(view, owner):
+            continue
+        if len(writes) >= _MAX_DELETIONS:
+            return Decision(writes=tuple(writes), wake_at=view.now + timedelta(seconds=_LIST_INTERVAL_SECONDS))
+        found = view.observed(replace(subscription, focus=(cluster_rights.BY_OWNER, owner), values_of=""))
+        objects = found.objects if isinstance(found, Observed) else ()
+        writes += [cluster_rights.revoke(subscription.kind, each, view.name) for each in objects]
+    return Decision(writes=tuple(writes))
 
 
 def _is_backed(view: View, label: str) -> bool:
@@ -50,8 +62,15 @@ def _is_backed(view: View, label: str) -> bool:
     return any(view.count(kind, (OWNED_BY, label)) for kind in (CLUSTER_BINDING, PROJECT_BINDING))
 
 
-def _all(cluster: str, kind: Kind) -> Observe:
-    return Observe(cluster, kind, labels=OWNED_BY, projection=granting.BINDINGS, freshness=_LISTED_AFTER_SECONDS)
+def _owners(cluster: str, kind: Kind) -> Observe:
+    return Observe(
+        cluster,
+        kind,
+        labels=OWNED_BY,
+        projection=cluster_rights.BINDINGS,
+        freshness=_LIST_INTERVAL_SECONDS,
+        values_of=cluster_rights.BY_OWNER,
+    )
 
 
 CONTROLLER = Controller(
@@ -60,6 +79,6 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     watches=(Watches(CLUSTER_BINDING), Watches(PROJECT_BINDING)),
     predicate=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
-    indexes={kind: granting.INDEXES[kind] for kind in (CLUSTER_BINDING, PROJECT_BINDING)},
+    indexes={kind: cluster_rights.INDEXES[kind] for kind in (CLUSTER_BINDING, PROJECT_BINDING)},
     cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )

@@ -1,7 +1,7 @@
-"""A ProjectRoleTemplateBinding lets its subject reach one cluster, and gives it the template's rights in all namespaces
-of one project there, also as they join and leave it.
+"""ProjectRoleTemplateBindings: grant access to a cluster, and the template's rights in all namespaces of a project.
 
-Both end with it: a finalizer keeps it until what it made in the cluster is gone.
+Bindings follow namespaces that join or leave the project. A finalizer keeps the binding until its RBAC objects in the
+cluster are deleted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import is_deleting
 from herder.api.identity import projects, roles
-from herder.api.identity.projects import BY_PROJECT, Place
-from herder.api.identity.shipped import PROJECT as PROJECT_CONTEXT
+from herder.api.identity.builtin_roles import PROJECT as PROJECT_CONTEXT
+from herder.api.identity.projects import BY_PROJECT, ProjectKey
 from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.clusters import is_connected, is_internal
 from herder.api.management.kinds import (
@@ -21,9 +21,9 @@ from herder.api.management.kinds import (
     PROJECT_BINDING,
     ROLE_TEMPLATE,
 )
-from herder.api.writing import ref
-from herder.controllers.identity import granting
-from herder.controllers.identity.granting import template_of
+from herder.api.writes import ref
+from herder.controllers.identity import cluster_rights
+from herder.controllers.identity.cluster_rights import template_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, MANAGEMENT, Decision, Observe, waiting
@@ -35,89 +35,95 @@ FINALIZER = "management.herder.io/project-binding"
 
 def reconcile(view: View) -> Decision:
     binding = view.get(PROJECT_BINDING, view.name)
+    place = projects.project_key_of_namespace(view.namespace)
+    cluster = cluster_rights.cluster_of(view, place.cluster) if place else None
     if binding is None:
-        return DONE
-    place = projects.placed(view.namespace)
-    cluster = granting.cluster_of(view, place.cluster) if place else None
+        return DONE if place is None else cluster_rights.revoke_deleted(view, cluster, ROLE_BINDING)
     if is_deleting(binding):
-        return granting.removed(view, PROJECT_BINDING, binding, cluster, ROLE_BINDING, FINALIZER)
+        return cluster_rights.finalize(view, PROJECT_BINDING, binding, cluster, ROLE_BINDING, FINALIZER)
     subject, template = roles.subject_of(binding), view.get(ROLE_TEMPLATE, binding["roleTemplateName"])
-    problem = _problem(view, binding, place, cluster) or _wrong(view, binding, subject, template)
+    problem = _problem(view, binding, place, cluster) or _role_problem(view, binding, subject, template)
     if problem or place is None or cluster is None or template is None or isinstance(subject, str):
-        return granting.nothing_left(view, binding, cluster, ROLE_BINDING) + waiting(
+        return cluster_rights.revoke_all(view, binding, cluster, ROLE_BINDING) + waiting(
             problem, ref(PROJECT_BINDING, binding)
         )
-    if not granting.has_finalizer(binding, FINALIZER):
-        return Decision(writes=granting.finalizer(PROJECT_BINDING, binding, FINALIZER, add=True))
-    here = Decision(writes=tuple(granting.membership(view, binding, cluster, subject, owner=False)))
+    if not cluster_rights.has_finalizer(binding, FINALIZER):
+        return Decision(writes=cluster_rights.finalizer(PROJECT_BINDING, binding, FINALIZER, add=True))
+    here = Decision(writes=tuple(cluster_rights.membership(view, binding, cluster, subject, owner=False)))
     return here + _downstream(view, binding, place, cluster, template, subject)
 
 
-def _problem(view: View, binding: Object, place: Place | None, cluster: Object | None) -> str:
-    """A binding is about the project whose namespace it is in, whatever it says: whoever may write there may not
-    thereby hand out rights elsewhere."""
+def _problem(view: View, binding: Object, place: ProjectKey | None, cluster: Object | None) -> str:
+    """Why the binding is invalid.
+
+    A binding applies to the project of its namespace only: write access there must not grant rights elsewhere.
+    """
     if place is None:
-        return f"namespace {view.namespace} is of no project"
+        return f"namespace {view.namespace} does not belong to a project"
     if binding["projectName"] != place.id:
-        return f"projectName must be {place.id}, the project that the namespace is of"
+        return f"projectName: must be {place.id}, the project of the namespace"
     if cluster is None or is_deleting(cluster):
-        return f"there is no cluster {place.cluster}"
+        return f"cluster {place.cluster} does not exist"
     project = view.get(PROJECT, place.project, place.cluster)
     if project is None or is_deleting(project) or projects.unusable(project):
-        return f"there is no project {place.id}"
+        return f"project {place.id} does not exist"
     return ""
 
 
-def _wrong(view: View, binding: Object, subject: Object | str, template: Object | None) -> str:
+def _role_problem(view: View, binding: Object, subject: Object | str, template: Object | None) -> str:
     if isinstance(subject, str):
         return subject
     if template is None:
-        return f"there is no RoleTemplate {binding['roleTemplateName']}"
+        return f"RoleTemplate {binding['roleTemplateName']} does not exist"
     return roles.unusable(template, template_of(view), PROJECT_CONTEXT)
 
 
-# --- rights in the project's namespaces -----------------------------------------------------------------------------
+# --- downstream RBAC ------------------------------------------------------------------------------------------------
 
 
 def _downstream(
-    view: View, binding: Object, place: Place, cluster: Object, template: Object, subject: Object
+    view: View, binding: Object, place: ProjectKey, cluster: Object, template: Object, subject: Object
 ) -> Decision:
     role, names = roles.downstream_roles(template, template_of(view))
     if is_internal(cluster):
-        inside = _inside(place, cluster, view.select(NAMESPACE, index=(BY_PROJECT, place.id)))
-        made = granting.made_here(view, binding, ROLE_BINDING)
+        namespaces_with_rights = _namespaces_with_rights(
+            place, cluster, view.select(NAMESPACE, index=(BY_PROJECT, place.id))
+        )
+        made = cluster_rights.local_objects(view, binding, ROLE_BINDING)
         known = [each for each in made if not roles.is_membership(each)]
-        wanted = roles.project_bindings(binding, subject, names, inside)
-        return Decision(writes=tuple(granting.brought(MANAGEMENT, ROLE_BINDING, role, wanted, (), known)))
+        wanted = roles.project_bindings(binding, subject, names, namespaces_with_rights)
+        return Decision(writes=tuple(cluster_rights.binding_writes(MANAGEMENT, ROLE_BINDING, role, wanted, (), known)))
     if not is_connected(cluster):
-        return granting.away(cluster)
-    bindings = granting.seen_bindings(place.cluster, ROLE_BINDING, binding)
-    kept = granting.seen_roles(place.cluster, template)
+        return cluster_rights.agent_disconnected(cluster)
+    bindings = cluster_rights.bindings_subscription(place.cluster, ROLE_BINDING, binding)
+    kept = cluster_rights.roles_subscription(place.cluster, template)
     spaces = Observe(place.cluster, NAMESPACE, projection=projects.NAMESPACES, focus=(BY_PROJECT, place.id))
     needs = Decision(observe=(bindings, kept, spaces))
-    seen, seen_roles, seen_spaces = (view.observed(wish) for wish in (bindings, kept, spaces))
-    if not (isinstance(seen, Observed) and isinstance(seen_roles, Observed) and isinstance(seen_spaces, Observed)):
-        return needs + granting.silence(place.cluster, seen, seen_roles, seen_spaces)
-    inside = _inside(place, cluster, seen_spaces.objects)
-    wanted = roles.project_bindings(binding, subject, names, inside)
-    writes = granting.brought(place.cluster, ROLE_BINDING, role, wanted, seen_roles.objects, seen.objects)
+    seen, observed_roles, seen_spaces = (view.observed(subscription) for subscription in (bindings, kept, spaces))
+    if not (isinstance(seen, Observed) and isinstance(observed_roles, Observed) and isinstance(seen_spaces, Observed)):
+        return needs + cluster_rights.unreachable(place.cluster, seen, observed_roles, seen_spaces)
+    namespaces_with_rights = _namespaces_with_rights(place, cluster, seen_spaces.objects)
+    wanted = roles.project_bindings(binding, subject, names, namespaces_with_rights)
+    writes = cluster_rights.binding_writes(
+        place.cluster, ROLE_BINDING, role, wanted, observed_roles.objects, seen.objects
+    )
     return needs + Decision(writes=tuple(writes))
 
 
-def _inside(place: Place, cluster: Object, namespaces: Iterable[Object]) -> list[str]:
+def _namespaces_with_rights(place: ProjectKey, cluster: Object, namespaces: Iterable[Object]) -> list[str]:
     found = (str(each["metadata"]["name"]) for each in namespaces)
     return [name for name in found if projects.has_rights_in(place, name, cluster)]
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
-def _itself(project: Object) -> Iterable[str]:
-    return (projects.place_of(project).id,)
+def _project_key(project: Object) -> Iterable[str]:
+    return (projects.project_key(project).id,)
 
 
 def _cluster_of(binding: Object) -> str:
-    place = projects.placed(binding["metadata"]["namespace"])
+    place = projects.project_key_of_namespace(binding["metadata"]["namespace"])
     return place.cluster if place else ""
 
 
@@ -126,15 +132,15 @@ CONTROLLER = Controller(
     kind=PROJECT_BINDING,
     reconcile=reconcile,
     watches=(
-        *granting.WATCHES,
+        *cluster_rights.WATCHES,
         Watches(CLUSTER_BINDING),
-        Watches(PROJECT, Indexed(BY_PROJECT, _itself), changed("metadata.deletionTimestamp", "spec.clusterName")),
+        Watches(PROJECT, Indexed(BY_PROJECT, _project_key), changed("metadata.deletionTimestamp", "spec.clusterName")),
         Watches(
             NAMESPACE,
             Indexed(BY_PROJECT, projects.indexed),
             changed("metadata.annotations", "metadata.deletionTimestamp"),
         ),
     ),
-    indexes=granting.INDEXES,
+    indexes=cluster_rights.INDEXES,
     cluster_of=_cluster_of,
 )

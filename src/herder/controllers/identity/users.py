@@ -1,4 +1,4 @@
-"""With a user go the bindings that name it: whoever comes by the same name later has none of its rights."""
+"""Delete the bindings of a deleted user, so that a new user of the same name does not inherit them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from herder.api.capi.names import is_deleting
 from herder.api.identity.roles import subject_of
 from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE_BINDING, PROJECT_BINDING, USER
-from herder.api.writing import delete, object_patch
+from herder.api.writes import delete, object_patch
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -31,7 +31,7 @@ def reconcile(view: View) -> Decision:
 
 
 def _remove(view: View, user: Object) -> Decision:
-    """They are not waited for: one of a cluster that is away goes when it is back."""
+    """Delete the bindings without waiting: those of a disconnected cluster are finalized when it reconnects."""
     named = ((kind, each) for kind in _KINDS for each in view.select(kind, index=(BY_SUBJECT, view.name)))
     left = tuple(delete(kind, each, "its user is deleted") for kind, each in named if not is_deleting(each))
     return Decision(writes=left or _finalizer(user, add=False))
@@ -40,7 +40,7 @@ def _remove(view: View, user: Object) -> Decision:
 def _finalizer(user: Object, *, add: bool) -> tuple[Write, ...]:
     others = [each for each in user["metadata"].get("finalizers") or () if each != FINALIZER]
     wanted = {**user["metadata"], "finalizers": [*others, FINALIZER] if add else others}
-    reason = "its bindings are to go with it" if add else "nothing of it is left"
+    reason = "add the finalizer to delete its bindings" if add else "its bindings are deleted"
     return object_patch(USER, user, {**user, "metadata": wanted}, reason)
 
 

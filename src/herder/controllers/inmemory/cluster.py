@@ -1,7 +1,7 @@
-"""InMemoryCluster: the certificate authority of a cluster, and the endpoint where its workload API answers.
+"""InMemoryCluster reconciler: certificate authority and API endpoint of a simulated workload cluster.
 
-The authority comes first, because the API proves with it who it is. The port is recorded in the spec: after a restart
-the API is served there again, so kubeconfigs that were handed out stay good.
+The CA comes first, because the API server's certificate needs it. The port is recorded in the spec and reused after a
+restart, so that existing kubeconfigs stay valid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from herder.api.capi.names import (
     is_paused,
     labels_of,
 )
-from herder.api.inmemory.behaviour import Behaviour, behaviour
+from herder.api.inmemory.behavior import Behavior, behavior_of
 from herder.api.inmemory.kinds import IN_MEMORY_CLUSTER
 from herder.api.inmemory.names import (
     CLUSTER_FINALIZER,
@@ -29,15 +29,15 @@ from herder.api.inmemory.names import (
     STOP_WORKLOAD,
     STUCK_DELETION,
 )
-from herder.api.writing import object_patch, owner_reference, status_patch
-from herder.controllers.inmemory.reports import failure, health, not_ready, status_with, trouble
-from herder.controllers.inmemory.surroundings import (
+from herder.api.writes import object_patch, owner_reference, status_patch
+from herder.controllers.inmemory.conditions import failure, health, not_ready, simulated_failure, status_with
+from herder.controllers.inmemory.owners import (
     BY_CLUSTER,
-    all_that_need,
     cluster_label,
     created_at,
+    objects_needing_secret,
     owner_cluster,
-    referred,
+    referenced,
 )
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -54,50 +54,55 @@ def reconcile(view: View) -> Decision:
         return DONE
     cluster = owner_cluster(view, infra)
     if is_paused(cluster, infra):
-        return _report_status(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view)
+        return _report_status(infra, {}, [paused_condition(cluster, infra)], "report that it is paused", view)
     if is_deleting(infra):
-        return _remove(infra, view)
-    if cluster is None or _is_anothers(infra, view):
-        return waiting("the core has yet to make it a Cluster's")
+        return _reconcile_delete(infra, view)
+    if cluster is None or _belongs_to_other(infra, view):
+        return waiting("waiting for the Cluster controller to set the owner reference")
     if CLUSTER_FINALIZER not in (infra["metadata"].get("finalizers") or []):
         return _add_finalizer(infra)
     return (
-        _not_now(infra, cluster, view)
-        or _have_authority(infra, cluster, view)
-        or _serve(infra, cluster, behaviour(infra), view)
+        _wait_until_provisionable(infra, cluster, view)
+        or _ensure_ca(infra, cluster, view)
+        or _serve(infra, cluster, behavior_of(infra), view)
     )
 
 
 def _add_finalizer(infra: Object) -> Decision:
     finalizers = [*(infra["metadata"].get("finalizers") or []), CLUSTER_FINALIZER]
-    return Decision(writes=_with_finalizers(infra, finalizers, "its workload API must end before it goes"))
+    return Decision(writes=_with_finalizers(infra, finalizers, "add the finalizer to stop the workload API"))
 
 
-def _not_now(infra: Object, cluster: Object, view: View) -> Decision | None:
-    """What keeps it from being provisioned; what is provisioned stays so."""
+def _wait_until_provisionable(infra: Object, cluster: Object, view: View) -> Decision | None:
+    """What keeps it from being provisioned; a provisioned cluster stays so."""
     if _provisioned(infra):
         return None
-    asked = behaviour(infra)
-    condition = trouble(asked, "the cluster")
+    behavior = behavior_of(infra)
+    condition = simulated_failure(behavior, "the cluster")
     if condition is not None:
         conditions = [condition, paused_condition(cluster, infra)]
-        return _report_status(infra, failure(asked, condition), conditions, "tell why it is not provisioned", view)
-    at = created_at(infra) + asked.api_delay
-    if asked.api_delay and at > view.now:
-        return waiting("the workload API takes its time", wake_at=at)
+        return _report_status(infra, failure(behavior, condition), conditions, "report why it is not provisioned", view)
+    at = created_at(infra) + behavior.api_delay
+    if behavior.api_delay and at > view.now:
+        return waiting("simulated delay of the workload API", wake_at=at)
     return None
 
 
-def _have_authority(infra: Object, cluster: Object, view: View) -> Decision | None:
-    """The key pair is made by the operating system's generator, once, and lives in the Secret."""
+def _ensure_ca(infra: Object, cluster: Object, view: View) -> Decision | None:
+    """Create the CA Secret once. An effect generates the key pair; its result is kept until the Secret exists."""
     name = authority_secret(cluster["metadata"]["name"])
     if view.get(SECRET_METADATA, name) is not None:
         return None
     key = (infra["metadata"]["uid"], "authority")
     result = view.result(key)
     if result is None or not result.done:
-        effect = Effect(MAKE_AUTHORITY, key, {"name": cluster["metadata"]["name"]}, "each cluster has its own")
-        return Decision(effects=(effect,), wait=Wait(_error(result) or "the certificate authority is being made"))
+        effect = Effect(
+            MAKE_AUTHORITY,
+            key,
+            {"name": cluster["metadata"]["name"]},
+            "generate the certificate authority of the cluster",
+        )
+        return Decision(effects=(effect,), wait=Wait(_error(result) or "waiting for the certificate authority"))
     secret: Object = {
         "apiVersion": SECRET.api_version,
         "kind": SECRET.kind,
@@ -113,39 +118,41 @@ def _have_authority(infra: Object, cluster: Object, view: View) -> Decision | No
     return Decision(writes=(Create(SECRET, secret, "keep the cluster's certificate authority"),))
 
 
-def _serve(infra: Object, cluster: Object, asked: Behaviour, view: View) -> Decision:
-    """Asked for in each pass: it is performed once in a process, and again by the next one."""
+def _serve(infra: Object, cluster: Object, behavior: Behavior, view: View) -> Decision:
+    """Requested in each pass: the effect runs once per process, and again after a restart."""
     recorded = (infra.get("spec") or {}).get("controlPlaneEndpoint") or {}
-    arguments = _which(infra) | {"port": recorded.get("port", 0), "fault": asked.api_fault}
-    effect = Effect(SERVE_WORKLOAD, (infra["metadata"]["uid"], "serve"), arguments, "a cluster has an API")
+    arguments = _cluster_arguments(infra) | {"port": recorded.get("port", 0), "fault": behavior.api_fault}
+    effect = Effect(SERVE_WORKLOAD, (infra["metadata"]["uid"], "serve"), arguments, "serve the workload API")
     result = view.result(effect.key)
     served = Decision(effects=(effect,))
     if result is None:
-        return served + waiting("the workload API starts")
+        return served + waiting("waiting for the workload API to start")
     if not result.done:
         conditions = [not_ready(SERVING_FAILED, _error(result)), paused_condition(cluster, infra)]
         return (
-            served + _report_status(infra, {}, conditions, "tell why it is not served", view) + waiting(_error(result))
+            served
+            + _report_status(infra, {}, conditions, "report why the workload API is not served", view)
+            + waiting(_error(result))
         )
     endpoint = {"host": recorded.get("host") or result.value["host"], "port": result.value["port"]}
     if endpoint != recorded:
         return served + _record(infra, endpoint)
-    return served + _told_served(infra, cluster, asked, result.value.get("fault", ""), view)
+    return served + _report_served(infra, cluster, behavior, result.value.get("fault", ""), view)
 
 
 def _record(infra: Object, endpoint: Object) -> Decision:
     wanted = {**infra, "spec": {**(infra.get("spec") or {}), "controlPlaneEndpoint": endpoint}}
-    return Decision(writes=object_patch(IN_MEMORY_CLUSTER, infra, wanted, "the workload API answers here"))
+    return Decision(writes=object_patch(IN_MEMORY_CLUSTER, infra, wanted, "record the endpoint of the workload API"))
 
 
-def _told_served(infra: Object, cluster: Object, asked: Behaviour, first_fault: str, view: View) -> Decision:
-    condition = health(asked, "the cluster")
-    fields: Object = {"initialization": {"provisioned": True}, "ready": True, **failure(asked, condition)}
+def _report_served(infra: Object, cluster: Object, behavior: Behavior, first_fault: str, view: View) -> Decision:
+    condition = health(behavior, "the cluster")
+    fields: Object = {"initialization": {"provisioned": True}, "ready": True, **failure(behavior, condition)}
     domains = (infra.get("spec") or {}).get("failureDomains")
     if domains:
         fields["failureDomains"] = domains
     before = (infra.get("status") or {}).get("apiFault", "") if _provisioned(infra) else first_fault
-    setting, fault = _have_fault(infra, asked, before, view)
+    setting, fault = _set_fault(infra, behavior, before, view)
     if fault or "apiFault" in (infra.get("status") or {}):
         fields["apiFault"] = fault
     return setting + _report_status(
@@ -153,45 +160,45 @@ def _told_served(infra: Object, cluster: Object, asked: Behaviour, first_fault: 
     )
 
 
-def _have_fault(infra: Object, asked: Behaviour, before: str, view: View) -> tuple[Decision, str]:
-    """Bring the API's fault from what it was to what is asked for, and which one it has now.
+def _set_fault(infra: Object, behavior: Behavior, before: str, view: View) -> tuple[Decision, str]:
+    """Inject or clear the API fault; returns the fault that is active now.
 
-    The revision is in the effect's key because the same fault may be asked for, taken back and asked for again.
+    The revision is part of the effect's key because the same fault may be set, cleared and set again.
     """
-    if asked.api_fault == before:
+    if behavior.api_fault == before:
         return DONE, before
     meta = infra["metadata"]
-    key = (meta["uid"], "fault", asked.api_fault, meta["resourceVersion"])
+    key = (meta["uid"], "fault", behavior.api_fault, meta["resourceVersion"])
     result = view.result(key)
     if result is not None and result.done:
-        return DONE, asked.api_fault
-    arguments = _which(infra) | {"fault": asked.api_fault}
-    return Decision(effects=(Effect(SET_WORKLOAD_FAULT, key, arguments, "as annotated"),)), before
+        return DONE, behavior.api_fault
+    arguments = _cluster_arguments(infra) | {"fault": behavior.api_fault}
+    return Decision(effects=(Effect(SET_WORKLOAD_FAULT, key, arguments, "inject the annotated fault"),)), before
 
 
-def _remove(infra: Object, view: View) -> Decision:
+def _reconcile_delete(infra: Object, view: View) -> Decision:
     if CLUSTER_FINALIZER not in (infra["metadata"].get("finalizers") or []):
         return DONE
-    if behaviour(infra).stuck_deletion:
-        return waiting(f"annotation {STUCK_DELETION} keeps it")
+    if behavior_of(infra).stuck_deletion:
+        return waiting(f"annotation {STUCK_DELETION} blocks the deletion")
     key = (infra["metadata"]["uid"], "stop")
     result = view.result(key)
-    if (result is None or not result.done) and not _is_anothers(infra, view):
-        effect = Effect(STOP_WORKLOAD, key, _which(infra), "the cluster goes")
-        return Decision(effects=(effect,), wait=Wait(_error(result) or "the workload API ends"))
+    if (result is None or not result.done) and not _belongs_to_other(infra, view):
+        effect = Effect(STOP_WORKLOAD, key, _cluster_arguments(infra), "stop the workload API")
+        return Decision(effects=(effect,), wait=Wait(_error(result) or "waiting for the workload API to stop"))
     left = [name for name in infra["metadata"]["finalizers"] if name != CLUSTER_FINALIZER]
-    return Decision(writes=_with_finalizers(infra, left, "its workload API has ended"))
+    return Decision(writes=_with_finalizers(infra, left, "the workload API is stopped"))
 
 
-def _is_anothers(infra: Object, view: View) -> bool:
-    """Whether the Cluster of the label names another object: users choose labels and owner references freely."""
+def _belongs_to_other(infra: Object, view: View) -> bool:
+    """Whether the labeled Cluster references another object: users choose labels and owner references freely."""
     cluster = view.get(CLUSTER, labels_of(infra).get(CLUSTER_NAME, ""))
     reference = ((cluster or {}).get("spec") or {}).get("infrastructureRef") or {}
     own = (*IN_MEMORY_CLUSTER.group_kind, infra["metadata"]["name"])
     return bool(reference) and (reference_group(reference), reference.get("kind"), reference.get("name")) != own
 
 
-def _which(infra: Object) -> dict[str, str | int]:
+def _cluster_arguments(infra: Object) -> dict[str, str | int]:
     return {"namespace": infra["metadata"]["namespace"], "cluster": labels_of(infra).get(CLUSTER_NAME, "")}
 
 
@@ -219,8 +226,8 @@ CONTROLLER = Controller(
     kind=IN_MEMORY_CLUSTER,
     reconcile=reconcile,
     watches=(
-        Watches(CLUSTER, referred(IN_MEMORY_CLUSTER, "spec", "infrastructureRef"), changed("spec.paused")),
-        Watches(SECRET_METADATA, all_that_need(authority_secret), changed(), fields=f"type={SECRET_TYPE}"),
+        Watches(CLUSTER, referenced(IN_MEMORY_CLUSTER, "spec", "infrastructureRef"), changed("spec.paused")),
+        Watches(SECRET_METADATA, objects_needing_secret(authority_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
     predicate=changed(
         "metadata.annotations",

@@ -1,7 +1,7 @@
-"""InMemoryMachine: a machine that is only said to run, and registers a Node in its workload cluster.
+"""InMemoryMachine reconciler: a simulated machine that registers a Node in its workload cluster.
 
-It starts when its cluster is there and its bootstrap data are; that it runs, its provider ID, addresses and finalizer
-are one write. Until then there is nothing that deletion would have to clean up.
+It starts when the cluster's infrastructure and the bootstrap data are ready. Status, provider ID, addresses and
+finalizer are one write, so before that there is nothing to clean up.
 """
 
 from __future__ import annotations
@@ -12,24 +12,31 @@ from herder.api.capi.conditions import paused_condition
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
 from herder.api.capi.names import SECRET_TYPE, cluster_key, is_deleting, is_paused, kubeconfig_secret
 from herder.api.capi.nodes import node_by_provider_id
-from herder.api.inmemory.behaviour import ABSENT, Behaviour, behaviour
+from herder.api.inmemory.behavior import ABSENT, Behavior, behavior_of
 from herder.api.inmemory.kinds import IN_MEMORY_MACHINE
 from herder.api.inmemory.names import MACHINE_FINALIZER, STUCK_DELETION, provider_id
-from herder.api.writing import delete, object_patch, ref
+from herder.api.writes import delete, object_patch, ref
 from herder.controllers.inmemory import nodes
-from herder.controllers.inmemory.reports import failure, health, ready, status_with, trouble, whole_patch
-from herder.controllers.inmemory.surroundings import (
+from herder.controllers.inmemory.conditions import (
+    failure,
+    health,
+    object_and_status_patch,
+    ready,
+    simulated_failure,
+    status_with,
+)
+from herder.controllers.inmemory.owners import (
     BY_CLUSTER,
-    all_of_the_cluster,
-    all_that_need,
     cluster_label,
     cluster_of,
     created_at,
     group,
     infrastructure_provisioned,
+    objects_needing_secret,
+    objects_of_cluster,
     owner_machine,
-    referred,
-    turned_at,
+    referenced,
+    transitioned_at,
 )
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -45,17 +52,17 @@ def reconcile(view: View) -> Decision:
     machine = owner_machine(view, infra)
     cluster = cluster_of(view, machine) if machine else None
     if is_paused(cluster, infra):
-        return _report_status(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view.now)
+        return _report_status(infra, {}, [paused_condition(cluster, infra)], "report that it is paused", view.now)
     if is_deleting(infra):
-        return _remove(infra, machine, cluster, view)
+        return _reconcile_delete(infra, machine, cluster, view)
     if machine is None or cluster is None:
-        return waiting("the core has yet to make it a Machine's")
-    if not _runs(infra):
+        return waiting("waiting for the Machine controller to set the owner reference")
+    if not _is_running(infra):
         return _start(infra, machine, cluster, view)
-    return _report_running(infra, cluster, view) + _keep_node(infra, machine, cluster, view)
+    return _report_running(infra, cluster, view) + _reconcile_node(infra, machine, cluster, view)
 
 
-# --- starting ---------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------------------------
 
 
 def _start(infra: Object, machine: Object, cluster: Object, view: View) -> Decision:
@@ -64,15 +71,15 @@ def _start(infra: Object, machine: Object, cluster: Object, view: View) -> Decis
     data = (machine["spec"].get("bootstrap") or {}).get("dataSecretName")
     if not data:
         return waiting("the Machine has no bootstrap data yet", ref(MACHINE, machine))
-    asked = behaviour(infra)
-    condition = trouble(asked, "the machine")
+    behavior = behavior_of(infra)
+    condition = simulated_failure(behavior, "the machine")
     if condition is not None:
         conditions = [condition, paused_condition(cluster, infra)]
-        return _report_status(infra, failure(asked, condition), conditions, "tell why it does not run", view.now)
+        return _report_status(infra, failure(behavior, condition), conditions, "report why it does not run", view.now)
     secret = view.get(SECRET_METADATA, data)
-    at = created_at(secret or machine) + asked.start_delay
-    if asked.start_delay and at > view.now:
-        return waiting("the machine starts", wake_at=at)
+    at = created_at(secret or machine) + behavior.start_delay
+    if behavior.start_delay and at > view.now:
+        return waiting("simulated start delay", wake_at=at)
     return _run(infra, machine, cluster, view.now)
 
 
@@ -97,37 +104,41 @@ def _run(infra: Object, machine: Object, cluster: Object, now: datetime) -> Deci
         "spec": spec,
         "status": status_with(infra, fields, [ready(), paused_condition(cluster, infra)], now),
     }
-    return Decision(writes=whole_patch(IN_MEMORY_MACHINE, infra, wanted, "the machine runs"))
+    return Decision(writes=object_and_status_patch(IN_MEMORY_MACHINE, infra, wanted, "start the simulated machine"))
 
 
 def _report_running(infra: Object, cluster: Object, view: View) -> Decision:
-    asked = behaviour(infra)
-    condition = health(asked, "the machine")
+    behavior = behavior_of(infra)
+    condition = health(behavior, "the machine")
     return _report_status(
-        infra, failure(asked, condition), [condition, paused_condition(cluster, infra)], "tell how it is", view.now
+        infra,
+        failure(behavior, condition),
+        [condition, paused_condition(cluster, infra)],
+        "update the InMemoryMachine status",
+        view.now,
     )
 
 
-# --- its Node ---------------------------------------------------------------------------------------------------
+# --- Node -----------------------------------------------------------------------------------------------------------
 
 
-def _keep_node(infra: Object, machine: Object, cluster: Object, view: View) -> Decision:
-    asked = behaviour(infra)
+def _reconcile_node(infra: Object, machine: Object, cluster: Object, view: View) -> Decision:
+    behavior = behavior_of(infra)
     if is_deleting(cluster):
         return DONE
-    joins_at = turned_at(infra, "Ready") + asked.node_delay
-    if asked.node_delay and joins_at > view.now and not asked.fail:
-        return waiting("the Node takes its time", wake_at=joins_at)
-    watched = _watched(infra, cluster, view)
-    if not watched.observe:
-        return watched
-    seen = view.observed(_wish(infra, cluster))
+    joins_at = transitioned_at(infra, "Ready") + behavior.node_delay
+    if behavior.node_delay and joins_at > view.now and not behavior.fail:
+        return waiting("simulated delay of the Node", wake_at=joins_at)
+    node_observation = _observe_node(infra, cluster, view)
+    if not node_observation.observe:
+        return node_observation
+    seen = view.observed(_subscription(infra, cluster))
     if not isinstance(seen, Observed):
-        return watched
-    return watched + _bring_node(infra, machine, cluster, asked, list(seen.objects), view.now)
+        return node_observation
+    return node_observation + _sync_node(infra, machine, cluster, behavior, list(seen.objects), view.now)
 
 
-def _wish(infra: Object, cluster: Object) -> Observe:
+def _subscription(infra: Object, cluster: Object) -> Observe:
     return node_by_provider_id(_target(cluster), infra["spec"]["providerID"])
 
 
@@ -135,85 +146,93 @@ def _target(cluster: Object) -> str:
     return cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
 
 
-def _watched(infra: Object, cluster: Object, view: View) -> Decision:
-    """Look at the Node; there is no way to before the cluster's kubeconfig exists."""
+def _observe_node(infra: Object, cluster: Object, view: View) -> Decision:
+    """Subscribe to the Node, once the cluster's kubeconfig exists."""
     secret = kubeconfig_secret(cluster["metadata"]["name"])
     if view.get(SECRET_METADATA, secret) is None:
         return waiting("the cluster has no kubeconfig yet", Ref(SECRET_METADATA, secret, view.namespace))
-    seen = view.observed(_wish(infra, cluster))
-    wait = Wait(f"the workload cluster does not answer: {seen.reason}") if isinstance(seen, Unreachable) else None
-    return Decision(observe=(_wish(infra, cluster),), wait=wait)
+    seen = view.observed(_subscription(infra, cluster))
+    wait = Wait(f"the workload cluster is unreachable: {seen.reason}") if isinstance(seen, Unreachable) else None
+    return Decision(observe=(_subscription(infra, cluster),), wait=wait)
 
 
-def _bring_node(
-    infra: Object, machine: Object, cluster: Object, asked: Behaviour, found: list[Object], now: datetime
+def _sync_node(
+    infra: Object, machine: Object, cluster: Object, behavior: Behavior, found: list[Object], now: datetime
 ) -> Decision:
     target = _target(cluster)
-    if asked.node_ready == ABSENT:
+    if behavior.node_ready == ABSENT:
         gone = tuple(delete(NODE, node, "the machine's annotations ask for no Node", target=target) for node in found)
         return Decision(writes=gone)
     if not found and is_deleting(machine):
-        return DONE  # the core has decided already that there is no Node to drain and delete
+        return DONE  # The Machine controller has already decided that there is no Node to drain and delete.
     if not found:
-        return Decision(writes=(Create(NODE, nodes.node(infra, machine, asked, now), "the Node joins", target=target),))
-    return Decision(writes=tuple(patch for node in found for patch in _report(node, asked, target, now)))
+        return Decision(
+            writes=(Create(NODE, nodes.node(infra, machine, behavior, now), "register the Node", target=target),)
+        )
+    return Decision(writes=tuple(patch for node in found for patch in _report(node, behavior, target, now)))
 
 
-def _report(node: Object, asked: Behaviour, target: str, now: datetime) -> tuple[Patch, ...]:
+def _report(node: Object, behavior: Behavior, target: str, now: datetime) -> tuple[Patch, ...]:
     reported = node["status"]["conditions"]
-    wanted = nodes.conditions(reported, asked, now)
+    wanted = nodes.conditions(reported, behavior, now)
     if nodes.same_conditions(reported, wanted):
         return ()
-    return (Patch(ref(NODE, node), {"status": {"conditions": wanted}}, "the Node reports", "status", target=target),)
+    return (
+        Patch(
+            ref(NODE, node), {"status": {"conditions": wanted}}, "update the Node conditions", "status", target=target
+        ),
+    )
 
 
-# --- the end ----------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------------------------
 
 
-def _remove(infra: Object, machine: Object | None, cluster: Object | None, view: View) -> Decision:
+def _reconcile_delete(infra: Object, machine: Object | None, cluster: Object | None, view: View) -> Decision:
     if MACHINE_FINALIZER not in (infra["metadata"].get("finalizers") or []):
         return DONE
-    if behaviour(infra).stuck_deletion:
-        return waiting(f"annotation {STUCK_DELETION} keeps it")
-    return _lose_node(infra, machine, cluster, view) or Decision(writes=_without_finalizer(infra))
+    if behavior_of(infra).stuck_deletion:
+        return waiting(f"annotation {STUCK_DELETION} blocks the deletion")
+    return _mark_node_unreachable(infra, machine, cluster, view) or Decision(writes=_without_finalizer(infra))
 
 
-def _lose_node(infra: Object, machine: Object | None, cluster: Object | None, view: View) -> Decision | None:
-    """A machine that vanishes under a living Machine leaves a Node that nobody hears of any more. None when done.
+def _mark_node_unreachable(
+    infra: Object, machine: Object | None, cluster: Object | None, view: View
+) -> Decision | None:
+    """Report the Node as unreachable if the machine is deleted without its Machine. None when done.
 
-    Where the Machine goes too, the core deletes the Node next.
+    If the Machine is being deleted too, the Machine controller deletes the Node.
     """
     if machine is None or cluster is None or is_deleting(machine) or is_deleting(cluster):
         return None
-    watched = _watched(infra, cluster, view)
-    if not watched.observe or watched.wait:
+    node_observation = _observe_node(infra, cluster, view)
+    if not node_observation.observe or node_observation.wait:
         return None
-    seen = view.observed(_wish(infra, cluster))
+    seen = view.observed(_subscription(infra, cluster))
     if not isinstance(seen, Observed):
-        return watched + waiting("the Node is looked for")
+        return node_observation + waiting("waiting for the list of Nodes")
     lost = []
     for node in seen.objects:
         reported = node["status"]["conditions"]
         wanted = nodes.unreachable(reported, view.now)
         if not nodes.same_conditions(reported, wanted):
             status = {"status": {"conditions": wanted}}
-            lost.append(Patch(ref(NODE, node), status, "the machine is gone", "status", target=_target(cluster)))
+            lost.append(Patch(ref(NODE, node), status, "the machine is deleted", "status", target=_target(cluster)))
     return Decision(writes=(*lost, *_without_finalizer(infra))) if lost else None
 
 
 def _without_finalizer(infra: Object) -> tuple[Patch, ...]:
     left = [name for name in infra["metadata"]["finalizers"] if name != MACHINE_FINALIZER]
     wanted = {**infra, "metadata": {**infra["metadata"], "finalizers": left}}
-    return object_patch(IN_MEMORY_MACHINE, infra, wanted, "the machine is gone")
+    return object_patch(IN_MEMORY_MACHINE, infra, wanted, "the machine is deleted")
 
 
-def _runs(infra: Object) -> bool:
+def _is_running(infra: Object) -> bool:
     return bool(((infra.get("status") or {}).get("initialization") or {}).get("provisioned"))
 
 
 def _report_status(infra: Object, fields: Object, conditions: list[Object], reason: str, now: datetime) -> Decision:
     wanted = {**infra, "status": status_with(infra, fields, conditions, now)}
-    return Decision(writes=whole_patch(IN_MEMORY_MACHINE, infra, wanted, reason))
+    return Decision(writes=object_and_status_patch(IN_MEMORY_MACHINE, infra, wanted, reason))
 
 
 CONTROLLER = Controller(
@@ -223,15 +242,15 @@ CONTROLLER = Controller(
     watches=(
         Watches(
             MACHINE,
-            referred(IN_MEMORY_MACHINE, "spec", "infrastructureRef"),
+            referenced(IN_MEMORY_MACHINE, "spec", "infrastructureRef"),
             changed("spec.bootstrap", "metadata.deletionTimestamp"),
         ),
         Watches(
             CLUSTER,
-            all_of_the_cluster(),
+            objects_of_cluster(),
             changed("spec.paused", "status.initialization.infrastructureProvisioned", "metadata.deletionTimestamp"),
         ),
-        Watches(SECRET_METADATA, all_that_need(kubeconfig_secret), changed(), fields=f"type={SECRET_TYPE}"),
+        Watches(SECRET_METADATA, objects_needing_secret(kubeconfig_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
     predicate=changed(
         "metadata.annotations",

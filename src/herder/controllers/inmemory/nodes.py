@@ -1,4 +1,4 @@
-"""The Node that a simulated machine registers in its workload cluster, and the state that it reports."""
+"""Node object of a simulated machine, and the conditions that it reports."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import NODE
 from herder.api.capi.names import UNINITIALIZED_TAINT
-from herder.api.inmemory.behaviour import Behaviour
-from herder.controllers.inmemory.surroundings import is_control_plane
+from herder.api.inmemory.behavior import Behavior
+from herder.controllers.inmemory.owners import is_control_plane
 from herder.engine.meta.kinds import Object
 
 KUBELET_VERSION = "v1.36.3"
-"""What runs where a Machine asks for no version."""
+"""Version of the kubelet if the Machine has none."""
 CAPACITY = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 CONTROL_PLANE_ROLE = "node-role.kubernetes.io/control-plane"
 
@@ -29,8 +29,8 @@ _NOT_READY = {
 }
 
 
-def node(infra: Object, machine: Object, asked: Behaviour, now: datetime) -> Object:
-    """As a kubelet registers itself, with its status in one go."""
+def node(infra: Object, machine: Object, behavior: Behavior, now: datetime) -> Object:
+    """The Node as a kubelet registers it, including its status."""
     name = infra["metadata"]["name"]
     labels = {
         "kubernetes.io/hostname": name,
@@ -52,38 +52,41 @@ def node(infra: Object, machine: Object, asked: Behaviour, now: datetime) -> Obj
             "addresses": addresses(infra),
             "capacity": capacity,
             "allocatable": capacity,
-            "conditions": conditions([], asked, now),
+            "conditions": conditions([], behavior, now),
             "nodeInfo": _info(infra, machine),
         },
     }
 
 
-def conditions(reported: list[Object], asked: Behaviour, now: datetime) -> list[Object]:
-    """What the Node reports, given what it reported before."""
+def conditions(reported: list[Object], behavior: Behavior, now: datetime) -> list[Object]:
+    """Conditions that the Node reports, given its previous ones."""
     wanted = dict(_HEALTHY)
-    for type_, status in asked.node_conditions.items():
+    for type_, status in behavior.node_conditions.items():
         wanted[type_] = (status, "AskedFor", "the machine's annotations ask for it")
-    if asked.node_ready in _NOT_READY:
-        wanted["Ready"] = _NOT_READY[asked.node_ready]
+    if behavior.node_ready in _NOT_READY:
+        wanted["Ready"] = _NOT_READY[behavior.node_ready]
     before = {known["type"]: known for known in reported}
-    return [_condition(type_, *said, before.get(type_) or {}, now) for type_, said in wanted.items()]
+    return [
+        _condition(type_, *reported_condition, before.get(type_) or {}, now)
+        for type_, reported_condition in wanted.items()
+    ]
 
 
 def unreachable(reported: list[Object], now: datetime) -> list[Object]:
-    """What a cluster says of a Node whose machine is gone."""
+    """Conditions of a Node whose machine no longer exists."""
     lost = _NOT_READY["Unknown"]
     return [_condition(known["type"], *lost, known, now) for known in reported]
 
 
 def same_conditions(left: list[Object], right: list[Object]) -> bool:
-    def said(conditions: list[Object]) -> set[tuple[str, ...]]:
+    def reported_condition(conditions: list[Object]) -> set[tuple[str, ...]]:
         return {tuple(str(c.get(field, "")) for field in ("type", "status", "reason", "message")) for c in conditions}
 
-    return said(left) == said(right)
+    return reported_condition(left) == reported_condition(right)
 
 
 def addresses(infra: Object) -> list[Object]:
-    """An address that stays the machine's own, as far as a private network has room."""
+    """A stable address for the machine, derived from its UID."""
     digest = hashlib.blake2b(infra["metadata"]["uid"].encode(), digest_size=3).digest()
     address = f"10.{digest[0]}.{digest[1]}.{digest[2]}"
     return [{"type": "Hostname", "address": infra["metadata"]["name"]}, {"type": "InternalIP", "address": address}]

@@ -1,1 +1,1 @@
-"""What decides for the generic machine provider: drivers become kinds, machine objects become machines."""
+"""Controllers of the generic machine provider: NodeDrivers become CRDs, machine objects become instances."""

@@ -1,4 +1,4 @@
-"""Cloud credentials: whoever made one may use and delete it, and everyone sees which machines it is used by."""
+"""Cloud credentials: grant the creator access, and report which machines use a credential."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from datetime import timedelta
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import names
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, GLOBAL_NAMESPACE, RIGHTS_FINALIZER, USED_BY
+from herder.api.machines.credentials import (
+    CREATED_BY,
+    CREATOR,
+    CREDENTIAL_TYPE,
+    GLOBAL_NAMESPACE,
+    RIGHTS_FINALIZER,
+    USED_BY,
+)
 from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE, ROLE_BINDING
 from herder.api.rke.kinds import STATE_SECRET
-from herder.api.writing import PROGRESS_PATIENCE, delete, object_patch, owner_reference, owners, ref
+from herder.api.writes import PROGRESS_DEBOUNCE, delete, object_patch, owner_reference, owners, ref
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -22,47 +29,54 @@ from herder.engine.runtime.view import View
 
 BY_CREDENTIAL, BY_OWNER = "cloud-credential", "owner-uid"
 MACHINES_SHOWN = 10
-RETRY = timedelta(seconds=5)  # Roles of a Secret that was deleted and recreated are collected meanwhile
+RETRY = timedelta(seconds=5)  # Roles of a deleted and recreated Secret are garbage collected meanwhile.
 _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,200}")
 
 
 def reconcile(view: View) -> Decision:
-    secret = view.get(SECRET, view.name)  # a credential; of the two watches, this one wakes us
+    secret = view.get(SECRET, view.name)  # Only the watch on credential Secrets triggers this controller.
     if secret is None:
         other = view.get(SECRET_METADATA, view.name)
-        return _users(view, other) if other is not None else DONE
+        return _report_usage(view, other) if other is not None else DONE
     if is_deleting(secret):
-        return _end_rights(view, secret)
-    return _creators_rights(view, secret) + _users(view, secret)
+        return _revoke(view, secret)
+    return _grant_creator(view, secret) + _report_usage(view, secret)
 
 
-# --- its creator ----------------------------------------------------------------------------------------------------
+# --- creator --------------------------------------------------------------------------------------------------------
 
 
-def _creators_rights(view: View, secret: Object) -> Decision:
-    """The annotation is dropped once it is heeded: who loses the rights later does not get them back by it."""
+def _grant_creator(view: View, secret: Object) -> Decision:
+    """Grant the creator access to the Secret by a Role and RoleBinding.
+
+    The annotation is removed once it is processed: a creator who loses the rights later does not regain them.
+    """
     creator = annotations_of(secret).get(CREATOR)
     if not creator:
-        return Decision(writes=_finalizer(secret, add=True)) if _rights(view, secret) else DONE
+        return Decision(writes=_finalizer(secret, add=True)) if _revocations(view, secret) else DONE
     if not _USER_NAME.fullmatch(creator):
-        return waiting(f'annotation {CREATOR}: "{creator}" is not the name of a user')
+        return waiting(f'annotation {CREATOR}: "{creator}" is not a valid user name')
     wanted = ((ROLE, _role(secret, creator)), (ROLE_BINDING, _binding(secret, creator)))
     known = [view.get(kind, obj["metadata"]["name"]) for kind, obj in wanted]
     for found in known:
         if found is not None and not _is_owned(found, secret):
-            # Whoever bound a Role of this name, which may still be empty, would get the rights too.
-            message = f"{found['kind']} {view.namespace}/{found['metadata']['name']} belongs to someone else; delete it"
+            # Someone may have bound a still empty Role of this name, and would get the rights too.
+            message = f"{found['kind']} {view.namespace}/{found['metadata']['name']} has another owner; delete it"
             return waiting(message, ref(SECRET, secret), wake_at=view.now + RETRY)
-    # Created rather than applied, so that one that appears meanwhile is not filled.
+    # Create instead of apply, so that an object that appears meanwhile is not changed.
     rights = tuple(
-        Create(kind, obj, "its creator may use it")
+        Create(kind, obj, "grant the creator access to the credential")
         for (kind, obj), found in zip(wanted, known, strict=True)
         if found is None
     )
-    heeded = Patch(ref(SECRET, secret), {"metadata": {"annotations": {CREATOR: None}}}, "its creator has the rights")
-    # The finalizer first: if the Secret was replaced by another of its name since it was read, nothing is granted.
+    consumed = Patch(
+        ref(SECRET, secret),
+        {"metadata": {"annotations": {CREATOR: None, CREATED_BY: creator}}},
+        "the creator has been granted access",
+    )
+    # The finalizer comes first: if the Secret was recreated since it was read, nothing is granted.
     granted = (Parallel(rights),) if rights else ()
-    return Decision(writes=(*_finalizer(secret, add=True), *granted, heeded))
+    return Decision(writes=(*_finalizer(secret, add=True), *granted, consumed))
 
 
 def _is_owned(obj: Object, secret: Object) -> bool:
@@ -70,16 +84,18 @@ def _is_owned(obj: Object, secret: Object) -> bool:
     return any(owner["uid"] == secret["metadata"]["uid"] for owner in owners)
 
 
-def _end_rights(view: View, secret: Object) -> Decision:
-    """Rights go by name, so they end before another object can have it. The garbage collector would delete them too,
-    but some time later: after everything else that it has to delete."""
-    rights = tuple(_rights(view, secret))
+def _revoke(view: View, secret: Object) -> Decision:
+    """Delete the creator's rights before the Secret's name becomes free.
+
+    Rights refer to names. The garbage collector would delete them too, but only after everything else in its queue.
+    """
+    rights = tuple(_revocations(view, secret))
     return Decision(writes=(*((Parallel(rights),) if rights else ()), *_finalizer(secret, add=False)))
 
 
-def _rights(view: View, secret: Object) -> list[Delete]:
-    """The deletion of each Role and RoleBinding that the Secret owns, the binding first."""
-    index, reason = (BY_OWNER, secret["metadata"]["uid"]), "the rights of its creator end with it"
+def _revocations(view: View, secret: Object) -> list[Delete]:
+    """Deletes of each RoleBinding and Role that the Secret owns, bindings first."""
+    index, reason = (BY_OWNER, secret["metadata"]["uid"]), "revoke the creator's access"
     return [delete(kind, each, reason) for kind in (ROLE_BINDING, ROLE) for each in view.select(kind, index=index)]
 
 
@@ -89,7 +105,7 @@ def _finalizer(secret: Object, *, add: bool) -> tuple[Patch, ...]:
         **secret,
         "metadata": {**secret["metadata"], "finalizers": [*others, RIGHTS_FINALIZER] if add else others},
     }
-    reason = "its name is kept until the rights of its creator have ended" if add else "nobody has rights by its name"
+    reason = "keep the Secret until the creator's access is revoked" if add else "the creator's access is revoked"
     return object_patch(SECRET, secret, wanted, reason)
 
 
@@ -122,19 +138,22 @@ def _meta(secret: Object, creator: str) -> Object:
     }
 
 
-# --- its users ------------------------------------------------------------------------------------------------------
+# --- usage ----------------------------------------------------------------------------------------------------------
 
 
-def _users(view: View, secret: Object) -> Decision:
-    """By the state Secrets of machines, which live as long as the machines do. Users cannot create any of the type."""
-    states = view.select(STATE_SECRET, index=(BY_CREDENTIAL, _place(secret)))
+def _report_usage(view: View, secret: Object) -> Decision:
+    """Record the machines that use the credential, from their state Secrets.
+
+    State Secrets exist as long as their machines, and users cannot create Secrets of their type.
+    """
+    states = view.select(STATE_SECRET, index=(BY_CREDENTIAL, _credential_key(secret)))
     message = ", ".join(_machine(state) for state in states[:MACHINES_SHOWN])
     if len(states) > MACHINES_SHOWN:
         message += f" and {len(states) - MACHINES_SHOWN} more"
     if message == annotations_of(secret).get(USED_BY, ""):
         return DONE
     patch = {"metadata": {"annotations": {USED_BY: message or None}}}
-    write = Patch(ref(SECRET, secret), patch, "which machines use it", patience=PROGRESS_PATIENCE)
+    write = Patch(ref(SECRET, secret), patch, "record which machines use the credential", debounce=PROGRESS_DEBOUNCE)
     return Decision(writes=(write,))
 
 
@@ -143,17 +162,17 @@ def _machine(state: Object) -> str:
     return f"{labels.get(names.INFRA_KIND_LABEL)}/{labels.get(names.INFRA_NAME_LABEL)}"
 
 
-def _place(secret: Object) -> str:
+def _credential_key(secret: Object) -> str:
     return f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _credential_of(state: Object) -> Iterable[str]:
-    """Indexer: the credential that a machine was made with, by its state Secret.
+    """Indexer: the credential that a machine was created with, from its state Secret.
 
-    Editors of its namespace can change the annotation. They must not make the manager write in another namespace.
+    Editors of the namespace can change the annotation. It must not make the manager write to another namespace.
     """
     place = annotations_of(state).get(CREDENTIAL_ANNOTATION, "")
     namespace, slash, _ = place.partition("/")
@@ -167,7 +186,7 @@ def _used_credential(state: Object) -> Iterable[Key]:
 
 
 def _never(_change: Change) -> bool:
-    """Secrets are many, and few of them are credentials: those tell of themselves by their type."""
+    """Do not reconcile on Secret events: Secrets are many, and credentials have their own watch by type."""
     return False
 
 
@@ -192,5 +211,5 @@ CONTROLLER = Controller(
         ROLE: {BY_OWNER: owners},
         ROLE_BINDING: {BY_OWNER: owners},
     },
-    pace=PROGRESS_PATIENCE,
+    pace=PROGRESS_DEBOUNCE,
 )

@@ -1,4 +1,4 @@
-"""What a NodeDriver tells of itself: whether its driver is there, and whether it is in use."""
+"""Status conditions of a NodeDriver: Downloaded, Installed, Active, Inactive."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from herder.api.capi.conditions import Condition, condition
-from herder.api.machines import known
 from herder.api.machines.conditions import merged_with_updates
-from herder.api.machines.driver_admission import is_active, needed_by
+from herder.api.machines.drivers import known
+from herder.api.machines.drivers.admission import is_active, still_used_message
 from herder.engine.meta.kinds import Object
 
 DOWNLOADED, INSTALLED, ACTIVE, INACTIVE = "Downloaded", "Installed", "Active", "Inactive"
-DOWNLOADING = "the driver is downloaded and asked what it can be told"
+DOWNLOADING = "downloading the driver and reading its create flags"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a pass found out. Nothing at all: the driver is not wanted, so nobody looked."""
+    """Result of a pass; all defaults if the driver is inactive and nothing was checked."""
 
     installed: bool = False
     pending: bool = False
     problem: str = ""
-    version: str = ""  # of the machine program that has it
-    left: Sequence[str] = ()  # objects of its kinds, of a driver that is to go
+    version: str = ""  # version of the machine CLI that contains the driver
+    remaining: Sequence[str] = ()  # remaining objects of the kinds of a driver that is being removed
 
     def waits_for(self, driver: str) -> str:
-        """Why nothing more happens, for who asks."""
-        if self.left:
-            return needed_by(driver, self.left)
+        """What the NodeDriver waits for; empty if nothing."""
+        if self.remaining:
+            return still_used_message(driver, self.remaining)
         return self.problem or (DOWNLOADING if self.pending else "")
 
 
-def told(node_driver: Object, state: State, now: datetime) -> Object:
-    """The status."""
+def driver_status(node_driver: Object, state: State, now: datetime) -> Object:
+    """Compute the status."""
     before = node_driver.get("status") or {}
     conditions = merged_with_updates(before.get("conditions"), _conditions(node_driver, state), now)
     return {**before, **_applied(node_driver, state), "conditions": conditions}
@@ -58,11 +58,11 @@ def _conditions(node_driver: Object, state: State) -> Iterable[Condition]:
         elif state.pending:
             yield condition(type_, "Unknown", "Downloading", DOWNLOADING)
     wanted = is_active(node_driver) and not node_driver["metadata"].get("deletionTimestamp")
-    yield _usable(wanted=wanted, state=state)
-    yield _unused(known.driver_name(node_driver), wanted=wanted, state=state)
+    yield _active(wanted=wanted, state=state)
+    yield _inactive(known.driver_name(node_driver), wanted=wanted, state=state)
 
 
-def _usable(*, wanted: bool, state: State) -> Condition:
+def _active(*, wanted: bool, state: State) -> Condition:
     if wanted and state.installed:
         return condition(ACTIVE, "True", "Active")
     if wanted:
@@ -70,7 +70,7 @@ def _usable(*, wanted: bool, state: State) -> Condition:
     return condition(ACTIVE, "False", "Deactivated")
 
 
-def _unused(driver: str, *, wanted: bool, state: State) -> Condition:
-    if state.left:
-        return condition(INACTIVE, "False", "ObjectsLeft", needed_by(driver, state.left))
+def _inactive(driver: str, *, wanted: bool, state: State) -> Condition:
+    if state.remaining:
+        return condition(INACTIVE, "False", "ObjectsLeft", still_used_message(driver, state.remaining))
     return condition(INACTIVE, "False", "Active") if wanted else condition(INACTIVE, "True", "Deactivated")

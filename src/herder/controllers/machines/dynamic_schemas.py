@@ -1,6 +1,6 @@
-"""The schema of an active driver's machines becomes the three kinds of that driver; the kinds go when it does.
+"""DynamicSchemas of active drivers become three CRDs per driver; inactive drivers lose them.
 
-A kind is only taken away when there is no object of it: its objects would go with it, and with them their machines.
+A CRD is deleted only if no objects of it exist: deleting it would delete them, and their machines with them.
 """
 
 from __future__ import annotations
@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from herder.api.capi.kinds import DEFINITION
-from herder.api.machines import schemas
 from herder.api.machines.crds import UnusableField, driver_definitions
-from herder.api.machines.driver_admission import needed_by
+from herder.api.machines.drivers import schemas
+from herder.api.machines.drivers.admission import still_used_message
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
-from herder.api.writing import delete
-from herder.controllers.machines.left import driver_of_definition, driver_of_object, gone, objects_left
+from herder.api.writes import delete
+from herder.controllers.machines.remaining_objects import (
+    driver_of_definition,
+    driver_of_object,
+    find_remaining,
+    is_deletion,
+)
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Parallel, Ref, waiting
-from herder.engine.runtime.handlers import Follows, Watches, changed
+from herder.engine.runtime.handlers import DynamicWatches, Watches, changed
 from herder.engine.runtime.view import View
 
 BY_DRIVER = "driver"
@@ -40,7 +45,7 @@ def _with_kinds(driver: str, schema: Object) -> Decision:
         definitions = driver_definitions(driver, schemas.fields_of(schema))
     except UnusableField as problem:
         ref = Ref(DYNAMIC_SCHEMA, schema["metadata"]["name"])
-        return waiting(f"spec.resourceFields: {problem}; no kinds can be made of it until that is corrected", ref)
+        return waiting(f"spec.resourceFields: {problem}; correct it to create the CRDs of the driver", ref)
     reason = f"driver {driver} is active"
     return Decision(writes=(Parallel(tuple(Apply(DEFINITION, each, reason) for each in definitions)),))
 
@@ -49,17 +54,18 @@ def _without_kinds(view: View, driver: str, since: Sequence[Object | None]) -> D
     definitions = view.select(DEFINITION, index=(BY_DRIVER, driver))
     if not definitions:
         return DONE
-    left = objects_left(view, driver, since)
-    if left.names:
-        reason = f"the kinds of driver {driver}, which is not active, cannot go: {needed_by(driver, left.names)}"
-        return left.needs + waiting(reason)
-    if not left.known:
-        return left.needs
-    reason = f"driver {driver} is not active, and there are no objects of its kinds"
+    remaining = find_remaining(view, driver, since)
+    if remaining.names:
+        problem = still_used_message(driver, remaining.names)
+        reason = f"the kinds of driver {driver}, which is inactive, cannot be deleted: {problem}"
+        return remaining.needs + waiting(reason)
+    if not remaining.known:
+        return remaining.needs
+    reason = f"driver {driver} is inactive and no objects of its kinds exist"
     return Decision(writes=(Parallel(tuple(delete(DEFINITION, each, reason) for each in definitions)),))
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _schemas_in_registry(schema: Object) -> Iterable[Key]:
@@ -93,7 +99,7 @@ CONTROLLER = Controller(
     ),
     predicate=changed("spec"),
     indexes={DEFINITION: {BY_DRIVER: driver_of_definition}},
-    follows=Follows(_schema_of_object, gone),
+    dynamic_watches=DynamicWatches(_schema_of_object, is_deletion),
     pace=0.1,
     workers=2,
 )

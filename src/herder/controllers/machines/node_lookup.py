@@ -1,5 +1,7 @@
-"""A machine of ours is told apart at its provider by what its Node says: looked for by the Machine's UID, which the
-Node carries as a label, in the cluster itself. Then Cluster API's core can match the two."""
+"""Find the Node of a provisioned Machine by the Machine UID in its label, and copy its provider ID.
+
+Cluster API's Machine controller can then match the two.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
 from herder.api.rke.names import CONTROL_PLANE_ROLE, ETCD_ROLE, MACHINE_UID
-from herder.api.writing import ref, status_patch
-from herder.controllers.machines.managed import BY_MACHINE, NODES, management_of, own_key, provisioned_as
+from herder.api.writes import ref, status_patch
+from herder.controllers.machines.cluster_access import BY_MACHINE, NODES, management_of, own_key, provisioned_as
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, waiting
-from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, owner
+from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed, owner
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 BY_CLUSTER, BY_PROVIDER_ID = "cluster-without-provider-id", "cluster-and-provider-id"
@@ -26,7 +28,7 @@ BY_CLUSTER, BY_PROVIDER_ID = "cluster-without-provider-id", "cluster-and-provide
 
 def reconcile(view: View) -> Decision:
     machine = view.get(MACHINE, view.name)
-    if machine is None or not _is_looked_for(machine):
+    if machine is None or not _needs_lookup(machine):
         return DONE
     cluster = view.get(CLUSTER, machine["spec"]["clusterName"])
     if cluster is None or is_paused(cluster, machine):
@@ -37,11 +39,11 @@ def reconcile(view: View) -> Decision:
     infra = view.get(kind, machine["spec"]["infrastructureRef"]["name"])
     if infra is None or (infra.get("spec") or {}).get("providerID") or not is_true(infra, "Ready"):
         return DONE
-    return _look(view, machine, kind, infra)
+    return _find_node(view, machine, kind, infra)
 
 
-def _is_looked_for(machine: Object) -> bool:
-    """Also one that goes: without its Node's name at the provider, the core would leave the Node behind."""
+def _needs_lookup(machine: Object) -> bool:
+    """Includes Machines being deleted: without a provider ID the Machine controller would not delete the Node."""
     spec = machine["spec"]
     bootstrap = spec.get("bootstrap") or {}
     ours = (bootstrap.get("configRef") or {}).get("kind") == BOOTSTRAP.kind
@@ -54,38 +56,43 @@ def _kind(reference: Object) -> Kind | None:
     return CUSTOM_MACHINE if (reference.get("apiGroup"), reference["kind"]) == CUSTOM_MACHINE.group_kind else None
 
 
-def _look(view: View, machine: Object, kind: Kind, infra: Object) -> Decision:
+def _find_node(view: View, machine: Object, kind: Kind, infra: Object) -> Decision:
     management = management_of(view, view.namespace, machine["spec"]["clusterName"])
     if management is None or not clusters.is_connected(management):
-        return waiting("its Node can be looked for when the cluster's agent is connected")
+        return waiting("waiting for the cluster agent to connect to find the Node")
     cluster = management["metadata"]["name"]
     uid = machine["metadata"]["uid"]
-    wish = Observe(cluster, NODE, projection=NODES, focus=(BY_MACHINE, uid))
-    needs = Decision(observe=(wish,))
-    match view.observed(wish):
+    subscription = Observe(cluster, NODE, projection=NODES, focus=(BY_MACHINE, uid))
+    needs = Decision(observe=(subscription,))
+    match view.observed(subscription):
         case Observed(objects):
-            own = [each for each in objects if not _is_anothers(view, machine, each)]
+            own = [each for each in objects if not _belongs_to_other(view, machine, each)]
             return needs + _found(
-                machine, kind, infra, [each for each in own if each["server"] or not _serves(machine)]
+                machine, kind, infra, [each for each in own if each["server"] or not _is_server(machine)]
             )
         case Unreachable(reason, _):
-            return needs + waiting(f"its Node cannot be looked for: {reason}", ref(MANAGEMENT_CLUSTER, management))
+            return needs + waiting(f"cannot list Nodes: {reason}", ref(MANAGEMENT_CLUSTER, management))
         case _:
-            return needs + waiting(f"its Node is looked for in {cluster}")
+            return needs + waiting(f"waiting for the list of Nodes of {cluster}")
 
 
-def _is_anothers(view: View, machine: Object, node: Object) -> bool:
-    """Whether another Machine is known by the Node's provider ID. A kubelet sets any label of ours on its own Node, and
-    so could keep new machines waiting, or have others join it in their place; its provider ID stays as it is. A worker
-    that claims the provider ID of a server does not get the server's Node by that."""
+def _belongs_to_other(view: View, machine: Object, node: Object) -> bool:
+    """Whether the Node's provider ID is recorded for another Machine.
+
+    A kubelet can set our labels on its own Node, and so could block new machines or impersonate them; it cannot change
+    its provider ID. A worker that claims a server's provider ID does not get the server's Node.
+    """
     known = f"{cluster_key(view.namespace, machine['spec']['clusterName'])} {node['providerID']}"
     others = view.select(MACHINE, index=(BY_PROVIDER_ID, known)) if node["providerID"] else []
-    return any(_serves(other) or not (node["server"] and _serves(machine)) for other in others)
+    return any(_is_server(other) or not (node["server"] and _is_server(machine)) for other in others)
 
 
-def _serves(machine: Object) -> bool:
-    """Whether it is a server, whose Node says so too. Workers may register further Nodes with any provider ID and label
-    of ours, and other machines join a server at the address of its Node."""
+def _is_server(machine: Object) -> bool:
+    """Whether the Machine is a server; its Node must have a server role then.
+
+    Workers may register further Nodes with any provider ID and any of our labels, and machines join a server at its
+    Node's address.
+    """
     return any(labels_of(machine).get(role) == "true" for role in (ETCD_ROLE, CONTROL_PLANE_ROLE))
 
 
@@ -93,22 +100,22 @@ def _found(machine: Object, kind: Kind, infra: Object, nodes: Sequence[Object]) 
     uid = machine["metadata"]["uid"]
     label = f"{MACHINE_UID}={uid}"
     if all(labels_of(node).get(MACHINE_UID) != uid for node in nodes):
-        role = " and the role of a server" if _serves(machine) else ""
+        role = " and the role of a server" if _is_server(machine) else ""
         return waiting(f"no Node has the label {label}{role} yet")
     if len(nodes) > 1:
         names = ", ".join(sorted(node["metadata"]["name"] for node in nodes))
         claims = f"all have the label {label}, or a provider ID that names it"
-        return waiting(f"Nodes {names} {claims}: delete those that are not this machine")
+        return waiting(f"Nodes {names} {claims}; delete those that are not this machine")
     (node,) = nodes
     if not node["providerID"] or not node["ready"]:
         lacking = "is not Ready" if node["providerID"] else "has no spec.providerID"
         return waiting(f"Node {node['metadata']['name']} {lacking} yet")
     status = {**(infra.get("status") or {}), "addresses": list(node["addresses"])}
-    named = Patch(ref(kind, infra), {"spec": {"providerID": node["providerID"]}}, "its Node tells what it is called")
-    return Decision(writes=(*status_patch(kind, infra, status, "where its Node is reached"), named))
+    named = Patch(ref(kind, infra), {"spec": {"providerID": node["providerID"]}}, "copy the provider ID of its Node")
+    return Decision(writes=(*status_patch(kind, infra, status, "copy the addresses of its Node"), named))
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _key_of(machine: Object) -> Iterable[str]:
@@ -116,12 +123,12 @@ def _key_of(machine: Object) -> Iterable[str]:
 
 
 def _cluster_of(machine: Object) -> Iterable[str]:
-    """Indexer: the cluster of a Machine that is looked for."""
-    return _key_of(machine) if _is_looked_for(machine) else ()
+    """Indexer: the cluster of a Machine whose Node is unknown."""
+    return _key_of(machine) if _needs_lookup(machine) else ()
 
 
 def _by_provider_id(machine: Object) -> Iterable[str]:
-    """Indexer: the cluster and the provider ID of a Machine whose Node was found."""
+    """Indexer: cluster and provider ID of a Machine whose Node is known."""
     known = machine["spec"].get("providerID")
     return [f"{cluster} {known}" for cluster in _key_of(machine)] if known else ()
 
@@ -142,7 +149,7 @@ CONTROLLER = Controller(
         ),
     ),
     predicate=changed("spec", "metadata.deletionTimestamp", "metadata.annotations"),
-    follows=Follows(owner(MACHINE, controller=False), changed("status.conditions", "spec.providerID")),
+    dynamic_watches=DynamicWatches(owner(MACHINE, controller=False), changed("status.conditions", "spec.providerID")),
     indexes={MACHINE: {BY_CLUSTER: _cluster_of, BY_PROVIDER_ID: _by_provider_id}},
     cluster_of=lambda machine: cluster_key(machine["metadata"]["namespace"], machine["spec"]["clusterName"]),
 )

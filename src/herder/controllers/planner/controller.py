@@ -1,4 +1,7 @@
-"""The planner: an RKEControlPlane and its machines, brought to the plans that its spec asks for."""
+"""Planner: reconcile an RKEControlPlane by writing plans for its machines.
+
+The Beacon of the cluster is a lock: only the controller that its status names may write plans.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,26 @@ from herder.api import settings
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting
-from herder.api.guards import plan_acts
+from herder.api.guards import plan_changes
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.api.management.syncing import PRE_BOOTSTRAPPED, SYNCED_FIRST_TO, synced_first_to
+from herder.api.management.secret_sync import PRE_BOOTSTRAPPED, SYNCED_BOOTSTRAP_TO, synced_bootstrap_to
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET, STATE_SECRET, TOKENS_SECRET
 from herder.api.settings import SETTING
-from herder.api.writing import ref
-from herder.controllers.planner import messages
-from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
+from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import Distribution, Reference
-from herder.controllers.planner.entries import BY_CLUSTER, by_cluster, entries_named
-from herder.controllers.planner.inputs import CONFIG_MAP_METADATA, needs
-from herder.controllers.planner.planning import Result, Scene, plan
-from herder.controllers.planner.reports import report_control_plane, report_error, report_machine, uninitialize
-from herder.controllers.planner.resting import BY_STATE, STANDINGS, by_state
+from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
+from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, needs
+from herder.controllers.planner.rollout import messages
+from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster, entries_by_key
+from herder.controllers.planner.rollout.planner import PlanScope, Result, plan
+from herder.controllers.planner.rollout.status import report_control_plane, report_error, report_machine, uninitialize
+from herder.controllers.planner.rollout.up_to_date import BY_STATE, WORKER_STATES, by_state
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Wait, Write, waiting
-from herder.engine.runtime.handlers import Indexed, Watches, changed, labelled
+from herder.engine.runtime.handlers import Indexed, Watches, changed, named_by_label
 from herder.engine.runtime.view import View
 
 NEEDS, ALL, BY_MANAGEMENT = "needs", "all-control-planes", "planned-for-management"
@@ -53,15 +56,15 @@ def reconcile(view: View) -> Decision:
         return Decision(writes=_unpaused(cluster)) + waiting("the cluster is being deleted", ref(CLUSTER, cluster))
     beacon = view.get(BEACON, view.name)
     if beacon is None:
-        return waiting(f"Beacon {view.namespace}/{view.name} does not exist, so nobody may write plans")
+        return waiting(f"Beacon {view.namespace}/{view.name} does not exist; plans cannot be written")
     writer = _writer(beacon)
     if writer not in ("", names.PLANNER):
         return waiting(f"plans are written by {writer} now", ref(BEACON, beacon))
-    return _pass(view, control_plane, cluster, beacon)
+    return _plan_cluster(view, control_plane, cluster, beacon)
 
 
 def _cluster(view: View, control_plane: Object) -> Object | None:
-    """The Cluster API Cluster that owns it."""
+    """The Cluster API Cluster that owns the control plane."""
     for reference in control_plane["metadata"].get("ownerReferences") or ():
         if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == CLUSTER.group_kind:
             found = view.get(CLUSTER, reference["name"])
@@ -71,7 +74,7 @@ def _cluster(view: View, control_plane: Object) -> Object | None:
 
 
 def _unpaused(cluster: Object) -> tuple[Patch, ...]:
-    """Whoever deletes a cluster that is paused wants it to go: Cluster API would wait for ever."""
+    """Unpause a cluster that is being deleted: Cluster API never finishes the deletion of a paused one."""
     if not (cluster.get("spec") or {}).get("paused"):
         return ()
     return (Patch(ref(CLUSTER, cluster), {"spec": {"paused": False}}, "it is being deleted"),)
@@ -81,54 +84,60 @@ def _writer(beacon: Object) -> str:
     return str((beacon.get("status") or {}).get("owner") or "")
 
 
-# --- one pass -------------------------------------------------------------------------------------------------------
+# --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def _pass(view: View, control_plane: Object, cluster: Object, beacon: Object) -> Decision:
+def _plan_cluster(view: View, control_plane: Object, cluster: Object, beacon: Object) -> Decision:
     try:
         distribution = distribution_of(control_plane["spec"].get("kubernetesVersion") or "")
     except UnknownVersion as unknown:
         return Decision(writes=report_error(control_plane, str(unknown), view.now), wait=Wait(str(unknown)))
-    scene = _scene(view, control_plane, cluster, distribution)
-    result = plan(scene) if _has_infrastructure(cluster) else Result(waiting=messages.INFRASTRUCTURE)
-    return _carried_out(scene, result, beacon)
+    scope = _plan_scope(view, control_plane, cluster, distribution)
+    result = plan(scope) if _has_infrastructure(cluster) else Result(waiting=messages.INFRASTRUCTURE)
+    return _decide(scope, result, beacon)
 
 
-def _scene(view: View, control_plane: Object, cluster: Object, distribution: Distribution) -> Scene:
-    """Workers at rest are not looked at, unless they are joined by another port than this distribution has."""
-    scope = cluster_key(view.namespace, cluster["metadata"]["name"])
+def _plan_scope(view: View, control_plane: Object, cluster: Object, distribution: Distribution) -> PlanScope:
+    """Leave out workers that are up to date, unless their join URL has another port than the distribution's."""
+    cluster_id = cluster_key(view.namespace, cluster["metadata"]["name"])
     ports = (0, distribution.supervisor_port)
-    standings = view.groups(STANDINGS, scope)
-    resting = {rest: keys for rest, keys in standings.items() if rest is not None and rest.port in ports}
-    others = [key for rest, keys in standings.items() if rest not in resting for key in keys]
-    entries = entries_named(view, others)
-    return Scene(view, control_plane, cluster, distribution, view.count(MACHINE, (BY_CLUSTER, scope)), entries, resting)
+    states = view.groups(WORKER_STATES, cluster_id)
+    up_to_date = {state: keys for state, keys in states.items() if state is not None and state.port in ports}
+    others = [key for state, keys in states.items() if state not in up_to_date for key in keys]
+    entries = entries_by_key(view, others)
+    return PlanScope(
+        view, control_plane, cluster, distribution, view.count(MACHINE, (BY_CLUSTER, cluster_id)), entries, up_to_date
+    )
 
 
 def _has_infrastructure(cluster: Object) -> bool:
     return bool(((cluster.get("status") or {}).get("initialization") or {}).get("infrastructureProvisioned"))
 
 
-def _carried_out(scene: Scene, result: Result, beacon: Object) -> Decision:
-    """Whose turn it is stands before the plans, and is given back when there are none left to write."""
+def _decide(scope: PlanScope, result: Result, beacon: Object) -> Decision:
+    """Take the Beacon before writing plans, and release it when no plan is left to write."""
     done = not (result.waiting or result.error or result.unfinished)
     owner = names.PLANNER if result.plans else "" if done else _writer(beacon)
-    writes: list[Write | Parallel] = [*_turn(beacon, owner), *result.writes]
-    refused = scene.view.refused if result.writes else None
+    writes: list[Write | Parallel] = [*_set_beacon_owner(beacon, owner), *result.writes]
+    refused = scope.view.refused if result.writes else None
     if refused is not None:
-        # Told before it is tried again, since nothing comes after what is refused.
-        writes = [*report_control_plane(scene, Result(waiting=str(refused))), *writes]
+        # The status comes first: writes after a refused one are not executed.
+        writes = [*report_control_plane(scope, Result(waiting=str(refused))), *writes]
     elif not result.unfinished:
-        report = [patch for standing in result.standings for patch in report_machine(standing, scene.view.now)]
+        report = [
+            patch
+            for machine_status in result.machine_statuses
+            for patch in report_machine(machine_status, scope.view.now)
+        ]
         writes += [Parallel(tuple(report))] if report else []
-        writes += uninitialize(scene.cluster, scene.view.now) if result.initialized is False else ()
-        writes += report_control_plane(scene, result)
+        writes += uninitialize(scope.cluster, scope.view.now) if result.initialized is False else ()
+        writes += report_control_plane(scope, result)
     reason = str(refused or "") or result.error or result.waiting
-    wait = Wait(reason, ref(CONTROL_PLANE, scene.control_plane)) if reason else None
+    wait = Wait(reason, ref(CONTROL_PLANE, scope.control_plane)) if reason else None
     return Decision(writes=tuple(writes), effects=tuple(result.effects), wait=wait, wake_at=result.wake_at)
 
 
-def _turn(beacon: Object, owner: str) -> tuple[Patch, ...]:
+def _set_beacon_owner(beacon: Object, owner: str) -> tuple[Patch, ...]:
     if _writer(beacon) == owner:
         return ()
     version = beacon["metadata"]["resourceVersion"]
@@ -136,33 +145,33 @@ def _turn(beacon: Object, owner: str) -> tuple[Patch, ...]:
     return (Patch(ref(BEACON, beacon), {"status": {"owner": owner}}, why, "status", version),)
 
 
-# --- what wakes it --------------------------------------------------------------------------------------------------
+# --- watches ----------------------------------------------------------------------------------------------------------
 
 
-def _needs(control_plane: Object) -> Iterable[str]:
+def _referenced_objects(control_plane: Object) -> Iterable[str]:
     try:
         distribution = distribution_of(control_plane["spec"].get("kubernetesVersion") or "")
     except UnknownVersion:
         return ()
-    return (*map(str, needs(control_plane, distribution)), _first_things(control_plane))
+    return (*map(str, needs(control_plane, distribution)), _pre_bootstrap_key(control_plane))
 
 
-def _as_needed(obj: Object) -> Iterable[str]:
+def _reference_key(obj: Object) -> Iterable[str]:
     meta = obj["metadata"]
     return (str(Reference(obj["kind"], meta["namespace"], meta["name"])),)
 
 
-def _first_things(control_plane: Object) -> str:
-    """By what Secrets name the cluster that must have them before all else."""
+def _pre_bootstrap_key(control_plane: Object) -> str:
+    """The key by which pre-bootstrap Secrets name their cluster."""
     return f"{control_plane['metadata']['namespace']}/{control_plane['spec'].get('clusterName')}"
 
 
-def _managed_as(control_plane: Object) -> Iterable[str]:
+def _management_name(control_plane: Object) -> Iterable[str]:
     """Indexer."""
     return (control_plane["spec"].get("managementClusterName") or "",)
 
 
-def _has_first_things(change: Change) -> bool:
+def _pre_bootstrap_changed(change: Change) -> bool:
     conditions = [find(each or {}, PRE_BOOTSTRAPPED) or {} for each in (change.old, change.new)]
     return (conditions[0].get("status"), conditions[0].get("message")) != (
         conditions[1].get("status"),
@@ -170,23 +179,23 @@ def _has_first_things(change: Change) -> bool:
     )
 
 
-def _everything(setting: Object) -> Iterable[str]:
+def _affects_all(setting: Object) -> Iterable[str]:
     return (ALL,) if setting["metadata"]["name"] in _SETTINGS else ()
 
 
-def _of_tokens(secret: Object) -> Iterable[Key]:
+def _control_plane_of_tokens(secret: Object) -> Iterable[Key]:
     owners = secret["metadata"].get("ownerReferences") or ()
     return [Key(secret["metadata"]["namespace"], each["name"]) for each in owners if each["kind"] == CONTROL_PLANE.kind]
 
 
-def _of_cluster(cluster: Object) -> Iterable[Key]:
-    """The control plane has its Cluster's name, or is named by it."""
+def _control_plane_of_cluster(cluster: Object) -> Iterable[Key]:
+    """The RKEControlPlane that the Cluster refers to."""
     reference = (cluster.get("spec") or {}).get("controlPlaneRef") or {}
     ours = reference.get("kind") == CONTROL_PLANE.kind
     return (Key(cluster["metadata"]["namespace"], reference["name"]),) if ours else ()
 
 
-_planned = labelled(CLUSTER_NAME)
+_by_cluster_label = named_by_label(CLUSTER_NAME)
 
 CONTROLLER = Controller(
     name="planner",
@@ -194,26 +203,32 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     predicate=changed("spec", "status", "metadata.annotations", "metadata.labels", "metadata.deletionTimestamp"),
     watches=(
-        Watches(CLUSTER, _of_cluster, changed("spec", "status.initialization", "metadata")),
-        Watches(MACHINE, _planned, changed("metadata.labels", "metadata.deletionTimestamp", "spec", "status")),
-        Watches(PLAN_SECRET, labelled(names.CLUSTER_NAME)),
-        Watches(TOKENS_SECRET, _of_tokens),
-        Watches(STATE_SECRET, _planned, changed("data")),  # a driver's machine has its addresses there
-        Watches(SECRET_METADATA, Indexed(NEEDS, _as_needed)),
-        Watches(SECRET_METADATA, Indexed(NEEDS, synced_first_to)),
-        Watches(MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, lambda obj: (obj["metadata"]["name"],)), _has_first_things),
-        Watches(CONFIG_MAP_METADATA, Indexed(NEEDS, _as_needed)),
+        Watches(CLUSTER, _control_plane_of_cluster, changed("spec", "status.initialization", "metadata")),
+        Watches(MACHINE, _by_cluster_label, changed("metadata.labels", "metadata.deletionTimestamp", "spec", "status")),
+        Watches(PLAN_SECRET, named_by_label(names.CLUSTER_NAME)),
+        Watches(TOKENS_SECRET, _control_plane_of_tokens),
+        Watches(STATE_SECRET, _by_cluster_label, changed("data")),  # holds the addresses of driver machines
+        Watches(SECRET_METADATA, Indexed(NEEDS, _reference_key)),
+        Watches(SECRET_METADATA, Indexed(NEEDS, synced_bootstrap_to)),
+        Watches(
+            MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, lambda obj: (obj["metadata"]["name"],)), _pre_bootstrap_changed
+        ),
+        Watches(CONFIG_MAP_METADATA, Indexed(NEEDS, _reference_key)),
         Watches(BOOTSTRAP),
         Watches(BEACON, lambda beacon: (Key(beacon["metadata"]["namespace"], beacon["metadata"]["name"]),)),
-        Watches(SETTING, Indexed(ALL, _everything), changed("value")),
+        Watches(SETTING, Indexed(ALL, _affects_all), changed("value")),
     ),
     indexes={
-        CONTROL_PLANE: {NEEDS: _needs, ALL: lambda _control_plane: (ALL,), BY_MANAGEMENT: _managed_as},
-        SECRET_METADATA: {SYNCED_FIRST_TO: synced_first_to},
+        CONTROL_PLANE: {
+            NEEDS: _referenced_objects,
+            ALL: lambda _control_plane: (ALL,),
+            BY_MANAGEMENT: _management_name,
+        },
+        SECRET_METADATA: {SYNCED_BOOTSTRAP_TO: synced_bootstrap_to},
         MACHINE: {BY_CLUSTER: by_cluster, BY_STATE: by_state},
-        PLAN_SECRET: {**plan_acts.INDEXES},
+        PLAN_SECRET: {**plan_changes.INDEXES},
     },
-    groupings=(STANDINGS, plan_acts.TRAITS),
+    groupings=(WORKER_STATES, plan_changes.TRAITS),
     cluster_of=lambda plane: cluster_key(plane["metadata"]["namespace"], plane["metadata"]["name"]),
-    pace=0.1,  # a burst of agents' reports is one pass
+    pace=0.1,  # coalesce bursts of agent reports
 )

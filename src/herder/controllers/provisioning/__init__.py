@@ -1,1 +1,1 @@
-"""What decides for managed clusters: the pair of objects that each of them is, and how its agent registers."""
+"""Controllers of Rancher's provisioning: provisioning and management Clusters, registration tokens and their logs."""

@@ -1,8 +1,8 @@
-"""What is filled in and what is refused when an object of Cluster API is written: pure functions, kind by kind.
+"""Defaulting and validation of Cluster API objects: pure functions, one module per kind.
 
-The embedded server calls them in its own process, a real one through webhooks. Either way defaults come before the
-schema is checked, and validation after it: `default` must bear anything, `validate` may rely on types. What the
-schemas themselves refuse (patterns, enums, CEL rules) is not repeated here.
+The embedded API server calls them in process, kube-apiserver through webhooks. Defaulting runs before schema
+validation, so `default` must accept any input; `validate` runs after it and may rely on types. Schema rules (patterns,
+enums, CEL) are not repeated here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = ["RULES", "Admission", "is_concerned"]
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The rules of one kind. `old` is the stored object of an update, None for a create. Neither function raises."""
+    """Defaulting and validation of one kind. `old` is the stored object of an update, None for a create. Neither
+    raises.
+    """
 
     validate: Callable[[Object, Object | None], list[FieldError]]
     default: Default | None = None  # returns a new object; None: the kind has no defaults
@@ -56,12 +58,12 @@ RULES: Mapping[Kind, Admission] = {
 }
 
 
-def is_concerned(obj: Object, old: Object | None) -> bool:
-    """Whether any rule could have something to say: not where finalizers, owners or the status alone change.
+def needs_admission(obj: Object, old: Object | None) -> bool:
+    """Whether an admission rule may apply: not if only finalizers, owner references or the status change.
 
-    So the controllers' own bookkeeping costs nothing, and an object that older rules let in can always be deleted.
+    So bookkeeping by controllers costs nothing, and an object that earlier rules admitted can always be deleted.
     """
-    return old is None or any(section(obj, *path) != section(old, *path) for path in CONCERNS)
+    return old is None or any(section(obj, *path) != section(old, *path) for path in ADMITTED_FIELDS)
 
 
-CONCERNS = (("spec",), ("metadata", "labels"), ("metadata", "annotations"))
+ADMITTED_FIELDS = (("spec",), ("metadata", "labels"), ("metadata", "annotations"))

@@ -1,4 +1,4 @@
-"""Checks that several kinds share. Each takes the path of the field that it judges, and answers what is wrong."""
+"""Field checks shared by several kinds; each takes the path of a field and yields its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from herder.api.capi.names import (
     annotations_of,
 )
 from herder.api.capi.naming import RANDOM, NamingError, machine_name
-from herder.api.numbers import integer
+from herder.api.numbers import parse_int64
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required, too_long
 from herder.engine.meta.kinds import Object
@@ -32,7 +32,7 @@ def is_defined(reference: Object) -> bool:
     return any(reference.get(part) for part in ("apiGroup", "kind", "name"))
 
 
-def cluster_name_kept(obj: Object, old: Object | None) -> Iterator[FieldError]:
+def cluster_name_unchanged(obj: Object, old: Object | None) -> Iterator[FieldError]:
     if old is not None and text(old, "spec", "clusterName") != text(obj, "spec", "clusterName"):
         yield forbidden_field("spec.clusterName", IMMUTABLE)
 
@@ -76,7 +76,7 @@ def _is_cidr(block: str) -> bool:
         longest = ipaddress.ip_address(address).max_prefixlen
     except ValueError:
         return False
-    return "%" not in address and bits.isdecimal() and 0 <= integer(bits, -1) <= longest
+    return "%" not in address and bits.isdecimal() and 0 <= parse_int64(bits, -1) <= longest
 
 
 # --- selectors and templates --------------------------------------------------------------------------------------
@@ -88,13 +88,13 @@ def selector_not_empty(selector: Object, path: str) -> Iterator[FieldError]:
 
 
 def selects_template(obj: Object) -> Iterator[FieldError]:
-    """A selector that can be understood, is not empty and matches the Machines that the template makes."""
+    """The selector must be valid, not empty, and match the labels of the template."""
     selector = section(obj, "spec", "selector")
     problems = [*validate_label_selector(selector, "spec.selector")]
     if problems:
         yield from problems
     elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        # Only a generated name leaves it so: nothing of its own could be selected before the name is known.
+        # Only an object with generateName has no selector here: its default selector needs the name.
         yield required("spec.selector", "must be set where metadata.generateName is used instead of metadata.name")
     else:
         parsed = label_selector_from_object(selector)
@@ -104,7 +104,7 @@ def selects_template(obj: Object) -> Iterator[FieldError]:
 
 
 def template_metadata(obj: Object) -> Iterator[FieldError]:
-    """What the template would give to Machines has to be valid there."""
+    """The template's labels and annotations must be valid on Machines."""
     path = "spec.template.metadata"
     for key, label in section(obj, "spec", "template", "metadata", "labels").items():
         for complaint in names.qualified_name(key):
@@ -149,7 +149,7 @@ _CONTROL_PLANE_TAINT = "node-role.kubernetes.io/control-plane"
 
 
 def taints(machine_spec: Object, labels: Object, path: str) -> Iterator[FieldError]:
-    """Keys that Kubernetes, cloud providers or the core keep for themselves; `labels` are those of the Machine."""
+    """Reject taint keys reserved by Kubernetes, cloud providers or Cluster API; `labels` are those of the Machine."""
     for position, taint in enumerate(machine_spec.get("taints") or []):
         at, key = f"{path}.taints[{position}].key", taint.get("key") or ""
         if complaint := _reserved(key):

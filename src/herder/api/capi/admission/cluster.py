@@ -1,4 +1,4 @@
-"""Cluster: nothing is filled in; a cluster says what it is made of, and never takes that back."""
+"""Validation of Cluster: its references are required and cannot be removed. Cluster has no defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
 
 
 def _name(obj: Object) -> Iterator[FieldError]:
-    """Every object of the cluster carries the name as a label."""
+    """The name must be a valid label value, because all objects of the cluster carry it as a label."""
     name = obj["metadata"].get("name") or ""
     for complaint in names.label_value(name):
         yield invalid_value("metadata.name", name, f"must be a valid label value {complaint}")

@@ -1,4 +1,4 @@
-"""ClusterResourceSet and its binding: what they are about is said once."""
+"""Admission of ClusterResourceSet and ClusterResourceSetBinding: strategy, selector and cluster are immutable."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
     problems = [*validate_label_selector(selector, "spec.clusterSelector")]
     if problems:
         return problems
-    return [*checks.selector_not_empty(selector, "spec.clusterSelector"), *_kept(obj, old)]
+    return [*checks.selector_not_empty(selector, "spec.clusterSelector"), *_immutable_fields(obj, old)]
 
 
-def _kept(obj: Object, old: Object | None) -> Iterator[FieldError]:
+def _immutable_fields(obj: Object, old: Object | None) -> Iterator[FieldError]:
     if old is None:
         return
     strategy, selector = text(obj, "spec", "strategy"), section(obj, "spec", "clusterSelector")
     if text(old, "spec", "strategy") not in ("", strategy):
         yield invalid_value("spec.strategy", strategy, checks.IMMUTABLE)
-    if _said(section(old, "spec", "clusterSelector")) != _said(selector):
+    if _without_empty(section(old, "spec", "clusterSelector")) != _without_empty(selector):
         yield invalid_value("spec.clusterSelector", selector, checks.IMMUTABLE)
 
 
-def _said(selector: Object) -> Object:
-    """Empty parts say nothing."""
+def _without_empty(selector: Object) -> Object:
+    """Drop empty parts, which are equivalent to missing ones."""
     return {part: found for part, found in selector.items() if found}
 
 

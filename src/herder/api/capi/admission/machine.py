@@ -1,4 +1,4 @@
-"""Machine."""
+"""Admission of Machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def default(obj: Object, old: Object | None) -> Object:
 def validate(obj: Object, old: Object | None) -> list[FieldError]:
     spec = section(obj, "spec")
     return [
-        *([] if _is_of_pool(obj) else checks.bootstrap(spec, "spec")),
-        *checks.cluster_name_kept(obj, old),
+        *([] if _belongs_to_pool(obj) else checks.bootstrap(spec, "spec")),
+        *checks.cluster_name_unchanged(obj, old),
         *checks.version(text(spec, "version"), "spec.version"),
         *checks.taints(spec, labels_of(obj), "spec"),
     ]
 
 
-def _is_of_pool(obj: Object) -> bool:
-    """Such a Machine is booted by its pool's configuration."""
+def _belongs_to_pool(obj: Object) -> bool:
+    """Machines of a MachinePool need no bootstrap configuration of their own."""
     owners = obj["metadata"].get("ownerReferences") or []
     return POOL_NAME in labels_of(obj) or any(owner.get("kind") == "MachinePool" for owner in owners)

@@ -1,4 +1,4 @@
-"""MachineDeployment: a MachineSet's rules, and how changes are rolled out."""
+"""Admission of MachineDeployment: the rules of MachineSet, and the rollout strategy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _with_strategy(obj: Object) -> Object:
 
 
 def _with_selector(obj: Object) -> Object:
-    """Never Machines of another cluster, whatever else is selected."""
+    """Add the cluster name to the selector, so that it never matches Machines of another cluster."""
     obj = with_own_selector(obj, DEPLOYMENT_NAME, text(obj, "metadata", "name"))
     cluster, selector = text(obj, "spec", "clusterName"), section(obj, "spec", "selector")
     selects = selector.get("matchLabels") or selector.get("matchExpressions")

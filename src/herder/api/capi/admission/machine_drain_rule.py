@@ -1,4 +1,4 @@
-"""MachineDrainRule: only selectors that can be understood, and an order only for what is drained."""
+"""Validation of MachineDrainRule: valid selectors, and an order only for behavior Drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def _order(obj: Object) -> Iterator[FieldError]:
 
 
 def selector_problems(obj: Object) -> Iterator[FieldError]:
-    """Also for who is to act on a rule: one that was let in by another server must not match by accident."""
+    """Yield the errors of all selectors.
+
+    Controllers call this too, so that an invalid rule that another server admitted matches nothing.
+    """
     for part, selectors in _SELECTORS.items():
         for position, entry in enumerate(value(obj, "spec", part) or []):
             for name in selectors:

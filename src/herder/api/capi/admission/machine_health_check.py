@@ -1,4 +1,4 @@
-"""MachineHealthCheck."""
+"""Admission of MachineHealthCheck."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def default(obj: Object, old: Object | None) -> Object:
 def validate(obj: Object, old: Object | None) -> list[FieldError]:
     return [
         *_selector(obj),
-        *checks.cluster_name_kept(obj, old),
+        *checks.cluster_name_unchanged(obj, old),
         *_startup(obj),
         *checks.int_or_percent(value(obj, *_LIMIT), ".".join(_LIMIT)),
     ]
@@ -41,7 +41,7 @@ def _selector(obj: Object) -> Iterator[FieldError]:
 
 
 def _startup(obj: Object) -> Iterator[FieldError]:
-    """0 means that no node is ever late."""
+    """0 disables the startup timeout."""
     seconds = value(obj, *_STARTUP)
     if seconds is not None and seconds != 0 and seconds < _SHORTEST_STARTUP:
         yield invalid_value(".".join(_STARTUP), seconds, f"must be at least {_SHORTEST_STARTUP}s")

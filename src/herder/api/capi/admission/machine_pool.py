@@ -1,4 +1,4 @@
-"""MachinePool."""
+"""Admission of MachinePool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
     machine = section(obj, *_MACHINE)
     return [
         *checks.bootstrap(machine, "spec.template.spec"),
-        *checks.cluster_name_kept(obj, old),
+        *checks.cluster_name_unchanged(obj, old),
         *checks.same_cluster_in_template(obj),
         *replicas.problems(obj),
         *checks.version(text(machine, "version"), "spec.template.spec.version"),

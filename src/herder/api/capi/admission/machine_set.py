@@ -1,4 +1,4 @@
-"""MachineSet."""
+"""Admission of MachineSet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def default(obj: Object, old: Object | None) -> Object:
 
 
 def with_own_selector(obj: Object, label: str, name: str) -> Object:
-    """Where nobody said what to select: what the object makes itself, told by its name, once that is known."""
+    """Select the object's own Machines by its name if no selector is set and the name is known."""
     selector = section(obj, "spec", "selector")
     if not name or selector.get("matchLabels") or selector.get("matchExpressions"):
         return obj
@@ -25,7 +25,7 @@ def with_own_selector(obj: Object, label: str, name: str) -> Object:
 
 
 def with_label_everywhere(obj: Object, label: str, name: str) -> Object:
-    """In the selector, and in the template, so that it selects."""
+    """Set the label in both the selector and the template."""
     obj = with_value(obj, name, "spec", "selector", "matchLabels", label)
     return with_value(obj, name, "spec", "template", "metadata", "labels", label)
 
@@ -35,13 +35,13 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
 
 
 def validate_template(obj: Object, old: Object | None) -> list[FieldError]:
-    """What MachineSets and MachineDeployments have in common: a template of Machines and how they are found."""
+    """Validate what MachineSet and MachineDeployment have in common: the Machine template and its selector."""
     machine, labels = section(obj, "spec", "template", "spec"), section(obj, "spec", "template", "metadata", "labels")
     return [
         *checks.bootstrap(machine, "spec.template.spec"),
         *checks.selects_template(obj),
         *checks.skipped_preflight_checks(obj),
-        *checks.cluster_name_kept(obj, old),
+        *checks.cluster_name_unchanged(obj, old),
         *checks.same_cluster_in_template(obj),
         *replicas.problems(obj),
         *checks.version(text(machine, "version"), "spec.template.spec.version"),

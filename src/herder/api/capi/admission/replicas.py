@@ -1,4 +1,4 @@
-"""How many Machines there shall be where nobody says: one, or what leaves the autoscaler in charge."""
+"""Defaulting of spec.replicas: 1, or a value within the autoscaler's range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _LARGEST = 2**31 - 1
 
 
 def with_replicas(obj: Object, old: Object | None) -> Object:
-    """Set where they are not. Left alone where the autoscaler's annotations make no sense: `problems` says so."""
+    """Default spec.replicas. Invalid autoscaler annotations leave it unset, and `problems`
+    reports them.
+    """
     if value(obj, "spec", "replicas") is not None:
         return obj
     annotations = section(obj, "metadata", "annotations")
@@ -24,7 +26,7 @@ def with_replicas(obj: Object, old: Object | None) -> Object:
     low, high = _size(obj, AUTOSCALER_MIN), _size(obj, AUTOSCALER_MAX)
     if low is None or high is None:
         return obj
-    # The autoscaler takes over only from within its range; there, an object that runs already keeps its size.
+    # The autoscaler only takes over within its range; an existing object keeps its size if that lies within.
     current = value(old, "spec", "replicas") if old is not None else None
     if current is None or current < low:
         return with_value(obj, low, "spec", "replicas")

@@ -1,7 +1,7 @@
-"""Rules that answer for every object: an exception in one of them is a refusal that names a field, never a 500.
+"""Run admission rules so that an exception becomes a field error instead of a 500.
 
-A rule that raises has met a value that its author did not think of. The object is refused, since nothing is known of
-what else it holds, and the message says which rule must be fixed. It quotes no value: answers are logged.
+A rule that raises met a value its author did not expect. The object is rejected, and the message names the rule to fix.
+It quotes no value, because responses are logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Default = Callable[[Object, Object | None], Object]
 
 
 def problems(rule: Rule, obj: Object, old: Object | None, path: str) -> list[FieldError]:
-    """What the rule refuses; `path` itself where it raises."""
+    """Return the rule's errors; an error for `path` itself if the rule raises."""
     try:
         return [*rule(obj, old)]
     except Exception as error:
@@ -28,7 +28,7 @@ def problems(rule: Rule, obj: Object, old: Object | None, path: str) -> list[Fie
 
 
 def defaulted(default: Default, obj: Object, old: Object | None) -> Object:
-    """The object itself where its defaults raise: validation refuses it after that."""
+    """Apply the defaults; return the object unchanged if they raise, because validation then rejects it."""
     try:
         return default(obj, old)
     except Exception:

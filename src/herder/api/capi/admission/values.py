@@ -1,4 +1,4 @@
-"""Nested values of objects whose shape nobody has checked yet: read without surprises, set in copies."""
+"""Read and set nested values of objects that no schema has checked yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from herder.engine.meta.kinds import Object
 
 
 def value(obj: Object, *path: str) -> Any:
-    """What lies at the path, or None."""
+    """Return the value at the path, or None."""
     found: Any = obj
     for name in path:
         if not isinstance(found, dict):
@@ -19,7 +19,7 @@ def value(obj: Object, *path: str) -> Any:
 
 
 def section(obj: Object, *path: str) -> Object:
-    """The mapping at the path; an empty one where there is none."""
+    """Return the mapping at the path; an empty one if there is none."""
     found = value(obj, *path)
     return found if isinstance(found, dict) else {}
 
@@ -30,7 +30,7 @@ def text(obj: Object, *path: str) -> str:
 
 
 def with_value(obj: Object, given: Any, *path: str) -> Object:
-    """A copy with this value at the path. Something of another shape on the way stays: the schema will refuse it."""
+    """Return a copy with this value at the path. A parent of another type is kept: the schema rejects it."""
     name, *rest = path
     if not rest:
         return obj if obj.get(name) == given else {**obj, name: given}
@@ -46,19 +46,19 @@ def with_default(obj: Object, given: Any, *path: str) -> Object:
 
 
 def with_cluster_label(obj: Object) -> Object:
-    """Every object of a cluster can be found by its cluster's name."""
+    """Label the object with its cluster's name."""
     name = text(obj, "spec", "clusterName")
     return with_value(obj, name, "metadata", "labels", CLUSTER_NAME) if name else obj
 
 
 def with_version_prefix(obj: Object, *path: str) -> Object:
-    """People write 1.36.1 as well as v1.36.1; what is kept is the latter."""
+    """Add the `v` prefix that users may omit from versions."""
     version = text(obj, *path)
     return with_value(obj, f"v{version}", *path) if version and not version.startswith("v") else obj
 
 
 def count_values(found: Any, most: int) -> int:
-    """How many values these are, each mapping, list and item counted; it stops counting above `most`."""
+    """Count all mappings, lists and items, stopping above `most`."""
     count, rest = 1, [found]
     while rest and count <= most:
         each = rest.pop()

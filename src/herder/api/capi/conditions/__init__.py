@@ -1,9 +1,10 @@
-"""Conditions of Cluster API objects: reading them, keeping both lists, and making one condition of many.
+"""Conditions of Cluster API objects: read, merge, mirror, summarize and aggregate them.
 
-`status.conditions` is the list of v1beta2; `status.deprecated.v1beta1.conditions` the older one, here called legacy,
-which is written too for as long as clients read it.
+`status.conditions` is the v1beta2 list. `status.deprecated.v1beta1.conditions`, called legacy here, is written too as
+long as clients read it.
 """
 
+from herder.api.capi.conditions.aggregation import Priority, Reasons, aggregate, default_priority, summary
 from herder.api.capi.conditions.legacy import (
     find_legacy,
     legacy,
@@ -22,9 +23,8 @@ from herder.api.capi.conditions.lists import (
     merged,
     timestamp,
 )
-from herder.api.capi.conditions.merging import Priority, Reasons, aggregate, default_priority, summary
-from herder.api.capi.conditions.mirroring import InvalidCondition, mirror, reported
-from herder.api.capi.conditions.pausing import paused_condition
+from herder.api.capi.conditions.mirrored import InvalidCondition, mirror, reported
+from herder.api.capi.conditions.paused import paused_condition
 
 __all__ = [
     "Condition",

@@ -1,4 +1,4 @@
-"""The conditions of v1beta1, which say how severe a false one is and need no reason while true."""
+"""v1beta1 conditions, which have a severity when false and need no reason when true."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _STATE = ("status", "reason", "severity", "message")
 
 
 def legacy(type_: str, status: str, reason: str = "", severity: str = "", message: str = "") -> Condition:
-    made = {"type": type_, "status": status, "severity": severity, "reason": reason, "message": message}
-    return {name: value for name, value in made.items() if value}
+    fields = {"type": type_, "status": status, "severity": severity, "reason": reason, "message": message}
+    return {name: value for name, value in fields.items() if value}
 
 
 def find_legacy(obj: Object | None, type_: str) -> Condition | None:
@@ -26,7 +26,7 @@ def find_legacy(obj: Object | None, type_: str) -> Condition | None:
 def merged_legacy(
     existing: Iterable[Condition] | None, wanted: Iterable[Condition], now: datetime, *, drop: Iterable[str] = ()
 ) -> list[Condition]:
-    """As `merged` does for the newer list; here any change of what is said is a transition."""
+    """Merge conditions like `merged` does for v1beta2; here a change of any field counts as a transition."""
     known = {old["type"]: old for old in existing or ()}
     dropped = set(drop)
     result = {type_: old for type_, old in known.items() if type_ not in dropped}
@@ -43,23 +43,25 @@ def merged_legacy(
 
 
 def legacy_mirror(source: Object | None, target_type: str, *, fallback: Condition) -> Condition:
-    """The source's Ready condition under another type. Providers of v1beta1 keep it in the only list they have; one
-    that is false and says not how severe that is, as in v1beta2, is merely under way."""
+    """Mirror the source's Ready condition under another type.
+
+    v1beta1 providers keep it in their only list. A false condition without severity, as in v1beta2, gets severity Info.
+    """
     found = find_legacy(source, READY) or find(source, READY)
     if found is None:
         return {**fallback, "type": target_type}
     severity = found.get("severity") or (INFO if found.get("status") == "False" else "")
-    made = legacy(target_type, found.get("status", ""), found.get("reason", ""), severity, found.get("message", ""))
+    fields = legacy(target_type, found.get("status", ""), found.get("reason", ""), severity, found.get("message", ""))
     since = found.get("lastTransitionTime")
-    return made | {"lastTransitionTime": since} if since else made
+    return fields | {"lastTransitionTime": since} if since else fields
 
 
 def legacy_summary(
     conditions: Iterable[Condition], types: Sequence[str], *, counted: Collection[str] = ()
 ) -> Condition | None:
-    """Ready, from the conditions of these types, those named first telling the reason; None if there are none.
+    """Summarize the conditions of these types as Ready, earlier types taking precedence; None if there are none.
 
-    With `counted`, and as long as no other condition of the types is there, the message is how many of those are true.
+    If all of them are in `counted`, the message is the number of true ones.
     """
     scope = [known for known in conditions if known["type"] in types]
     message = None
@@ -69,7 +71,7 @@ def legacy_summary(
 
 
 def legacy_aggregate(type_: str, objects: Sequence[Object]) -> Condition | None:
-    """The Ready conditions of objects in one: the worst one's reason with its object; None if none has any."""
+    """Aggregate the Ready conditions of objects: the reason of the worst one, with its object; None if none has any."""
     scope = [(obj, found) for obj in objects if (found := find_legacy(obj, READY)) is not None]
     by_name = sorted(scope, key=lambda each: str(each[0]["metadata"]["name"]))
     ranked = [(place, found, _localized(found, obj)) for place, (obj, found) in enumerate(by_name)]
@@ -77,7 +79,7 @@ def legacy_aggregate(type_: str, objects: Sequence[Object]) -> Condition | None:
 
 
 def _worst(type_: str, ranked: Iterable[tuple[int, Condition, str]], message: str | None) -> Condition | None:
-    """Of the most severe ones, that of the lowest place speaks for all."""
+    """Return a condition for the most severe entry; among equals the lowest rank wins."""
     found = min(ranked, key=lambda each: (_severity(each[1]), each[0]), default=None)
     if found is None:
         return None

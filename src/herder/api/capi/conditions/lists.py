@@ -1,4 +1,4 @@
-"""One condition, and the list of them in an object's status."""
+"""A condition, and the list of conditions in an object's status."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from herder.engine.meta.kinds import Object
 
 Condition = Object
-"""`{type, status, reason, message}`, with observedGeneration and lastTransitionTime where they are known."""
+"""`{type, status, reason, message}`, with observedGeneration and lastTransitionTime where known."""
 
 
 def condition(type_: str, status: str, reason: str, message: str = "", *, generation: int = 0) -> Condition:
-    """A condition as it should be; the time of its last transition is set by `merged`."""
-    made: Condition = {"type": type_, "status": status, "reason": reason, "message": message}
-    return made | {"observedGeneration": generation} if generation else made
+    """Build a condition; `merged` sets its lastTransitionTime."""
+    fields: Condition = {"type": type_, "status": status, "reason": reason, "message": message}
+    return fields | {"observedGeneration": generation} if generation else fields
 
 
 def find(obj: Object | None, type_: str) -> Condition | None:
@@ -33,7 +33,7 @@ def is_false(obj: Object | None, type_: str) -> bool:
 
 
 def is_unknown(obj: Object | None, type_: str) -> bool:
-    """Said to be unknown; a condition that nobody reports is not."""
+    """Whether the condition is reported as Unknown; false for a condition that is not reported."""
     return _status(obj, type_) == "Unknown"
 
 
@@ -45,10 +45,10 @@ def merged(
     drop: Iterable[str] = (),
     generation: int = 0,
 ) -> list[Condition]:
-    """The list with the wanted conditions in it and the dropped ones gone; conditions of others stay as they are.
+    """Merge the wanted conditions into the existing list and remove those in `drop`; other conditions stay.
 
-    A condition's time is kept while its status is the same. When that changes it is the time that the condition
-    brings along, as a mirrored one does, else now. `generation` is the one that the wanted conditions were seen at.
+    lastTransitionTime is kept while the status is the same. Otherwise it is that of the new condition, if it has one
+    (mirrored conditions do), else now. `generation` is the generation that the wanted conditions were computed for.
     """
     observed = {"observedGeneration": generation} if generation else {}
     known = {old["type"]: old for old in existing or ()}
@@ -78,16 +78,16 @@ def _rank(known: Condition) -> tuple[int, str]:
 
 
 _FIRST = (
-    # Is it there for those who use it?
+    # Availability
     *("Available", "Ready", "UpToDate", "RemoteConnectionProbe", "BootstrapConfigReady", "InfrastructureReady"),
     *("ControlPlaneInitialized", "ControlPlaneAvailable", "WorkersAvailable"),
     *("CertificatesAvailable", "Initialized", "EtcdClusterHealthy", "ControlPlaneComponentsHealthy"),
     *("NodeHealthy", "NodeReady", "NodeKubeadmLabelsAndTaintsSet", "EtcdPodHealthy", "EtcdMemberHealthy"),
     *("APIServerPodHealthy", "ControllerManagerPodHealthy", "SchedulerPodHealthy"),
     *("HealthCheckSucceeded", "OwnerRemediated"),
-    # What is going on?
+    # Operations in progress
     *("TopologyReconciled", "Updating", "RollingOut", "Remediating", "ScalingDown", "ScalingUp"),
-    # What do the machines say?
+    # Machines
     *("MachinesReady", "ControlPlaneMachinesReady", "WorkerMachinesReady"),
     *("MachinesUpToDate", "ControlPlaneMachinesUpToDate", "WorkerMachinesUpToDate"),
 )

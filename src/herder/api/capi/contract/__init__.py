@@ -1,6 +1,6 @@
-"""The contract with providers: which version of it a kind follows, and where that version keeps each fact.
+"""The provider contract: which contract version a kind follows, and where that version keeps each field.
 
-A module per role reads objects of that role: `infra_cluster`, `infra_machine`, `bootstrap_config`, `control_plane`.
+One module per provider role: `infra_cluster`, `infra_machine`, `bootstrap_config`, `control_plane`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ class Contract(StrEnum):
 
 
 KNOWN = (Contract.V1BETA2, Contract.V1BETA1)
-"""The best one first."""
+"""Contract versions, the preferred one first."""
 
 
 def definition_name(api_group: str, kind: str) -> str:
-    """The name of the CustomResourceDefinition that the contract prescribes for a kind."""
+    """Return the name that the contract prescribes for the CustomResourceDefinition of a kind."""
     return f"{plural(kind.lower())}.{api_group}"
 
 
 def reference_group(reference: Object) -> str:
-    """References of v1beta2 name the group alone, older ones also a version, which is not to be trusted."""
+    """Return the API group of a reference. v1beta2 references have apiGroup; the version in older ones is ignored."""
     group: str = reference.get("apiGroup") or str(reference.get("apiVersion", "")).rpartition("/")[0]
     return group
 
 
 def external_kind(reference: Object, definition: Object | None) -> tuple[Kind, Contract] | str:
-    """The kind that a reference means, in the version that follows the best contract known here; or what is wrong."""
+    """Resolve a reference to the kind and version that follows the best known contract, or return an error message."""
     name = definition_name(reference_group(reference), reference["kind"])
     if definition is None:
         return f"CustomResourceDefinition {name} does not exist"
@@ -46,11 +46,11 @@ def external_kind(reference: Object, definition: Object | None) -> tuple[Kind, C
             newest = max(versions, key=_maturity)
             return Kind(reference_group(reference), newest, reference["kind"], resource), contract
     wanted = " or ".join(f"{GROUP}/{contract}" for contract in KNOWN)
-    return f"CustomResourceDefinition {name} names no version for a contract known here: its label {wanted} is not set"
+    return f"CustomResourceDefinition {name} has no version for a supported contract: label {wanted} is not set"
 
 
 def _maturity(version: str) -> tuple[int, int, int]:
-    """As Kubernetes orders versions: stable ones, then beta, then alpha, each by number."""
+    """Sort key of API versions in Kubernetes order: stable, beta, alpha, each by number."""
     found = _VERSION.fullmatch(version)
     if found is None:
         return -1, 0, 0

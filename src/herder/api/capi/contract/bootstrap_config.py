@@ -1,4 +1,4 @@
-"""What a bootstrap provider says about the data that one machine starts with."""
+"""Read the bootstrap configuration object of a Machine, according to the provider contract."""
 
 from __future__ import annotations
 

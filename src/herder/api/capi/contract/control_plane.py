@@ -1,4 +1,6 @@
-"""What a control plane provider says about a control plane. Counters and versions are None or empty if it has none."""
+"""Read a control plane object, according to the provider contract; missing counters are None, missing
+versions empty.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def ready_replicas(obj: Object, _contract: Contract) -> int | None:
 
 
 def available_replicas(obj: Object, contract: Contract) -> int | None:
-    """In v1beta1 the unavailable ones are counted."""
+    """v1beta1 counts the unavailable replicas instead."""
     if contract is Contract.V1BETA2:
         return fields.number(obj, "status", "availableReplicas")
     desired, unavailable = desired_replicas(obj, contract), fields.number(obj, "status", "unavailableReplicas")
@@ -45,18 +47,18 @@ def up_to_date_replicas(obj: Object, contract: Contract) -> int | None:
 
 
 def version(obj: Object, _contract: Contract) -> str:
-    """The version that is wanted."""
+    """Return the desired version."""
     return fields.text(obj, "spec", "version")
 
 
 def status_version(obj: Object, contract: Contract) -> str:
-    """The lowest version in use; empty until the control plane came up for the first time."""
+    """Return the lowest version in use; empty until the control plane is initialized."""
     named = fields.text(obj, "status", "version")
     return named or next((str(each.get("version", "")) for each in versions(obj, contract)), "")
 
 
 def versions(obj: Object, contract: Contract) -> list[Object]:
-    """`{version, replicas}`, the oldest first."""
+    """Return `{version, replicas}` entries, the oldest version first."""
     listed = fields.objects(obj, "status", "versions")
     if listed:
         return listed
@@ -69,7 +71,7 @@ def selector(obj: Object, _contract: Contract) -> str:
 
 
 def externally_managed(obj: Object, _contract: Contract) -> bool:
-    """It has no machines of its own, and no nodes in the cluster."""
+    """Whether the control plane has no Machines, and no Nodes in the cluster."""
     return fields.flag(obj, "status", "externalManagedControlPlane")
 
 

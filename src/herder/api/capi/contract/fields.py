@@ -1,4 +1,4 @@
-"""Fields of objects whose schemas are not ours: what has another type than the contract says counts as absent."""
+"""Read fields of provider objects; a value of another type than the contract specifies counts as absent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Endpoint(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What a provider says has gone wrong for good; reported further, and otherwise without effect."""
+    """A terminal failure as reported by a provider; it is shown to users and has no other effect."""
 
     reason: str
     message: str
@@ -51,8 +51,8 @@ def mapping(obj: Object, *path: str) -> Object:
 
 
 def endpoint(obj: Object) -> Endpoint:
-    where = ("spec", "controlPlaneEndpoint")
-    return Endpoint(text(obj, *where, "host"), number(obj, *where, "port") or 0)
+    path = ("spec", "controlPlaneEndpoint")
+    return Endpoint(text(obj, *path, "host"), number(obj, *path, "port") or 0)
 
 
 def failure(obj: Object) -> Failure:

@@ -1,4 +1,4 @@
-"""What an infrastructure provider says about a cluster's infrastructure."""
+"""Read the infrastructure object of a Cluster, according to the provider contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def endpoint(obj: Object, _contract: Contract) -> Endpoint:
 
 
 def failure_domains(obj: Object, contract: Contract) -> list[Object]:
-    """As a Cluster keeps them: a list in the order of names, each saying whether control planes may live there."""
+    """Return the failure domains as Cluster.status has them: a list sorted by name, each with `controlPlane`."""
     path = ("status", "failureDomains")
     if contract is Contract.V1BETA1:
         domains = [{**(domain or {}), "name": name} for name, domain in fields.mapping(obj, *path).items()]
@@ -34,5 +34,5 @@ def failure(obj: Object, _contract: Contract) -> Failure:
 
 
 def _domain(domain: Object) -> Object:
-    made: Object = {"name": domain.get("name", ""), "controlPlane": domain.get("controlPlane") is True}
-    return made | {"attributes": domain["attributes"]} if domain.get("attributes") else made
+    entry: Object = {"name": domain.get("name", ""), "controlPlane": domain.get("controlPlane") is True}
+    return entry | {"attributes": domain["attributes"]} if domain.get("attributes") else entry

@@ -1,4 +1,4 @@
-"""What an infrastructure provider says about one machine."""
+"""Read the infrastructure object of a Machine, according to the provider contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def addresses(obj: Object, _contract: Contract) -> list[Object]:
 
 
 def failure_domain(obj: Object, contract: Contract) -> str:
-    """Where the machine is. In v1beta1 it belongs in the Machine's spec, in v1beta2 in its status."""
+    """Return the machine's failure domain: in spec for v1beta1, in status for v1beta2."""
     return fields.text(obj, "spec" if contract is Contract.V1BETA1 else "status", "failureDomain")
 
 

@@ -1,7 +1,7 @@
-"""Cluster API's kinds as CustomResourceDefinitions.
+"""CustomResourceDefinitions of Cluster API.
 
-One version, v1beta2, stored and served: with no converter at hand, a second served version would lose every field
-that was renamed between the two.
+Only v1beta2 is stored and served: without a conversion webhook, a second served version would lose every field that was
+renamed between the two.
 """
 
 from __future__ import annotations

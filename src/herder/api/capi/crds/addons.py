@@ -1,4 +1,4 @@
-"""ClusterResourceSet and its binding: manifests for new clusters, and which of them each cluster got."""
+"""CRDs of ClusterResourceSet and ClusterResourceSetBinding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RESOURCE = {"kind!": string(enum=["Secret", "ConfigMap"]), "name!": _NAME}
 
 CLUSTER_RESOURCE_SET = definition(
     kinds.CLUSTER_RESOURCE_SET,
-    "Manifests that every selected Cluster gets.",
+    "Manifests that are applied to every selected Cluster.",
     schema={
         "spec!": record(
             {
@@ -31,7 +31,7 @@ CLUSTER_RESOURCE_SET = definition(
 
 CLUSTER_RESOURCE_SET_BINDING = definition(
     kinds.CLUSTER_RESOURCE_SET_BINDING,
-    "Which manifests a Cluster got, and when.",
+    "Records which manifests were applied to a Cluster, and when.",
     schema={
         "spec!": record(
             {

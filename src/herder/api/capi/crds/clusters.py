@@ -1,4 +1,4 @@
-"""Cluster, and ClusterClass, whose objects are kept as they come: nothing here acts on classes."""
+"""CRDs of Cluster and ClusterClass. ClusterClasses are stored only: no controller acts on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from herder.api.capi.crds.schema import (
     record,
     string,
     string_map,
-    told,
+    with_description,
 )
 from herder.api.capi.crds.topology import TOPOLOGY
 
@@ -33,11 +33,13 @@ _NETWORK_RANGES = record({"cidrBlocks!": atomic_list(string(min=1, max=43), min=
 
 _SPEC = record(
     {
-        "paused": told(BOOLEAN, "No controller touches the cluster while this is true."),
-        "infrastructureRef": told(pieces.REFERENCE, "The provider's object for what all machines share."),
-        "controlPlaneRef": told(pieces.REFERENCE, "The provider's object for the control plane."),
+        "paused": with_description(BOOLEAN, "Stops reconciliation of the cluster and its objects."),
+        "infrastructureRef": with_description(
+            pieces.REFERENCE, "Reference to the provider's infrastructure cluster object."
+        ),
+        "controlPlaneRef": with_description(pieces.REFERENCE, "Reference to the provider's control plane object."),
         "controlPlaneEndpoint": record(
-            {"host": string(min=1, max=512), "port": _PORT}, "Where the API server answers.", filled=True
+            {"host": string(min=1, max=512), "port": _PORT}, "Address of the cluster's API server.", filled=True
         ),
         "clusterNetwork": record(
             {
@@ -63,7 +65,7 @@ _STATUS = pieces.status(
         "phase": string(enum=["Pending", "Provisioning", "Provisioned", "Deleting", "Failed", "Unknown"]),
         "initialization": record(
             {"infrastructureProvisioned": BOOLEAN, "controlPlaneInitialized": BOOLEAN},
-            "Steps that are done once.",
+            "Initialization steps that have completed; they are never reset.",
             filled=True,
         ),
         "failureDomains": map_list(
@@ -71,7 +73,7 @@ _STATUS = pieces.status(
             record(
                 {
                     "name!": string(min=1, max=256),
-                    "controlPlane": told(BOOLEAN, "Fit for control plane machines."),
+                    "controlPlane": with_description(BOOLEAN, "Whether control plane machines may be placed here."),
                     "attributes": string_map(),
                 }
             ),
@@ -86,7 +88,7 @@ _STATUS = pieces.status(
 
 CLUSTER = definition(
     kinds.CLUSTER,
-    "A Kubernetes cluster: what its machines share, its control plane, its workers.",
+    "A Kubernetes cluster with its infrastructure, control plane and workers.",
     schema={"spec!": _SPEC, "status": _STATUS},
     subresources=STATUS,
     short=["cl"],
@@ -113,7 +115,7 @@ CLUSTER = definition(
 
 CLUSTER_CLASS = definition(
     kinds.CLUSTER_CLASS,
-    "A shape that Clusters can share.",
+    "A topology template for Clusters; stored only.",
     schema={"spec!": OPEN_OBJECT, "status": OPEN_OBJECT},
     subresources=STATUS,
     short=["cc"],

@@ -1,4 +1,4 @@
-"""A kind of the Cluster API family as a CustomResourceDefinition."""
+"""Build CustomResourceDefinitions of the Cluster API category."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from herder.api.capi.crds.schema import Schema, record
 from herder.engine.meta.kinds import Kind, Object
 
 PLAIN = {"type": "string"}
-WIDE = 10  # the priority of columns that only `-o wide` shows
+WIDE = 10  # priority of columns shown only by `-o wide`
 
 
 def definition(
     kind: Kind,
-    described: str,
+    description: str,
     *,
     schema: Mapping[str, Schema],
     columns: Sequence[Object],
@@ -22,9 +22,11 @@ def definition(
     subresources: Object | None = None,
     metadata_required: bool = False,
 ) -> Object:
-    """`schema` has the properties beside apiVersion, kind and metadata, as `record` takes them."""
+    """Build a definition; `schema` has the properties besides apiVersion, kind and metadata, as `record`
+    takes them.
+    """
     metadata = "metadata!" if metadata_required else "metadata"
-    root = record({"apiVersion": PLAIN, "kind": PLAIN, metadata: {"type": "object"}, **schema}, described)
+    root = record({"apiVersion": PLAIN, "kind": PLAIN, metadata: {"type": "object"}, **schema}, description)
     names: Object = {
         "plural": kind.plural,
         "singular": kind.kind.lower(),
@@ -60,7 +62,7 @@ STATUS: Object = {"status": {}}
 
 
 def scale(*, selector: bool = True) -> Object:
-    """The subresources of a kind with replicas."""
+    """Return the status and scale subresources of a kind with replicas."""
     paths = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
     return STATUS | {"scale": paths | ({"labelSelectorPath": ".status.selector"} if selector else {})}
 

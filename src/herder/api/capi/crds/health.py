@@ -1,4 +1,4 @@
-"""What watches over Machines, and what spares the pods on them: MachineHealthCheck and MachineDrainRule."""
+"""CRDs of MachineHealthCheck and MachineDrainRule."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from herder.api.capi.crds.schema import (
     string,
 )
 
-# These are made of the health check's own verdict, or are about to be acted on by its owner.
+# These depend on the health check's own result, or are remediation conditions.
 _NOT_CHECKED = ("Ready", "Available", "HealthCheckSucceeded", "OwnerRemediated", "ExternallyRemediated")
 
 CHECKS = record(
     {
-        "nodeStartupTimeoutSeconds": int32("How long a machine may take to become a Node; 0 is for ever.", min=0),
+        "nodeStartupTimeoutSeconds": int32(
+            "Seconds a machine may take to become a Node; 0 disables the timeout.", min=0
+        ),
         "unhealthyNodeConditions": atomic_list(
             record({"type!": string(min=1), "status!": string(min=1), "timeoutSeconds!": pieces.SECONDS}),
             min=1,
@@ -49,7 +51,7 @@ CHECKS = record(
             max=100,
         ),
     },
-    "A Machine is unhealthy while one of these holds for so long.",
+    "A Machine is unhealthy if one of these conditions persists for its timeout.",
     filled=True,
 )
 
@@ -57,9 +59,9 @@ REMEDIATION: dict[str, Schema] = {
     "triggerIf": record(
         {
             "unhealthyLessThanOrEqualTo": INT_OR_STRING,
-            "unhealthyInRange": string("Such as [3-5].", min=1, max=32, pattern=r"^\[[0-9]+-[0-9]+\]$"),
+            "unhealthyInRange": string("A range such as [3-5].", min=1, max=32, pattern=r"^\[[0-9]+-[0-9]+\]$"),
         },
-        "Nothing is remediated while more Machines than this are unhealthy.",
+        "Remediation stops while more Machines than this are unhealthy.",
         filled=True,
     ),
     "templateRef": record(
@@ -68,15 +70,15 @@ REMEDIATION: dict[str, Schema] = {
             "kind!": pieces.KIND,
             "name!": pieces.OBJECT_NAME,
         },
-        "What remediates in place of the Machine's owner.",
+        "Template of the object that remediates instead of the Machine's owner.",
     ),
 }
 
-_TALLY = int32(min=0)
+_NON_NEGATIVE = int32(min=0)
 
 MACHINE_HEALTH_CHECK = definition(
     kinds.MACHINE_HEALTH_CHECK,
-    "Finds Machines that do not work and has them replaced.",
+    "Detects unhealthy Machines and remediates them.",
     schema={
         "spec!": record(
             {
@@ -88,10 +90,10 @@ MACHINE_HEALTH_CHECK = definition(
         ),
         "status": pieces.status(
             {
-                "expectedMachines": _TALLY,
-                "currentHealthy": _TALLY,
-                "remediationsAllowed": _TALLY,
-                "targets": atomic_list(string(min=1, max=253), "The Machines that are watched.", max=10000),
+                "expectedMachines": _NON_NEGATIVE,
+                "currentHealthy": _NON_NEGATIVE,
+                "remediationsAllowed": _NON_NEGATIVE,
+                "targets": atomic_list(string(min=1, max=253), "Names of the selected Machines.", max=10000),
                 "deprecated": pieces.deprecated(),
             }
         ),
@@ -111,19 +113,27 @@ MACHINE_HEALTH_CHECK = definition(
 
 def _selections(name: str, properties: dict[str, Schema]) -> Schema:
     unique = rule("self.all(x, self.exists_one(y, x == y))", f"entries in {name} must be unique")
-    return atomic_list(record(properties, filled=True), "Any of these; all if empty.", min=1, max=32, rules=[unique])
+    return atomic_list(
+        record(properties, filled=True),
+        "Matches if any entry matches; matches all if empty.",
+        min=1,
+        max=32,
+        rules=[unique],
+    )
 
 
 MACHINE_DRAIN_RULE = definition(
     kinds.MACHINE_DRAIN_RULE,
-    "What to do with pods on a Node that is drained before its Machine goes.",
+    "How to treat pods on a Node that is drained before its Machine is deleted.",
     schema={
         "spec!": record(
             {
                 "drain!": record(
                     {
                         "behavior!": string(enum=["Drain", "Skip", "WaitCompleted"]),
-                        "order": int32("Pods of a lower order are gone before those of a higher are evicted."),
+                        "order": int32(
+                            "Pods with a lower order are evicted, and terminated, before those with a higher order."
+                        ),
                     }
                 ),
                 "machines": _selections("machines", {"selector": pieces.SELECTOR, "clusterSelector": pieces.SELECTOR}),

@@ -1,4 +1,4 @@
-"""The labels by which clusterctl knows definitions: whose they are, and that `move` takes their objects along."""
+"""Labels by which clusterctl identifies the provider of a definition and moves its objects."""
 
 from __future__ import annotations
 

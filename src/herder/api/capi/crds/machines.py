@@ -1,4 +1,4 @@
-"""Machine and the kinds that keep numbers of them: MachineSet, MachineDeployment, MachinePool."""
+"""CRDs of Machine, MachineSet, MachineDeployment and MachinePool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from herder.api.capi.crds.schema import (
     int64,
     record,
     string,
-    told,
+    with_description,
 )
 
 _NODE_INFO = record(
@@ -46,7 +46,7 @@ _NODE_INFO = record(
         )
     }
     | {"swap": record({"capacity": int64()})},
-    "As the Node reports it.",
+    "System information reported by the Node.",
 )
 
 _ADDRESSES = atomic_list(
@@ -62,10 +62,10 @@ _ADDRESSES = atomic_list(
 _MACHINE_STATUS = pieces.status(
     {
         "initialization": pieces.INITIALIZED_MACHINE,
-        "nodeRef": record({"name!": pieces.OBJECT_NAME}, "The Node that the machine became."),
+        "nodeRef": record({"name!": pieces.OBJECT_NAME}, "The Node of this Machine."),
         "nodeInfo": _NODE_INFO,
-        "lastUpdated": told(TIME, "When the phase changed."),
-        "failureDomain": told(pieces.FAILURE_DOMAIN, "Where the machine is."),
+        "lastUpdated": with_description(TIME, "Time of the last change of the phase."),
+        "failureDomain": with_description(pieces.FAILURE_DOMAIN, "Failure domain of the machine."),
         "addresses": _ADDRESSES,
         "phase": string(
             enum=[
@@ -88,7 +88,7 @@ _MACHINE_STATUS = pieces.status(
                 "waitForNodeVolumeDetachStartTime": TIME,
                 "waitForPreTerminateHookStartTime": TIME,
             },
-            "When the steps of the deletion began.",
+            "Start times of the steps of the deletion.",
         ),
         "deprecated": pieces.deprecated(pieces.FAILURE),
     }
@@ -96,7 +96,7 @@ _MACHINE_STATUS = pieces.status(
 
 MACHINE = definition(
     kinds.MACHINE,
-    "A machine that is, or is to become, a Node of a cluster.",
+    "A machine that hosts a Node of a cluster.",
     schema={"spec!": pieces.MACHINE_SPEC, "status": _MACHINE_STATUS},
     subresources=STATUS,
     short=["ma"],
@@ -119,7 +119,7 @@ MACHINE = definition(
     ],
 )
 
-_REPLICAS = int32("How many Machines there should be.")
+_REPLICAS = int32("Desired number of Machines.")
 _REPLICA_COLUMNS = [
     count("Desired", ".spec.replicas"),
     count("Current", ".status.replicas"),
@@ -137,7 +137,7 @@ _SELECTED_COUNTS = pieces.REPLICA_COUNTS | {
 
 MACHINE_SET = definition(
     kinds.MACHINE_SET,
-    "A number of Machines that are all alike.",
+    "A set of identical Machines.",
     schema={
         "spec!": record(
             {
@@ -166,7 +166,7 @@ MACHINE_SET = definition(
 
 MACHINE_DEPLOYMENT = definition(
     kinds.MACHINE_DEPLOYMENT,
-    "A number of Machines that are replaced step by step when their template changes.",
+    "A set of Machines with rolling updates when the template changes.",
     schema={
         "spec!": record(
             {
@@ -204,7 +204,7 @@ _NODE_REFERENCE = record(
 
 MACHINE_POOL = definition(
     kinds.MACHINE_POOL,
-    "A number of machines that their provider keeps as one group.",
+    "A set of machines that the provider manages as one group.",
     schema={
         "spec!": record(
             {

@@ -1,4 +1,4 @@
-"""What several kinds of Cluster API have in common, each said once: names, references, conditions, machines."""
+"""Schemas shared by several Cluster API kinds: names, references, conditions, Machine specs."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ TAINT_VALUE = f"^({_WORD})?$"
 PLAIN = string()
 COUNT = int32()
 SECONDS = int32(min=0)
-CLUSTER_NAME = string("The Cluster that this belongs to.", min=1, max=63)
-VERSION = string("The Kubernetes version.", min=1, max=256)
-FAILURE_DOMAIN = string("Where to place the machine, one of the Cluster's failure domains.", min=1, max=256)
+CLUSTER_NAME = string("Name of the Cluster that this object belongs to.", min=1, max=63)
+VERSION = string("Kubernetes version.", min=1, max=256)
+FAILURE_DOMAIN = string("Failure domain of the Cluster to place the machine in.", min=1, max=256)
 CONDITION_TYPE_NAME = string(min=1, max=316, pattern=CONDITION_TYPE)
 KIND = string(min=1, max=63, pattern="^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")
 OBJECT_NAME = string(min=1, max=253, pattern=SUBDOMAIN)
 
 REFERENCE = record(
     {"apiGroup!": string(min=1, max=253, pattern=SUBDOMAIN), "kind!": KIND, "name!": OBJECT_NAME},
-    "An object of a provider, in the same namespace.",
+    "Reference to a provider's object in the same namespace.",
 )
 
 SELECTOR = record(
@@ -57,7 +57,7 @@ METADATA = record({"labels": string_map(), "annotations": string_map()}, filled=
 GATES = map_list(
     ["conditionType"],
     record({"conditionType!": CONDITION_TYPE_NAME, "polarity": string(enum=["Positive", "Negative"])}),
-    "Conditions that count besides those of the core.",
+    "Additional conditions that must be met.",
     min=1,
     max=32,
 )
@@ -70,22 +70,25 @@ TAINTS = map_list(
             "value": string(min=1, max=63, pattern=TAINT_VALUE),
             "effect!": string(enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]),
             "propagation!": string(
-                "Kept on the Node for ever, or set once when it joins.", enum=["Always", "OnInitialization"]
+                "Always keeps the taint on the Node; OnInitialization sets it once when the Node joins.",
+                enum=["Always", "OnInitialization"],
             ),
         }
     ),
-    "Taints that the Node gets.",
+    "Taints of the Node.",
     min=1,
     max=64,
 )
 
 _DELETION_TIMEOUTS = {
-    "nodeDrainTimeoutSeconds": int32("How long draining may take; 0 is for ever.", min=0),
-    "nodeVolumeDetachTimeoutSeconds": int32("How long volumes may take to detach; 0 is for ever.", min=0),
-    "nodeDeletionTimeoutSeconds": int32("How long deleting the Node is tried; 0 is for ever.", min=0),
+    "nodeDrainTimeoutSeconds": int32("Seconds that draining may take; 0 disables the timeout.", min=0),
+    "nodeVolumeDetachTimeoutSeconds": int32("Seconds that detaching volumes may take; 0 disables the timeout.", min=0),
+    "nodeDeletionTimeoutSeconds": int32(
+        "Seconds for which deleting the Node is retried; 0 disables the timeout.", min=0
+    ),
 }
 _DELETION_ORDER = {
-    "order": string("Which Machines go first when there are too many.", enum=["Random", "Newest", "Oldest"])
+    "order": string("Which Machines are deleted first when scaling down.", enum=["Random", "Newest", "Oldest"])
 }
 MACHINE_DELETION = record(_DELETION_TIMEOUTS, filled=True)
 SET_DELETION = record(_DELETION_ORDER, filled=True)
@@ -107,7 +110,7 @@ ROLLOUT = record(
             filled=True,
         )
     },
-    "How Machines are replaced after a change; all of them, if older than `after`.",
+    "How Machines are replaced; all Machines older than `after` are replaced.",
     filled=True,
 )
 
@@ -116,13 +119,15 @@ MACHINE_SPEC = record(
         "clusterName!": CLUSTER_NAME,
         "bootstrap!": record(
             {"configRef": REFERENCE, "dataSecretName": string(min=0, max=253)},
-            "What the machine runs first: a provider's object that makes it, or a Secret that is there already.",
+            "Bootstrap data: a bootstrap provider's object, or an existing Secret.",
         ),
         "infrastructureRef!": REFERENCE,
         "version": VERSION,
-        "providerID": string("The machine's name at its provider; its Node carries the same.", min=1, max=512),
+        "providerID": string(
+            "Identifier of the machine at its provider; equal to the Node's providerID.", min=1, max=512
+        ),
         "failureDomain": FAILURE_DOMAIN,
-        "minReadySeconds": int32("How long a Machine is Ready before it is Available.", min=0),
+        "minReadySeconds": int32("Seconds a Machine must be Ready before it is Available.", min=0),
         "readinessGates": GATES,
         "deletion": MACHINE_DELETION,
         "taints": TAINTS,
@@ -156,10 +161,10 @@ VERSIONS_IN_USE = map_list(
     ["version"], _VERSION_COUNT, "Kubernetes versions of the Machines, oldest first.", min=1, max=100
 )
 CLUSTER_VERSIONS_IN_USE = atomic_list(_VERSION_COUNT, min=1, max=32)
-SELECTOR_TEXT = string("The selector as text, for whoever scales.", min=1, max=4096)
+SELECTOR_TEXT = string("The label selector in string form, for the scale subresource.", min=1, max=4096)
 INITIALIZED_MACHINE = record(
     {"infrastructureProvisioned": BOOLEAN, "bootstrapDataSecretCreated": BOOLEAN},
-    "Steps that are done once.",
+    "Initialization steps that have completed; they are never reset.",
     filled=True,
 )
 
@@ -179,10 +184,10 @@ _LEGACY_CONDITIONS = plain_list(
 
 
 def deprecated(fields: Mapping[str, Schema] | None = None) -> Schema:
-    """The status as the contract v1beta1 knew it, for tools that still read that."""
+    """Return the schema of status.deprecated, which has the v1beta1 status for clients that still read it."""
     return record({"v1beta1": record({"conditions": _LEGACY_CONDITIONS, **(fields or {})})})
 
 
 def status(fields: Mapping[str, Schema]) -> Schema:
-    """A status: what every kind has, and these fields."""
+    """Return the schema of a status: observedGeneration, conditions and these fields."""
     return record({"observedGeneration": OBSERVED_GENERATION, "conditions": CONDITIONS, **fields}, filled=True)

@@ -1,4 +1,4 @@
-"""Structural schemas in few words. A property whose name ends in `!` is required."""
+"""Build structural schemas. A property whose name ends in `!` is required."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def int64(description: str = "", *, min: int | None = None) -> Schema:
 def record(
     properties: Mapping[str, Schema], description: str = "", *, filled: bool = False, atomic: bool = False
 ) -> Schema:
-    """An object with these properties; a `filled` one may not be empty, an `atomic` one is applied as a whole."""
+    """Return an object schema. `filled` requires at least one property; `atomic` is applied as a whole."""
     required = [name.removesuffix("!") for name in properties if name.endswith("!")]
     facets = _facets(
         "object", description=description or None, minProperties=1 if filled else None, required=required or None
@@ -61,7 +61,7 @@ def string_map(description: str = "") -> Schema:
 
 
 def plain_list(items: Schema) -> Schema:
-    """One that says nothing of how its items are merged."""
+    """Return a list schema without a merge strategy."""
     return {"type": "array", "items": items}
 
 
@@ -80,7 +80,7 @@ def atomic_list(
 def map_list(
     keys: Sequence[str], items: Schema, description: str = "", *, min: int | None = None, max: int | None = None
 ) -> Schema:
-    """A list whose items are told apart by the values of their keys."""
+    """Return a list schema whose items are identified by the values of `keys`."""
     facets = _facets("array", description=description or None, minItems=min, maxItems=max)
     return facets | {"items": items, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
@@ -89,8 +89,8 @@ def rule(expression: str, message: str) -> Schema:
     return {"rule": expression, "message": message}
 
 
-def told(schema: Schema, description: str) -> Schema:
-    """A shared piece with words of its own in this place."""
+def with_description(schema: Schema, description: str) -> Schema:
+    """Return a copy of a shared schema with another description."""
     return {**schema, "description": description}
 
 

@@ -1,4 +1,4 @@
-"""A Cluster's managed topology: accepted and kept as upstream defines it, though nothing here acts on it."""
+"""Schema of Cluster.spec.topology, as upstream defines it; stored only, no controller acts on it."""
 
 from __future__ import annotations
 

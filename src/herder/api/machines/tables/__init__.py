@@ -1,4 +1,4 @@
-"""The create flags of the drivers that rancher-machine has, as the program itself lists them."""
+"""Create flags of the drivers of rancher-machine, as the program lists them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from functools import cache
 
 import msgspec
 
-from herder.api.machines.flags import Flag, FlagType
+from herder.api.machines.drivers.flags import Flag, FlagType
 from herder.api.machines.tables.flags import FLAGS
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A flag, without the words of its help: what it is called and what it takes is what matters here."""
+    """A flag without its help text."""
 
     name: str
     type: FlagType = FlagType.STRING
@@ -37,6 +37,6 @@ def table() -> Table:
 
 
 def table_flags(driver: str) -> tuple[Flag, ...] | None:
-    """None for a driver that rancher-machine does not have."""
+    """Return the flags of a driver; None if rancher-machine does not have it."""
     rows = table().drivers.get(driver)
     return tuple(row.flag() for row in rows) if rows is not None else None

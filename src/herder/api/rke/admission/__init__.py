@@ -1,7 +1,7 @@
-"""What is filled in and what is refused when a provisioning Cluster is written, beyond what its schema refuses.
+"""Defaulting and validation of provisioning Clusters, beyond their schema.
 
-As for Cluster API's kinds (`api/capi/admission`): pure functions, called in the embedded server's own chain and by
-webhooks elsewhere.
+Pure functions like those of `api/capi/admission`: the embedded API server calls them in process, kube-apiserver through
+webhooks.
 """
 
 from __future__ import annotations

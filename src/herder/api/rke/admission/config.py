@@ -1,5 +1,7 @@
-"""Configuration that has no schema of its own: values that upstream would drop without a word, and secrets, which
-everybody who may read the Cluster could read."""
+"""Validation of schemaless configuration: values that upstream would silently drop, and inline secrets.
+
+Everyone who can read the Cluster could read such a secret.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,22 @@ import msgspec
 
 from herder.api.capi.admission.total import Rule
 from herder.api.capi.admission.values import section, value
-from herder.api.rke.admission.places import PATH, RKE
-from herder.api.rke.install import BadVariable, agent_variable
+from herder.api.rke.admission.paths import PATH, RKE
+from herder.api.rke.node.install import BadVariable, agent_variable
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import validate_label_selector
 
-_BY_REFERENCE = "secret://"  # what comes from a Secret: secret://namespace:name
+_BY_REFERENCE = "secret://"  # a reference to a Secret: secret://namespace:name
 
 _SECRET_KEYS = {
-    "token": "it is made by itself",
-    "agent-token": "it is made by itself",
+    "token": "it is generated",
+    "agent-token": "it is generated",
     "etcd-s3-access-key": "name a cloud credential in spec.rkeConfig.etcd.s3.cloudCredentialName",
     "etcd-s3-secret-key": "name a cloud credential in spec.rkeConfig.etcd.s3.cloudCredentialName",
     "etcd-s3-session-token": "name a cloud credential in spec.rkeConfig.etcd.s3.cloudCredentialName",
     "private-registry": "use spec.rkeConfig.registries, which names Secrets",
-    "vpn-auth": "put it into a Secret and its file on the machines with spec.rkeConfig.machineSelectorFiles",
+    "vpn-auth": "put it into a Secret and write it to a file with spec.rkeConfig.machineSelectorFiles",
 }
 _REFERENCED_KEYS = {"cloud-provider-config": f"put it into a Secret and write {_BY_REFERENCE}namespace:name"}
 _SECRET_NAME = re.compile(
@@ -38,10 +40,12 @@ _SECRET_NAME = re.compile(
 )
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PASSWORD_IN_URL = re.compile(r"[a-z0-9+.-]://[^/@\s:]*:[^/@\s]+@", re.IGNORECASE)
-"""Begins with the last letter of the scheme: a search for all of it would take quadratic time in long words."""
+"""The pattern starts with the last letter of the scheme: matching the whole scheme takes quadratic time in
+long words.
+"""
 
-_WANTED = "must be text, true, false or a list of them"
-_SECRETS_BELONG = "secrets are kept in Secrets alone: {}"
+_EXPECTED = "must be a string, a boolean or a list of those"
+_NO_INLINE_SECRET = "must not contain a secret: {}"
 _PUT_INTO_SECRET = "put it into a Secret that the chart reads"
 
 
@@ -61,7 +65,7 @@ def _charts(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 
 def _configs(obj: Object, old: Object) -> Iterator[tuple[str, Object, Object]]:
-    """The path, what is there and what was there."""
+    """Yield the path, the new and the old configuration."""
     everywhere = (*RKE, "machineGlobalConfig")
     yield f"{PATH}.machineGlobalConfig", section(obj, *everywhere), section(old, *everywhere)
     selected, before = (value(each, *RKE, "machineSelectorConfig") or [] for each in (obj, old))
@@ -77,11 +81,12 @@ def _machine_config(config: Object, before: Object, path: str) -> Iterator[Field
             continue
         at = f"{path}.{key}"
         if advice := _secret_advice(key, found):
-            yield forbidden_field(at, _SECRETS_BELONG.format(advice))  # the value is not told: answers are logged
+            # the message omits the value, because responses are logged
+            yield forbidden_field(at, _NO_INLINE_SECRET.format(advice))
         elif isinstance(found, dict) or (isinstance(found, list) and not all(map(_is_plain, found))):
-            yield invalid_value(at, "nested", _WANTED)
+            yield invalid_value(at, "nested", _EXPECTED)
         elif isinstance(found, int | float) and not isinstance(found, bool):
-            yield invalid_value(at, found, f'{_WANTED}; write "{found}"')
+            yield invalid_value(at, found, f'{_EXPECTED}; write "{found}"')
 
 
 def _is_plain(item: Any) -> bool:
@@ -89,13 +94,13 @@ def _is_plain(item: Any) -> bool:
 
 
 def _secret_advice(key: str, found: Any) -> str:
-    """What to do with a secret that is found in a configuration; "" where there is none."""
+    """Return what to do with an inline secret; "" if there is none."""
     if key in _SECRET_KEYS:
         return _SECRET_KEYS[key]
     if key in _REFERENCED_KEYS and not str(found).startswith(_BY_REFERENCE):
         return _REFERENCED_KEYS[key]
     items = found if isinstance(found, list) else [found]
-    return "it has a password in an address" if any(_PASSWORD_IN_URL.search(str(item)) for item in items) else ""
+    return "remove the password from the URL" if any(_PASSWORD_IN_URL.search(str(item)) for item in items) else ""
 
 
 def _selectors(obj: Object, old: Object | None) -> Iterator[FieldError]:
@@ -108,7 +113,7 @@ def _selectors(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 
 def _encoded(found: Any) -> bytes:
-    """For sets of what is stored: an object has thousands of entries, and each is looked up."""
+    """Encode a value for set membership: an object may have thousands of entries."""
     return msgspec.json.encode(found, order="deterministic")
 
 
@@ -123,7 +128,7 @@ def _chart_values(found: Any, path: str) -> Iterator[FieldError]:
         return
     for key, item in found.items():
         if isinstance(item, str) and item and is_secret_name(str(key)):
-            yield forbidden_field(f"{path}.{key}", _SECRETS_BELONG.format(_PUT_INTO_SECRET))
+            yield forbidden_field(f"{path}.{key}", _NO_INLINE_SECRET.format(_PUT_INTO_SECRET))
         else:
             yield from _chart_values(item, f"{path}.{key}")
 
@@ -142,7 +147,7 @@ def _registries(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 
 def _bundle(bundle: Any, path: str) -> Iterator[FieldError]:
-    wanted = "certificates in PEM, in base64"
+    wanted = "base64-encoded PEM certificates"
     yield from of_format(bundle, path, wanted)
     try:
         decoded = base64.b64decode(bundle, validate=True) if isinstance(bundle, str) else b""
@@ -154,16 +159,16 @@ def _bundle(bundle: Any, path: str) -> Iterator[FieldError]:
 
 def _endpoint(address: str, path: str) -> Iterator[FieldError]:
     if _PASSWORD_IN_URL.search(address):
-        yield forbidden_field(path, _SECRETS_BELONG.format("name a Secret in spec.rkeConfig.registries.configs"))
+        yield forbidden_field(path, _NO_INLINE_SECRET.format("name a Secret in spec.rkeConfig.registries.configs"))
         return
     try:
         urlsplit(address)
     except ValueError as error:
-        yield invalid_value(path, address, f"must be an address, such as https://mirror.example:5000: {error}")
+        yield invalid_value(path, address, f"must be a URL, such as https://mirror.example:5000: {error}")
 
 
 def of_format(found: Any, path: str, wanted: str) -> Iterator[FieldError]:
-    """API servers let lists through where a schema wants text of a format."""
+    """API servers admit lists where a schema asks for a formatted string."""
     if found is not None and not isinstance(found, str):
         yield invalid_value(path, "a list", f"must be {wanted}")
 
@@ -175,7 +180,9 @@ def _environment(obj: Object, old: Object | None) -> Iterator[FieldError]:
         if _encoded(variable) in before:
             continue
         if variable.get("value") and is_secret_name(variable.get("name") or ""):
-            yield forbidden_field(path, _SECRETS_BELONG.format("agents need none in their environment"))
+            yield forbidden_field(
+                path, _NO_INLINE_SECRET.format("remove it; agents need no secrets in their environment")
+            )
             continue
         try:
             agent_variable(path, variable)
@@ -184,11 +191,11 @@ def _environment(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is called so is a secret: `password`, `clientSecret`, `AWS_SECRET_ACCESS_KEY`."""
+    """Whether a value with this name is a secret: `password`, `clientSecret`, `AWS_SECRET_ACCESS_KEY`."""
     return _SECRET_NAME.search(_WORD_START.sub("_", name)) is not None
 
 
-PARTS: tuple[tuple[str, Rule], ...] = (
+RULES: tuple[tuple[str, Rule], ...] = (
     (f"{PATH}.machineGlobalConfig", _machine_configs),
     (f"{PATH}.chartValues", _charts),
     (f"{PATH}.machineSelectorConfig", _selectors),

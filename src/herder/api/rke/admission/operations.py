@@ -1,4 +1,4 @@
-"""How a cluster is changed, saved and filled: what no schema can say of drains, schedules and manifests."""
+"""Validation of drain options, snapshot schedules and additional manifests, which no schema can express."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import yaml
 
 from herder.api.capi.admission.total import Rule
 from herder.api.capi.admission.values import section, value
-from herder.api.rke.admission.places import PATH, RKE
-from herder.api.rke.cron import problem_of
+from herder.api.rke.admission.paths import PATH, RKE
+from herder.api.rke.cron import validate_schedule
 from herder.engine.meta.errors import FieldError, invalid_value, required
 from herder.engine.meta.kinds import Object
 
-_LOWEST = {"gracePeriod": -1, "timeout": 0, "skipWaitForDeleteTimeoutSeconds": 0}
-_MOST_EVENTS = 60_000  # what is read in less than 50 ms, and several times what fits into a machine's plan
-_DEEPEST = 100
+_MINIMUMS = {"gracePeriod": -1, "timeout": 0, "skipWaitForDeleteTimeoutSeconds": 0}
+_MAX_EVENTS = 60_000  # parsed in less than 50 ms, and several times what fits into a machine's plan
+_MAX_DEPTH = 100
 _NULLS = ("", "~", "null", "Null", "NULL")
-_AS_THE_POD_SAYS = "; -1 is what the pod itself says"
+_POD_GRACE_PERIOD = "; -1 uses the pod's own grace period"
 
 
 def _drains(obj: Object, old: Object | None) -> Iterator[FieldError]:
     for options in ("controlPlaneDrainOptions", "workerDrainOptions"):
-        asked, before = (section(each, *RKE, "upgradeStrategy", options) for each in (obj, old or {}))
-        if asked != before:
-            yield from _drain(asked, f"{PATH}.upgradeStrategy.{options}")
+        options_, before = (section(each, *RKE, "upgradeStrategy", options) for each in (obj, old or {}))
+        if options_ != before:
+            yield from _drain(options_, f"{PATH}.upgradeStrategy.{options}")
 
 
 def _schedule(obj: Object, old: Object | None) -> Iterator[FieldError]:
     schedule, known = (value(each, *RKE, "etcd", "snapshotScheduleCron") for each in (obj, old or {}))
-    if schedule and schedule != known and (problem := problem_of(schedule)):
+    if schedule and schedule != known and (problem := validate_schedule(schedule)):
         yield invalid_value(f"{PATH}.etcd.snapshotScheduleCron", schedule, f"{problem}; 0 */6 * * * is every six hours")
 
 
@@ -40,19 +40,19 @@ def _manifests(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 
 def _drain(options: Object, path: str) -> Iterator[FieldError]:
-    for field, lowest in _LOWEST.items():
-        if (options.get(field) or 0) < lowest:
-            message = f"must be at least {lowest}{_AS_THE_POD_SAYS if lowest < 0 else ''}"
+    for field, minimum in _MINIMUMS.items():
+        if (options.get(field) or 0) < minimum:
+            message = f"must be at least {minimum}{_POD_GRACE_PERIOD if minimum < 0 else ''}"
             yield invalid_value(f"{path}.{field}", options[field], message)
     for hooks in ("preDrainHooks", "postDrainHooks"):
         for position, hook in enumerate(options.get(hooks) or ()):
             if not hook.get("annotation"):
-                message = "what is to be waited for on the plan Secret of a machine"
+                message = "the annotation on the machine's plan Secret to wait for"
                 yield required(f"{path}.{hooks}[{position}].annotation", message)
 
 
 def _manifest(text: str, path: str) -> Iterator[FieldError]:
-    """The message never quotes the text: answers are logged, and there may be secrets in it."""
+    """Validate a manifest without quoting it: responses are logged, and it may contain secrets."""
     try:
         wrong = [*_wrong_documents(text)]
     except yaml.MarkedYAMLError as error:
@@ -65,23 +65,23 @@ def _manifest(text: str, path: str) -> Iterator[FieldError]:
         yield invalid_value(path, "text", f"{limit}; apply large manifests with another tool")
     else:
         for position in wrong:
-            yield invalid_value(path, "text", f"its document {position} must be an object with apiVersion and kind")
+            yield invalid_value(path, "text", f"document {position} must be an object with apiVersion and kind")
 
 
 class _TooComplex(Exception):
-    """Which limit of a manifest is exceeded."""
+    """The manifest exceeds a limit; the message names which."""
 
 
 def _wrong_documents(text: str) -> Iterator[int]:
-    """Positions, from 1, of documents that are neither empty nor an object with apiVersion and kind.
+    """Yield the positions, from 1, of documents that are neither empty nor an object with apiVersion and kind.
 
-    Only events are read, and counted: composing nodes recurses in C, and text such as 100,000 opening brackets would
-    overflow the stack of the process.
+    It reads parser events only: composing nodes recurses in C, and text such as 100,000 opening brackets would overflow
+    the stack.
     """
     position, document = 0, _Document()
     for count, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
-        if count == _MOST_EVENTS:
-            raise _TooComplex(f"has more than {_MOST_EVENTS} tokens")
+        if count == _MAX_EVENTS:
+            raise _TooComplex(f"has more than {_MAX_EVENTS} tokens")
         if isinstance(event, yaml.DocumentStartEvent):
             position, document = position + 1, _Document()
         elif isinstance(event, yaml.DocumentEndEvent):
@@ -92,14 +92,14 @@ def _wrong_documents(text: str) -> Iterator[int]:
 
 
 class _Document:
-    """What one YAML document has at its top."""
+    """The top-level keys of one YAML document."""
 
     def __init__(self) -> None:
-        self.is_empty = False  # as between two lines of ---
+        self.is_empty = False  # e.g. between two `---` lines
         self.keys: set[str] = set()
         self._is_mapping = False
         self._depth = 0
-        self._entries = 0  # keys and values of the root, in turn
+        self._entries = 0  # keys and values of the root, alternating
 
     def read(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.CollectionEndEvent):
@@ -114,11 +114,11 @@ class _Document:
                 self.keys.add(event.value)
             self._entries += 1
         self._depth += isinstance(event, yaml.CollectionStartEvent)
-        if self._depth > _DEEPEST:
-            raise _TooComplex(f"is nested more than {_DEEPEST} levels deep")
+        if self._depth > _MAX_DEPTH:
+            raise _TooComplex(f"is nested more than {_MAX_DEPTH} levels deep")
 
 
-PARTS: tuple[tuple[str, Rule], ...] = (
+RULES: tuple[tuple[str, Rule], ...] = (
     (f"{PATH}.upgradeStrategy", _drains),
     (f"{PATH}.etcd.snapshotScheduleCron", _schedule),
     (f"{PATH}.additionalManifest", _manifests),

@@ -1,27 +1,29 @@
-"""Machine pools: what would be refused later, of the objects that are made from them."""
+"""Validation of machine pools: rejects what the objects created from them would not accept."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from herder.api.capi.admission.checks import int_or_percent
 from herder.api.capi.admission.values import section, text, value
-from herder.api.numbers import integer
+from herder.api.capi.names import AUTOSCALER_MAX, AUTOSCALER_MIN
+from herder.api.numbers import parse_int64
 from herder.api.rke.admission.config import of_format
-from herder.api.rke.admission.places import PATH, RKE
+from herder.api.rke.admission.paths import PATH, RKE
 from herder.api.rke.distributions import version_of
 from herder.api.rke.names import LINUX
-from herder.api.rke.roles import refusal
+from herder.api.rke.roles import unsupported_roles
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 
 _PATH = f"{PATH}.machinePools"
 _ROLES = ("etcdRole", "controlPlaneRole", "workerRole")
-_MOST_MACHINES = 2**31 - 1
-MACHINES_AT_MOST = 5000
-"""Of one cluster: as many nodes as Kubernetes supports. Each machine is several objects and a Job of the manager."""
+_MAX_INT32 = 2**31 - 1
+MAX_MACHINES = 5000
+"""Maximum number of machines of a cluster: the Node limit of Kubernetes. Each machine is several objects and a Job."""
 _RANGE = re.compile(r"\[([0-9]+)-([0-9]+)\]")
 
 
@@ -40,18 +42,26 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
             yield from _pool(pool, known, f"{_PATH}[{position}]")
             yield from _roles(pool, distribution, f"{_PATH}[{position}]")
     wanted = _machines(obj)
-    if wanted > MACHINES_AT_MOST and wanted > _machines(old or {}):
+    if wanted > MAX_MACHINES and wanted > _machines(old or {}):
         yield invalid_value(
             _PATH,
             wanted,
-            f"the pools of a cluster may have {MACHINES_AT_MOST} machines in all; spread them over several clusters",
+            f"a cluster may have at most {MAX_MACHINES} machines; use several clusters",
         )
 
 
 def _machines(obj: Object) -> int:
     """How many machines the pools may have together, grown as far as they may be scaled."""
-    sizes = ((pool.get(part) for part in ("quantity", "autoscalingMaxSize")) for pool in listed(obj))
-    return sum(max((size for size in each if isinstance(size, int)), default=1) for each in sizes)
+    return sum(max((size for size in _sizes(pool) if isinstance(size, int)), default=1) for pool in listed(obj))
+
+
+def _sizes(pool: Object) -> Iterator[Any]:
+    """A MachineDeployment without replicas gets the lowest size in its annotations, which users may set themselves."""
+    yield from (pool.get(part) for part in ("quantity", "autoscalingMaxSize"))
+    annotations = section(pool, "machineDeploymentAnnotations")
+    yield from (
+        parse_int64(text(annotations, name), 1) for name in (AUTOSCALER_MIN, AUTOSCALER_MAX) if name in annotations
+    )
 
 
 def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]:
@@ -59,7 +69,7 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
         for complaint in names.dns1123_label(pool["name"]):
             yield invalid_value(f"{path}.name", pool["name"], complaint)
     else:
-        yield from _kept(pool, known, path)
+        yield from _immutable_fields(pool, known, path)
     for field in ("labels", "machineDeploymentLabels"):
         yield from _labels(section(pool, field), f"{path}.{field}")
     yield from _taints(pool, f"{path}.taints")
@@ -67,10 +77,13 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
     yield from _numbers(pool, path)
 
 
-def _kept(pool: Object, known: Object, path: str) -> Iterator[FieldError]:
-    """Labels reach machines that are there, and by labels these are what they are: a worker would be told to serve. A
-    pool without any role has no machines yet."""
-    message = "field is immutable: add a pool with the other value, and take this one away"
+def _immutable_fields(pool: Object, known: Object, path: str) -> Iterator[FieldError]:
+    """Roles and OS are immutable.
+
+    Role labels are propagated to existing machines: a worker would become a server. A pool without roles has no
+    machines yet.
+    """
+    message = "field is immutable: add a pool with the new value and remove this one"
     if any(known.get(role) for role in _ROLES):
         for role in _ROLES:
             if bool(pool.get(role)) != bool(known.get(role)):
@@ -81,7 +94,7 @@ def _kept(pool: Object, known: Object, path: str) -> Iterator[FieldError]:
 
 def _roles(pool: Object, distribution: str, path: str) -> Iterator[FieldError]:
     etcd, control_plane = pool.get("etcdRole") is True, pool.get("controlPlaneRole") is True
-    if why := refusal(distribution, etcd=etcd, control_plane=control_plane):
+    if why := unsupported_roles(distribution, etcd=etcd, control_plane=control_plane):
         yield invalid_value(path, text(pool, "name"), why)
 
 
@@ -113,13 +126,13 @@ def _rolling(rolling: Object, path: str) -> Iterator[FieldError]:
 
 
 def _numbers(pool: Object, path: str) -> Iterator[FieldError]:
-    """Of machines: those that a MachineDeployment or a MachineHealthCheck could not be made with."""
+    """Validate the sizes that a MachineDeployment or MachineHealthCheck would not accept."""
     for size in ("autoscalingMinSize", "autoscalingMaxSize"):
         if (pool.get(size) or 0) < 0:
             yield invalid_value(f"{path}.{size}", pool[size], "must not be negative")
-    most, within = text(pool, "maxUnhealthy"), text(pool, "unhealthyRange")
-    if most.isdecimal() and not 0 <= integer(most, -1) <= _MOST_MACHINES:
-        yield invalid_value(f"{path}.maxUnhealthy", most, f"must be at most {_MOST_MACHINES}")
-    span = _RANGE.fullmatch(within)
-    if span and not 0 <= integer(span[1], -1) <= integer(span[2], -1) <= _MOST_MACHINES:
-        yield invalid_value(f"{path}.unhealthyRange", within, "must be [lowest-highest], such as [1-3]")
+    maximum, unhealthy_range = text(pool, "maxUnhealthy"), text(pool, "unhealthyRange")
+    if maximum.isdecimal() and not 0 <= parse_int64(maximum, -1) <= _MAX_INT32:
+        yield invalid_value(f"{path}.maxUnhealthy", maximum, f"must be at most {_MAX_INT32}")
+    range_ = _RANGE.fullmatch(unhealthy_range)
+    if range_ and not 0 <= parse_int64(range_[1], -1) <= parse_int64(range_[2], -1) <= _MAX_INT32:
+        yield invalid_value(f"{path}.unhealthyRange", unhealthy_range, "must be [lowest-highest], such as [1-3]")

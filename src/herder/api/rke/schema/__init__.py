@@ -1,1 +1,1 @@
-"""The schemas of provisioned clusters. What upstream accepts is accepted; what it would misread is refused."""
+"""Schemas of provisioned clusters: what upstream accepts is accepted, what it would misread is rejected."""

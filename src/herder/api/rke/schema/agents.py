@@ -1,12 +1,12 @@
-"""What may be said of the Deployments of agents in a cluster."""
+"""Schema of the Deployment customization of cluster agents."""
 
 from __future__ import annotations
 
 from herder.api.capi.crds.pieces import SELECTOR
 from herder.api.capi.crds.schema import INT_OR_STRING, Schema, atomic_list, int32, map_list, plain_list, record, string
-from herder.api.rke.schema.pieces import INTEGER, NUMBER, PLAIN, SHARE, nullable
+from herder.api.rke.schema.pieces import COUNT_OR_PERCENT, INTEGER, NUMBER, PLAIN, nullable
 
-# --- where a pod may run --------------------------------------------------------------------------------------------
+# --- scheduling -----------------------------------------------------------------------------------------------------
 
 _REQUIREMENTS = atomic_list(record({"key!": PLAIN, "operator!": PLAIN, "values": atomic_list(PLAIN)}))
 _NODE_TERM = record({"matchExpressions": _REQUIREMENTS, "matchFields": _REQUIREMENTS}, atomic=True)
@@ -36,7 +36,7 @@ _POD_AFFINITY = record(
 _AFFINITY = record({"nodeAffinity": _NODE_AFFINITY, "podAffinity": _POD_AFFINITY, "podAntiAffinity": _POD_AFFINITY})
 _TOLERATION = record({"key": PLAIN, "operator": PLAIN, "value": PLAIN, "effect": PLAIN, "tolerationSeconds": NUMBER})
 
-# --- what it may use ------------------------------------------------------------------------------------------------
+# --- resources ------------------------------------------------------------------------------------------------------
 
 _NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
 _QUANTITY: Schema = INT_OR_STRING | {"pattern": rf"^(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?$"}
@@ -49,7 +49,7 @@ _RESOURCES = record(
     }
 )
 
-_BUDGET = record({"minAvailable": SHARE, "maxUnavailable": SHARE})
+_BUDGET = record({"minAvailable": COUNT_OR_PERCENT, "maxUnavailable": COUNT_OR_PERCENT})
 _PRIORITY = record(
     {
         "value": INTEGER | {"minimum": -1_000_000_000, "maximum": 1_000_000_000},

@@ -1,4 +1,4 @@
-"""The provisioning Cluster: a cluster as people ask for it."""
+"""Schema of the provisioning Cluster."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from herder.api.capi.crds.schema import map_list, record, string
 from herder.api.rke.schema.agents import CUSTOMIZATION, WEBHOOK_CUSTOMIZATION
 from herder.api.rke.schema.configuration import AUTH_ENDPOINT, CONFIGURATION, ENVIRONMENT, OPERATIONS
 from herder.api.rke.schema.pieces import CONDITIONS, CREDENTIAL, FLAG, NUMBER, OPTIONAL_FLAG, REFERENCE, TEXT, nullable
-from herder.api.rke.schema.pools import HOSTNAME_LENGTH, MOST_POOLS, POOL
+from herder.api.rke.schema.pools import HOSTNAME_LENGTH, MAX_POOLS, POOL
 
 _RKE_CONFIG = nullable(
     record(
         {
             **CONFIGURATION,
             **OPERATIONS,
-            "machinePools": nullable(map_list(["name"], POOL, max=MOST_POOLS)),
+            "machinePools": nullable(map_list(["name"], POOL, max=MAX_POOLS)),
             "machinePoolDefaults": record({"hostnameLengthLimit": HOSTNAME_LENGTH}),
             "infrastructureRef": nullable(
-                REFERENCE | {"description": "Another provider's infrastructure; without it, machines are all there is."}
+                REFERENCE | {"description": "Infrastructure cluster object of another provider; optional."}
             ),
         },
-        "How the cluster is built. Without it, it is built elsewhere and imported.",
+        "Provisioning configuration; without it, the cluster is imported.",
     )
 )
 
 CLUSTER_SPEC = record(
     {
         "cloudCredentialSecretName": CREDENTIAL,
-        "kubernetesVersion": nullable(string("With the distribution, such as v1.34.1+k3s1.")),
+        "kubernetesVersion": nullable(string("Kubernetes version with its distribution, such as v1.34.1+k3s1.")),
         "rkeConfig": _RKE_CONFIG,
         "localClusterAuthEndpoint": AUTH_ENDPOINT,
         "agentEnvVars": ENVIRONMENT,
@@ -43,10 +43,10 @@ CLUSTER_SPEC = record(
 
 CLUSTER_STATUS = record(
     {
-        "ready": FLAG | {"description": "Whether the cluster has ever been reached."},
-        "clusterName": string("Its management Cluster."),
+        "ready": FLAG | {"description": "Whether the cluster has been reached at least once."},
+        "clusterName": string("Name of the management Cluster."),
         "fleetWorkspaceName": string(max=63),
-        "clientSecretName": string("The Secret with its kubeconfig.", max=253),
+        "clientSecretName": string("Name of the Secret with the kubeconfig.", max=253),
         "agentDeployed": FLAG,
         "observedGeneration": NUMBER,
         "conditions": CONDITIONS,

@@ -1,30 +1,30 @@
-"""How a cluster's Kubernetes is set up: the part of a provisioning Cluster that its RKEControlPlane has too."""
+"""Schema of the cluster configuration, which provisioning Cluster and RKEControlPlane share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from herder.api.capi.crds.pieces import SELECTOR
-from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, plain_list, record, string, string_map, told
+from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, plain_list, record, string, string_map, with_description
 from herder.api.rke.schema.pieces import (
+    COUNT_OR_PERCENT,
     FLAG,
     INTEGER,
     NUMBER,
     OPTIONAL_FLAG,
     PLAIN,
     SECRET_NAME,
-    SHARE,
     TEXT,
     nullable,
 )
 
 _FREE = nullable(OPEN_OBJECT)
 
-# --- how changes are rolled out -------------------------------------------------------------------------------------
+# --- upgrade strategy -----------------------------------------------------------------------------------------------
 
 _HOOKS = nullable(
     plain_list(
-        record({"annotation": nullable(string("Waited for on the plan Secret of a machine.", max=317))}),
+        record({"annotation": nullable(string("Annotation of the machine's plan Secret to wait for.", max=317))}),
     )
 )
 _DRAIN = record(
@@ -41,20 +41,22 @@ _DRAIN = record(
         "preDrainHooks": _HOOKS,
         "postDrainHooks": _HOOKS,
     },
-    "Whether and how Nodes are drained before they are changed.",
+    "Whether and how Nodes are drained before a disruptive change.",
 )
 _STRATEGY = record(
     {
-        "controlPlaneConcurrency": told(SHARE, 'How many control plane machines are changed at once; "0" is all.'),
+        "controlPlaneConcurrency": with_description(
+            COUNT_OR_PERCENT, 'Control plane machines to update at once; "0" is all.'
+        ),
         "controlPlaneDrainOptions": _DRAIN,
-        "workerConcurrency": told(SHARE, 'How many workers are changed at once; "0" is all.'),
+        "workerConcurrency": with_description(COUNT_OR_PERCENT, 'Worker machines to update at once; "0" is all.'),
         "workerDrainOptions": _DRAIN,
     }
 )
 
-# --- what machines get ----------------------------------------------------------------------------------------------
+# --- machine files and configuration --------------------------------------------------------------------------------
 
-_SELECTOR = nullable(told(SELECTOR, "Which Machines, by their labels; without one, all."))
+_SELECTOR = nullable(with_description(SELECTOR, "Label selector of Machines; all if unset."))
 _FILES_OF = record(
     {
         "name!": SECRET_NAME,
@@ -65,9 +67,9 @@ _FILES_OF = record(
                     {
                         "key!": TEXT,
                         "path!": TEXT,
-                        "dynamic": FLAG | {"description": "Whether it may change without a restart."},
+                        "dynamic": FLAG | {"description": "Whether a change requires no restart."},
                         "permissions": TEXT,
-                        "hash": nullable(string("Of the content that is meant; another is refused.")),
+                        "hash": nullable(string("Expected hash of the content; other content is rejected.")),
                     }
                 )
             )
@@ -86,7 +88,7 @@ _SELECTED_FILES = nullable(
     )
 )
 
-# --- what it is made with -------------------------------------------------------------------------------------------
+# --- registries, etcd and networking --------------------------------------------------------------------------------
 
 
 def _by_host(schema: Schema) -> Schema:
@@ -100,8 +102,10 @@ _REGISTRIES = nullable(
             "configs": _by_host(
                 record(
                     {
-                        "authConfigSecretName": told(SECRET_NAME, "A Secret of type rke.cattle.io/auth-config."),
-                        "tlsSecretName": told(SECRET_NAME, "A Secret with tls.crt and tls.key."),
+                        "authConfigSecretName": with_description(
+                            SECRET_NAME, "Secret of type rke.cattle.io/auth-config."
+                        ),
+                        "tlsSecretName": with_description(SECRET_NAME, "Secret with tls.crt and tls.key."),
                         "caBundle": nullable({"type": "string", "format": "byte"}),
                         "insecureSkipVerify": FLAG,
                     }
@@ -134,24 +138,24 @@ _ETCD = nullable(
     )
 )
 _NETWORKING = nullable(
-    record({"stackPreference": nullable(string("How machines are asked.", enum=["", "dual", "ipv4", "ipv6"]))})
+    record({"stackPreference": nullable(string("IP family of probes.", enum=["", "dual", "ipv4", "ipv6"]))})
 )
 _DATA_DIRECTORIES = record(
-    {"systemAgent": TEXT, "provisioning": TEXT, "k8sDistro": TEXT}, "On the machines. Set once, with the cluster."
+    {"systemAgent": TEXT, "provisioning": TEXT, "k8sDistro": TEXT}, "Directories on the machines; immutable."
 )
 
 CONFIGURATION: Mapping[str, Schema] = {
     "upgradeStrategy": _STRATEGY,
-    "chartValues": told(_FREE, "Values of each chart that comes with the distribution."),
-    "machineGlobalConfig": told(_FREE, "The distribution's configuration on all machines."),
+    "chartValues": with_description(_FREE, "Values of the distribution's charts, by chart."),
+    "machineGlobalConfig": with_description(_FREE, "Configuration of the distribution on all machines."),
     "machineSelectorConfig": _SELECTED_CONFIG,
     "machineSelectorFiles": _SELECTED_FILES,
-    "additionalManifest": nullable(string("YAML that is applied in the cluster.")),
+    "additionalManifest": nullable(string("YAML manifest that is applied in the cluster.")),
     "registries": _REGISTRIES,
     "etcd": _ETCD,
     "networking": _NETWORKING,
     "dataDirectories": _DATA_DIRECTORIES,
-    "provisionGeneration": INTEGER | {"description": "A new number: every machine is gone through again."},
+    "provisionGeneration": INTEGER | {"description": "Increment to reconcile every machine again."},
 }
 
 # --- operations -----------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ SNAPSHOT_RESTORE = record(
         "name": TEXT,
         "generation": INTEGER,
         "restoreRKEConfig": nullable(
-            string("What comes back besides the data.", enum=["", "none", "kubernetesVersion", "all"])
+            string("What to restore besides the data.", enum=["", "none", "kubernetesVersion", "all"])
         ),
     }
 )
@@ -175,7 +179,7 @@ OPERATIONS: Mapping[str, Schema] = {
     "rotateCertificates": nullable(ROTATE_CERTIFICATES),
     "rotateEncryptionKeys": nullable(ROTATE_KEYS),
 }
-"""What is done once for each new generation in them."""
+"""Operations; each runs once per new generation."""
 
 # --- agents ---------------------------------------------------------------------------------------------------------
 

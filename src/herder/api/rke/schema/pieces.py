@@ -1,4 +1,4 @@
-"""What several kinds of provisioned clusters have in common, each said once."""
+"""Schemas shared by several kinds of provisioned clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NUMBER: Schema = {"type": "integer", "format": "int64"}
 
 
 def nullable(schema: Schema) -> Schema:
-    """Other programs write null where they have nothing to say."""
+    """Other clients write null for unset fields."""
     return {**schema, "nullable": True}
 
 
@@ -19,16 +19,16 @@ FLAG = BOOLEAN
 OPTIONAL_FLAG = nullable(BOOLEAN)
 SECRET_NAME = nullable(string(max=253))
 CREDENTIAL = nullable(
-    string("The cloud credential that machines are made with: namespace:name, or a name in this namespace.", max=317)
+    string("Cloud credential Secret of the machines: namespace:name, or a name in this namespace.", max=317)
 )
 
-SHARE = nullable(
-    string("A number, or a share such as 25%.", max=10, pattern="^((([1-9]|[1-9][0-9]|100)%)|([1-9][0-9]*|0)|)$")
+COUNT_OR_PERCENT = nullable(
+    string("A number or a percentage such as 25%.", max=10, pattern="^((([1-9]|[1-9][0-9]|100)%)|([1-9][0-9]*|0)|)$")
 )
 DURATION = nullable(
-    string("Such as 90s, 10m or 1h30m.", pattern=r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$")
+    string("A duration such as 90s, 10m or 1h30m.", pattern=r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$")
 )
-INT_OR_SHARE = nullable(INT_OR_STRING)
+INT_OR_PERCENT = nullable(INT_OR_STRING)
 
 REFERENCE = record(
     dict.fromkeys(("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid"), PLAIN),
@@ -48,7 +48,9 @@ _CONDITION = record(
 CONDITIONS = map_list(["type"], _CONDITION)
 
 ENDPOINT = record(
-    {"host": string(min=1, max=512), "port": int32(min=1, max=65535)}, "Where the cluster's API answers.", filled=True
+    {"host": string(min=1, max=512), "port": int32(min=1, max=65535)},
+    "Address of the cluster's API server.",
+    filled=True,
 )
 
 ADDRESSES = plain_list(
@@ -61,5 +63,5 @@ ADDRESSES = plain_list(
 )
 
 
-def done_once(step: str) -> Schema:
-    return record({step: BOOLEAN}, "Steps that are done once.", filled=True)
+def initialization_step(step: str) -> Schema:
+    return record({step: BOOLEAN}, "Initialization steps that have completed; they are never reset.", filled=True)

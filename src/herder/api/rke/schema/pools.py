@@ -1,4 +1,4 @@
-"""Machine pools: machines of one kind and one set of roles."""
+"""Schema of machine pools: machines with the same configuration and roles."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from herder.api.rke.schema.pieces import (
     CREDENTIAL,
     DURATION,
     FLAG,
-    INT_OR_SHARE,
+    INT_OR_PERCENT,
     PLAIN,
     REFERENCE,
     TEXT,
     nullable,
 )
 
-MOST_POOLS = 1000
-SHORTEST_HOSTNAME, LONGEST_HOSTNAME = 10, 63
+MAX_POOLS = 1000
+MIN_HOSTNAME, MAX_HOSTNAME = 10, 63
 
 HOSTNAME_LENGTH: Schema = {
     "type": "integer",
-    "minimum": SHORTEST_HOSTNAME,
-    "maximum": LONGEST_HOSTNAME,
-    "description": "The most characters that a host name of the pool has.",
+    "minimum": MIN_HOSTNAME,
+    "maximum": MAX_HOSTNAME,
+    "description": "Maximum length of host names in the pool.",
 }
 
 _TAINTS = nullable(
@@ -38,7 +38,7 @@ _TAINTS = nullable(
 )
 _LABELS = nullable(string_map())
 
-USERDATA = nullable(record({"inlineUserdata": PLAIN}, "cloud-config, for infrastructure of other providers alone."))
+USERDATA = nullable(record({"inlineUserdata": PLAIN}, "cloud-config; only for infrastructure of other providers."))
 
 
 def _positive_for(role: str) -> Schema:
@@ -67,29 +67,29 @@ POOL = record(
     {
         "name!": string(min=1),
         "displayName": TEXT,
-        "machineConfigRef!": nullable(REFERENCE | {"description": "What the pool's machines are made from."}),
+        "machineConfigRef!": nullable(REFERENCE | {"description": "Machine config object of the pool's node driver."}),
         "etcdRole": FLAG,
         "controlPlaneRole": FLAG,
         "workerRole": FLAG,
-        "quantity": nullable(int32("How many machines; one, where nothing is said.", min=0)),
+        "quantity": nullable(int32("Number of machines; defaults to one.", min=0)),
         "paused": FLAG,
         "drainBeforeDelete": FLAG,
         "drainBeforeDeleteTimeout": DURATION,
         "labels": _LABELS,
         "taints": _TAINTS,
         "cloudCredentialSecretName": CREDENTIAL,
-        "rollingUpdate": nullable(record({"maxUnavailable": INT_OR_SHARE, "maxSurge": INT_OR_SHARE})),
+        "rollingUpdate": nullable(record({"maxUnavailable": INT_OR_PERCENT, "maxSurge": INT_OR_PERCENT})),
         "machineDeploymentLabels": _LABELS,
         "machineDeploymentAnnotations": _LABELS,
         "autoscalingMinSize": nullable(int32()),
         "autoscalingMaxSize": nullable(int32()),
         "nodeStartupTimeout": DURATION,
         "unhealthyNodeTimeout": DURATION,
-        "maxUnhealthy": nullable(string("A number, or a share such as 40%.", pattern=r"^([0-9]+%?)?$")),
-        "unhealthyRange": nullable(string("Such as [1-3].", pattern=r"^(\[[0-9]+-[0-9]+\])?$")),
+        "maxUnhealthy": nullable(string("A number or a percentage such as 40%.", pattern=r"^([0-9]+%?)?$")),
+        "unhealthyRange": nullable(string("A range such as [1-3].", pattern=r"^(\[[0-9]+-[0-9]+\])?$")),
         "machineOS": nullable(string(enum=["", "linux", "windows"])),
         "hostnameLengthLimit": HOSTNAME_LENGTH,
-        "dynamicSchemaSpec": nullable(string("The driver's fields when the pool was made; filled in by itself.")),
+        "dynamicSchemaSpec": nullable(string("Schema of the driver when the pool was created; set by the manager.")),
         "userdata": USERDATA,
     }
 ) | {"x-kubernetes-validations": _RULES}

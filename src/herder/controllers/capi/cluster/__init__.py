@@ -1,2 +1,1 @@
-"""The Cluster controller: brings infrastructure and control plane together, reports on everything in the cluster,
-and takes it all apart in order."""
+"""Cluster controller: adopts infrastructure and control plane objects, reports status, and deletes in order."""

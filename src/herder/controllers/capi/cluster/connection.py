@@ -1,42 +1,43 @@
-"""The connection to the workload cluster, and what its health says about the Cluster."""
+"""Connection to the workload cluster and the RemoteConnectionProbe condition."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from herder.api.capi.conditions import Condition, condition, find, timestamp
-from herder.controllers.capi.cluster.scene import Scene
+from herder.controllers.capi.cluster.scope import ClusterScope
 from herder.engine.runtime.decision import Connect, Decision
 
 PROBE = "RemoteConnectionProbe"
 GRACE = timedelta(seconds=50)
-"""A cluster that was heard less long ago counts as reached."""
+"""A cluster whose last successful probe is more recent than this counts as reachable."""
 
 
-def keep(scene: Scene) -> Decision:
-    """From when there is something to connect to, and a way to prove who we are, until the Cluster is gone."""
-    if not scene.provisioned or scene.kubeconfig is None:
+def ensure(scope: ClusterScope) -> Decision:
+    """Keep a connection open from when the infrastructure is provisioned and the kubeconfig exists until the Cluster
+    is deleted."""
+    if not scope.provisioned or scope.kubeconfig is None:
         return Decision()
-    connect = Connect(scene.key, credential=scene.kubeconfig["metadata"]["resourceVersion"])
-    link = scene.view.connection(scene.key)
-    if link is None or link.healthy:
+    connect = Connect(scope.key, credential=scope.kubeconfig["metadata"]["resourceVersion"])
+    connection = scope.view.connection(scope.key)
+    if connection is None or connection.healthy:
         return Decision(observe=(connect,))
-    deadline = (link.heard or link.since) + GRACE
-    return Decision(observe=(connect,), wake_at=deadline if deadline > scene.view.now else None)
+    deadline = (connection.last_contact or connection.since) + GRACE
+    return Decision(observe=(connect,), wake_at=deadline if deadline > scope.view.now else None)
 
 
-def probe(scene: Scene) -> Condition:
-    if scene.kubeconfig is None:
+def probe(scope: ClusterScope) -> Condition:
+    if scope.kubeconfig is None:
         return _failed("Remote connection not established yet")
-    link, now = scene.view.connection(scene.key), scene.view.now
-    if link is None or (link.heard is None and now - link.since < GRACE):
-        # We have only just begun to look; what was known before holds until we know better.
-        return find(scene.cluster, PROBE) or _failed("Remote connection not established yet")
-    if link.heard is None:
+    connection, now = scope.view.connection(scope.key), scope.view.now
+    if connection is None or (connection.last_contact is None and now - connection.since < GRACE):
+        # The first probe is still pending: keep the previous condition until its result is known.
+        return find(scope.cluster, PROBE) or _failed("Remote connection not established yet")
+    if connection.last_contact is None:
         return _failed("Remote connection probe failed")
-    if link.healthy or now - link.heard < GRACE:
+    if connection.healthy or now - connection.last_contact < GRACE:
         return condition(PROBE, "True", "ProbeSucceeded")
-    return _failed(f"Remote connection probe failed, probe last succeeded at {timestamp(link.heard)}")
+    return _failed(f"Remote connection probe failed, probe last succeeded at {timestamp(connection.last_contact)}")
 
 
 def _failed(message: str) -> Condition:

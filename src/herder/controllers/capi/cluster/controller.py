@@ -1,4 +1,4 @@
-"""The Cluster controller."""
+"""Cluster reconciler: finalizer, connection, normal reconciliation, deletion; and what it watches."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from herder.api.capi.kinds import (
     SECRET_METADATA,
 )
 from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, SECRET_TYPE, cluster_key, is_deleting, is_paused
-from herder.api.writing import object_patch
+from herder.api.writes import object_patch
 from herder.controllers.capi.cluster import connection, deletion, kubeconfig, members, references, status
-from herder.controllers.capi.cluster.scene import Scene, survey
+from herder.controllers.capi.cluster.scope import ClusterScope, new_scope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Parallel, Wait
-from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, labelled
+from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed, named_by_label
 from herder.engine.runtime.view import View
 
 
@@ -29,46 +29,46 @@ def reconcile(view: View) -> Decision:
         return DONE
     if CLUSTER_FINALIZER not in _finalizers(cluster):
         return DONE if is_deleting(cluster) else _add_finalizer(cluster)
-    scene = survey(view, cluster)
-    connected = connection.keep(scene)
+    scope = new_scope(view, cluster)
+    connected = connection.ensure(scope)
     if is_paused(cluster, cluster):
         return (
             connected
-            + status.report_paused(scene, paused_condition(cluster, cluster))
+            + status.report_paused(scope, paused_condition(cluster, cluster))
             + Decision(wait=Wait("it is paused"))
         )
     if is_deleting(cluster):
-        return connected + _take_apart(scene)
-    return connected + _bring_together(scene)
+        return connected + _reconcile_delete(scope)
+    return connected + _reconcile_normal(scope)
 
 
-def _bring_together(scene: Scene) -> Decision:
-    adopted = references.adopt(scene)
-    endpoint = references.take_endpoint(scene)
+def _reconcile_normal(scope: ClusterScope) -> Decision:
+    adopted = references.adopt(scope)
+    endpoint = references.set_endpoint(scope)
     if endpoint:
-        # The status is told in the next pass, from the Cluster as this write leaves it.
+        # The next pass reports the status, from the Cluster that this write produces.
         return adopted + Decision(writes=endpoint)
-    waits = Decision(wait=references.wait(scene))
-    return adopted + waits + status.report(scene) + kubeconfig.provide(scene)
+    waits = Decision(wait=references.wait(scope))
+    return adopted + waits + status.report(scope) + kubeconfig.provide(scope)
 
 
-def _take_apart(scene: Scene) -> Decision:
-    stage = deletion.stage(scene)
+def _reconcile_delete(scope: ClusterScope) -> Decision:
+    stage = deletion.stage(scope)
     if stage is None:
-        return _remove_finalizer(scene.cluster)
+        return _remove_finalizer(scope.cluster)
     deletes = (Parallel(stage.deletes),) if stage.deletes else ()
-    reported = status.report(scene, condition("Deleting", "True", stage.reason, stage.message))
+    reported = status.report(scope, condition("Deleting", "True", stage.reason, stage.message))
     return Decision(writes=deletes, wait=Wait(stage.message, stage.waits_for)) + reported
 
 
 def _add_finalizer(cluster: Object) -> Decision:
     wanted = [*_finalizers(cluster), CLUSTER_FINALIZER]
-    return _with_finalizers(cluster, wanted, "what is in the cluster must be removed before it")
+    return _with_finalizers(cluster, wanted, "the members of the cluster must be deleted first")
 
 
 def _remove_finalizer(cluster: Object) -> Decision:
     wanted = [name for name in _finalizers(cluster) if name != CLUSTER_FINALIZER]
-    return _with_finalizers(cluster, wanted, "nothing is left of the cluster")
+    return _with_finalizers(cluster, wanted, "all members of the cluster are deleted")
 
 
 def _with_finalizers(cluster: Object, finalizers: list[str], reason: str) -> Decision:
@@ -85,7 +85,7 @@ def _name(obj: Object) -> list[str]:
     return [obj["metadata"]["name"]]
 
 
-_of_cluster = labelled(CLUSTER_NAME)
+_of_cluster = named_by_label(CLUSTER_NAME)
 
 CONTROLLER = Controller(
     name="cluster",
@@ -101,9 +101,9 @@ CONTROLLER = Controller(
         "status.deprecated",
     ),
     watches=(
-        Watches(MACHINE, _of_cluster, members.machine_matters),
-        Watches(MACHINE_DEPLOYMENT, _of_cluster, members.pool_matters),
-        Watches(MACHINE_SET, _of_cluster, members.set_matters),
+        Watches(MACHINE, _of_cluster, members.machine_predicate),
+        Watches(MACHINE_DEPLOYMENT, _of_cluster, members.pool_predicate),
+        Watches(MACHINE_SET, _of_cluster, members.set_predicate),
         Watches(MACHINE_POOL, _of_cluster, changed("metadata.labels", "metadata.ownerReferences")),
         Watches(DEFINITION, Indexed(references.DEFINITIONS_INDEX, _name), changed("metadata.labels")),
         Watches(SECRET_METADATA, kubeconfig.secret_owners, fields=f"type={SECRET_TYPE}"),
@@ -118,7 +118,7 @@ CONTROLLER = Controller(
         MACHINE_SET: {members.MEMBERS_INDEX: members.cluster_of},
         MACHINE_POOL: {members.MEMBERS_INDEX: members.cluster_of},
     },
-    follows=Follows(
+    dynamic_watches=DynamicWatches(
         Indexed(references.REFERENCES_INDEX, references.reference_to),
         changed("spec", "status", "metadata.labels", "metadata.ownerReferences", "metadata.deletionTimestamp"),
     ),

@@ -1,4 +1,4 @@
-"""How a Cluster is taken apart: workers first, then the control plane, then the infrastructure under both."""
+"""Deletion order of a Cluster: workers, then the control plane, then the infrastructure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import ABANDON_INFRASTRUCTURE, annotations_of, is_deleting
-from herder.api.writing import delete, ref
+from herder.api.writes import delete, ref
 from herder.controllers.capi.cluster.members import CONTROL_PLANE_MACHINE, DELETABLE, WORKER
-from herder.controllers.capi.cluster.scene import Scene
+from herder.controllers.capi.cluster.scope import ClusterScope
 from herder.controllers.capi.externals import External
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Delete, Ref
@@ -19,7 +19,7 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What is being removed now: what to delete for it, and what the Deleting condition says."""
+    """The current deletion stage: what to delete for it, and reason and message of the Deleting condition."""
 
     reason: str
     message: str
@@ -27,14 +27,14 @@ class Stage:
     waits_for: Ref | None = None
 
 
-def stage(scene: Scene) -> Stage | None:
-    """The first stage that is not over; None when all is gone."""
-    return next((left for each in _STAGES if (left := each(scene)) is not None), None)
+def stage(scope: ClusterScope) -> Stage | None:
+    """The first stage that is not finished; None when everything is deleted."""
+    return next((left for each in _STAGES if (left := each(scope)) is not None), None)
 
 
-def _workers(scene: Scene) -> Stage | None:
-    """Whatever carries the cluster's label must be gone; only what the Cluster itself owns is deleted from here."""
-    members = scene.members
+def _workers(scope: ClusterScope) -> Stage | None:
+    """Wait for all objects with the cluster's label; delete only those that the Cluster itself owns."""
+    members = scope.members
     pending = {
         "MachineDeployments": _names(members.deployments),
         "MachineSets": _names(members.sets),
@@ -52,37 +52,37 @@ def _workers(scene: Scene) -> Stage | None:
     return Stage("WaitingForWorkersDeletion", _pending_text(pending), deletes)
 
 
-def _control_plane_machines(scene: Scene) -> Stage | None:
-    """Those that no control plane object looks after."""
-    names = [] if scene.control_plane is not None else scene.members.machine_names(CONTROL_PLANE_MACHINE)
+def _control_plane_machines(scope: ClusterScope) -> Stage | None:
+    """Control plane Machines of a Cluster without a control plane object."""
+    names = [] if scope.control_plane is not None else scope.members.machine_names(CONTROL_PLANE_MACHINE)
     if not names:
         return None
-    deletable = scene.members.owned(scene.members.machines(CONTROL_PLANE_MACHINE, DELETABLE))
+    deletable = scope.members.owned(scope.members.machines(CONTROL_PLANE_MACHINE, DELETABLE))
     message = _pending_text({"Control plane Machines": names})
     return Stage("WaitingForControlPlaneDeletion", message, _deletes(MACHINE, deletable))
 
 
-def _control_plane(scene: Scene) -> Stage | None:
-    return _external(scene, scene.control_plane, "controlPlaneRef", "WaitingForControlPlaneDeletion")
+def _control_plane(scope: ClusterScope) -> Stage | None:
+    return _external(scope, scope.control_plane, "controlPlaneRef", "WaitingForControlPlaneDeletion")
 
 
-def _infrastructure(scene: Scene) -> Stage | None:
-    left = _external(scene, scene.infrastructure, "infrastructureRef", "WaitingForInfrastructureDeletion")
-    if left is not None and not left.deletes and annotations_of(scene.cluster).get(ABANDON_INFRASTRUCTURE) == "true":
+def _infrastructure(scope: ClusterScope) -> Stage | None:
+    left = _external(scope, scope.infrastructure, "infrastructureRef", "WaitingForInfrastructureDeletion")
+    if left is not None and not left.deletes and annotations_of(scope.cluster).get(ABANDON_INFRASTRUCTURE) == "true":
         return None
     return left
 
 
-def _external(scene: Scene, external: External | None, field: str, reason: str) -> Stage | None:
+def _external(scope: ClusterScope, external: External | None, field: str, reason: str) -> Stage | None:
     if external is None or external.missing:
         return None
     if external.obj is None or external.kind is None:
         return Stage("InternalError", external.problem)
-    message = f"Waiting for {scene.cluster['spec'][field]['kind']} to be deleted"
+    message = f"Waiting for {scope.cluster['spec'][field]['kind']} to be deleted"
     return Stage(reason, message, _deletes(external.kind, [external.obj]), ref(external.kind, external.obj))
 
 
-_STAGES: tuple[Callable[[Scene], Stage | None], ...] = (
+_STAGES: tuple[Callable[[ClusterScope], Stage | None], ...] = (
     _workers,
     _control_plane_machines,
     _control_plane,

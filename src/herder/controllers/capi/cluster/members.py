@@ -1,8 +1,8 @@
-"""What is in a cluster, found by its label: pools, deployments, sets, and Machines by what is to be said of them.
+"""Objects of a cluster, found by the cluster name label: deployments, sets, pools, and Machines by fact.
 
-A cluster may have thousands of Machines, and each of their changes may ask for a look at the Cluster. So Machines are
-never gone through as a whole: an index keeps them by the facts that the Cluster's status is made of, those facts are
-counted, and only Machines that have something to tell are read.
+A cluster may have thousands of Machines, and every change of one may trigger a reconcile of the Cluster. Machines are
+therefore never iterated: an index keeps them by the facts that the Cluster's status depends on, facts are counted, and
+only Machines that a message names are read.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.handlers import changed
 from herder.engine.runtime.view import View
 
-MEMBERS_INDEX = "cluster-members"  # of pools, deployments and sets, by cluster
-FACTS_INDEX = "cluster-facts"  # of Machines, by cluster and fact
+MEMBERS_INDEX = "cluster-members"  # pools, deployments and sets by cluster
+FACTS_INDEX = "cluster-facts"  # Machines by cluster and fact
 
-# Groups of Machines. What is counted of a group is a fact "<group>/<what>".
+# Groups of Machines. A count within a group is the fact "<group>/<fact>".
 WORKER = "worker"
 CONTROL_PLANE_MACHINE = "control-plane"
-STANDALONE = "standalone"  # workers that belong to no set
+STANDALONE = "standalone"  # workers without a MachineSet
 
 # Facts about Machines.
-JUDGED = "judged"  # of a role: its Ready and UpToDate say something about the cluster
-UNREADY = "unready"  # of a role: Ready is not simply true
-OUTDATED = "outdated"  # of a role: UpToDate is not simply true
-READY = "ready"  # of a group, as the next two
+EVALUATED = "judged"  # per role: Ready and UpToDate count for the Cluster's conditions
+UNREADY = "unready"  # per role: Ready is not True or has a message
+OUTDATED = "outdated"  # per role: UpToDate is not True or has a message
+READY = "ready"  # per group, as the next two
 AVAILABLE = "available"
 UP_TO_DATE = "up-to-date"
-WITH_NODE = "with-node"  # of the control plane
-DELETABLE = "deletable"  # of a role: owned by the Cluster and not being deleted yet
+WITH_NODE = "with-node"  # control plane only
+DELETABLE = "deletable"  # per role: owned by the Cluster and not being deleted yet
 UNHEALTHY = "unhealthy"
 TO_REMEDIATE = "to-remediate"
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class ClusterMembers:
+    """The objects of one cluster."""
+
     view: View
     cluster: Object
 
@@ -61,7 +63,7 @@ class Members:
         return self.owned(self.sets)
 
     def owned(self, objects: Iterable[Object]) -> list[Object]:
-        """Those that the Cluster itself owns: what belongs to a deployment or a set is that one's business."""
+        """Objects that the Cluster owns directly, not through a deployment or set."""
         uid = self.cluster["metadata"]["uid"]
         return [obj for obj in objects if any(owner.get("uid") == uid for owner in _owners(obj))]
 
@@ -82,33 +84,33 @@ class Members:
 
 
 def cluster_of(obj: Object) -> Iterator[str]:
-    """Indexer: the cluster that the label names."""
+    """Indexer: the cluster that the object's label names."""
     name = labels_of(obj).get(CLUSTER_NAME)
     if name:
         yield cluster_key(obj["metadata"].get("namespace", ""), name)
 
 
 def facts_of(machine: Object) -> Iterator[str]:
-    """Indexer: what is true of a Machine, each with its cluster."""
+    """Indexer: the facts that hold for a Machine, each prefixed with its cluster."""
     for cluster in cluster_of(machine):
         for fact in _facts(machine):
             yield _value(cluster, *fact)
 
 
-def machine_matters(change: Change) -> bool:
-    """Whether a Machine's change can be seen on the Cluster."""
+def machine_predicate(change: Change) -> bool:
+    """Whether a change of a Machine can affect the Cluster's status."""
     if change.old is None or change.new is None:
         return True
-    return _shown(change.old) != _shown(change.new)
+    return _reported_facts(change.old) != _reported_facts(change.new)
 
 
-pool_matters = changed("spec.replicas", "status", "metadata.labels", "metadata.ownerReferences")
+pool_predicate = changed("spec.replicas", "status", "metadata.labels", "metadata.ownerReferences")
 
 
-def set_matters(change: Change) -> bool:
-    """Of a deployment's sets only that they are there: the deployment tells the rest."""
+def set_predicate(change: Change) -> bool:
+    """Of a deployment's sets only creation and deletion matter: the deployment reports the rest."""
     sides = (change.old, change.new)
-    return None in sides or (any(obj and _is_owned(obj) for obj in sides) and pool_matters(change))
+    return None in sides or (any(obj and _is_owned(obj) for obj in sides) and pool_predicate(change))
 
 
 def kubelet_version(machine: Object) -> str:
@@ -125,8 +127,8 @@ def _facts(machine: Object) -> Iterator[tuple[str, ...]]:
     if role == CONTROL_PLANE_MACHINE and (machine.get("status") or {}).get("nodeRef") and not is_deleting(machine):
         yield role, WITH_NODE
     if role == WORKER and POOL_NAME in labels_of(machine):
-        return  # Machines of pools have no conditions to judge by
-    yield role, JUDGED
+        return  # Machines of MachinePools have no such conditions.
+    yield role, EVALUATED
     if _has_message(find(machine, "Ready")):
         yield role, UNREADY
     if _has_message(find(machine, "UpToDate")):
@@ -149,18 +151,18 @@ def _counted(group: str, machine: Object) -> Iterator[tuple[str, ...]]:
 
 
 def _has_message(found: Condition | None) -> bool:
-    """Whether a condition has anything to say beyond that all is well."""
+    """Whether a condition is anything but True without a message."""
     return found is None or found.get("status") != "True" or bool(found.get("message"))
 
 
-def _shown(machine: Object) -> object:
+def _reported_facts(machine: Object) -> object:
     conditions = [find(machine, type_) for type_ in ("Ready", "UpToDate", "OwnerRemediated")]
     messages = [(known.get("status"), known.get("message")) if known else None for known in conditions]
     return list(facts_of(machine)), messages, kubelet_version(machine)
 
 
 def _is_owned(obj: Object) -> bool:
-    """By a Cluster, whichever."""
+    """Whether a Cluster owns the object."""
     return any(owner.get("kind") == CLUSTER.kind for owner in _owners(obj))
 
 

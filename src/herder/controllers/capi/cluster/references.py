@@ -1,4 +1,4 @@
-"""The objects that a Cluster names: they are made its own, and what they learn is taken over."""
+"""Objects referenced by a Cluster: adoption, and the endpoint and failure domains that they report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from herder.api.capi.contract import control_plane, definition_name, infra_clust
 from herder.api.capi.contract.fields import Endpoint
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import CLUSTER_NAME, is_deleting, labels_of
-from herder.api.writing import object_patch, owner_reference, with_owner
-from herder.controllers.capi.cluster.scene import Scene
+from herder.api.writes import object_patch, owner_reference, with_owner
+from herder.controllers.capi.cluster.scope import ClusterScope
 from herder.controllers.capi.externals import External
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Parallel, Patch, Ref, Wait
@@ -20,61 +20,63 @@ DEFINITIONS_INDEX = "cluster-definitions"
 _FIELDS = ("infrastructureRef", "controlPlaneRef")
 
 
-def adopt(scene: Scene) -> Decision:
-    """Providers begin to work when their object has the Cluster as an owner, and its label."""
-    named = [external for external in (scene.infrastructure, scene.control_plane) if external is not None]
-    writes = tuple(patch for external in named for patch in _adoption(scene.cluster, external))
+def adopt(scope: ClusterScope) -> Decision:
+    """Add owner reference and label; providers wait for the owner reference before they start."""
+    named = [external for external in (scope.infrastructure, scope.control_plane) if external is not None]
+    writes = tuple(patch for external in named for patch in _adoption(scope.cluster, external))
     return Decision(writes=(Parallel(writes),)) if writes else Decision()
 
 
-def take_endpoint(scene: Scene) -> tuple[Patch, ...]:
-    """Where the cluster's API is: from the provider that says so first, unless the user did."""
-    if scene.endpoint.valid:
+def set_endpoint(scope: ClusterScope) -> tuple[Patch, ...]:
+    """Copy the API endpoint from the first provider that reports one, unless the user set it."""
+    if scope.endpoint.valid:
         return ()
-    endpoint = _offered_endpoint(scene)
+    endpoint = _reported_endpoint(scope)
     if endpoint is None:
         return ()
-    spec = {**scene.cluster["spec"], "controlPlaneEndpoint": {"host": endpoint.host, "port": endpoint.port}}
-    return object_patch(CLUSTER, scene.cluster, {**scene.cluster, "spec": spec}, "the endpoint is known now")
+    spec = {**scope.cluster["spec"], "controlPlaneEndpoint": {"host": endpoint.host, "port": endpoint.port}}
+    return object_patch(
+        CLUSTER, scope.cluster, {**scope.cluster, "spec": spec}, "the provider reports the control plane endpoint"
+    )
 
 
-def failure_domains(scene: Scene) -> list[Object]:
-    known: list[Object] = scene.status("failureDomains", [])
-    infrastructure = scene.infrastructure
+def failure_domains(scope: ClusterScope) -> list[Object]:
+    known: list[Object] = scope.status("failureDomains", [])
+    infrastructure = scope.infrastructure
     if infrastructure is None or infrastructure.obj is None or is_deleting(infrastructure.obj):
         return known
-    return infra_cluster.failure_domains(infrastructure.obj, infrastructure.contract) if scene.provisioned else known
+    return infra_cluster.failure_domains(infrastructure.obj, infrastructure.contract) if scope.provisioned else known
 
 
-def wait(scene: Scene) -> Wait | None:
-    """The first of the referenced objects that keeps the Cluster from being complete."""
-    if scene.infrastructure is not None and not scene.provisioned:
-        return _waits_for(scene, scene.infrastructure, "infrastructureRef", "to be provisioned")
-    if scene.control_plane is not None and not scene.initialized:
-        return _waits_for(scene, scene.control_plane, "controlPlaneRef", "to be initialized")
+def wait(scope: ClusterScope) -> Wait | None:
+    """The first referenced object that the Cluster waits for."""
+    if scope.infrastructure is not None and not scope.provisioned:
+        return _waits_for(scope, scope.infrastructure, "infrastructureRef", "to be provisioned")
+    if scope.control_plane is not None and not scope.initialized:
+        return _waits_for(scope, scope.control_plane, "controlPlaneRef", "to be initialized")
     return None
 
 
 def references_of(cluster: Object) -> Iterator[str]:
-    """Indexer: the objects that a Cluster names, whoever owns them."""
-    for reference in _named(cluster):
+    """Indexer: the objects that a Cluster references, regardless of their owners."""
+    for reference in _references(cluster):
         namespace = cluster["metadata"].get("namespace", "")
         yield f"{reference_group(reference)}/{reference['kind']}/{namespace}/{reference['name']}"
 
 
 def reference_to(obj: Object) -> Iterator[str]:
-    """The value under which the Clusters are indexed that name this object."""
+    """Index key of the Clusters that reference this object."""
     group = obj["apiVersion"].rpartition("/")[0]
     yield f"{group}/{obj['kind']}/{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
 
 
 def definitions_of(cluster: Object) -> Iterator[str]:
-    """Indexer: the definitions of the kinds that a Cluster names."""
-    for reference in _named(cluster):
+    """Indexer: the CRDs of the kinds that a Cluster references."""
+    for reference in _references(cluster):
         yield definition_name(reference_group(reference), reference["kind"])
 
 
-def _named(cluster: Object) -> Iterator[Object]:
+def _references(cluster: Object) -> Iterator[Object]:
     for field in _FIELDS:
         reference = (cluster.get("spec") or {}).get(field) or {}
         if reference.get("kind") and reference.get("name"):
@@ -93,29 +95,29 @@ def _adoption(cluster: Object, external: External) -> tuple[Patch, ...]:
 
 
 def _is_owner(cluster: Object, obj: Object) -> bool:
-    """Somebody may have made the Cluster the controller of it; that is as good."""
+    """Accept an owner reference with controller=true as well."""
     wanted = owner_reference(CLUSTER, cluster, controller=False)
     owners = obj["metadata"].get("ownerReferences") or []
     return any(all(owner.get(field) == value for field, value in wanted.items()) for owner in owners)
 
 
-def _offered_endpoint(scene: Scene) -> Endpoint | None:
-    infrastructure, plane = scene.infrastructure, scene.control_plane
-    offers = []
-    if infrastructure is not None and infrastructure.obj is not None and scene.provisioned:
-        offers.append(infra_cluster.endpoint(infrastructure.obj, infrastructure.contract))
-    if plane is not None and plane.obj is not None and scene.initialized:
-        offers.append(control_plane.endpoint(plane.obj, plane.contract))
-    return next((offer for offer in offers if offer.valid), None)
+def _reported_endpoint(scope: ClusterScope) -> Endpoint | None:
+    infrastructure, plane = scope.infrastructure, scope.control_plane
+    endpoints = []
+    if infrastructure is not None and infrastructure.obj is not None and scope.provisioned:
+        endpoints.append(infra_cluster.endpoint(infrastructure.obj, infrastructure.contract))
+    if plane is not None and plane.obj is not None and scope.initialized:
+        endpoints.append(control_plane.endpoint(plane.obj, plane.contract))
+    return next((endpoint for endpoint in endpoints if endpoint.valid), None)
 
 
-def _waits_for(scene: Scene, external: External, field: str, state: str) -> Wait:
-    reference = scene.cluster["spec"][field]
+def _waits_for(scope: ClusterScope, external: External, field: str, state: str) -> Wait:
+    reference = scope.cluster["spec"][field]
     name = f"{reference['kind']} {reference['name']}"
     if external.problem:
         return Wait(f"{name} cannot be read: {external.problem}")
     if external.kind is None:
         definition = definition_name(reference_group(reference), reference["kind"])
         return Wait(f"{name} does not exist, nor does its CustomResourceDefinition {definition}")
-    on = Ref(external.kind, reference["name"], scene.cluster["metadata"]["namespace"])
+    on = Ref(external.kind, reference["name"], scope.cluster["metadata"]["namespace"])
     return Wait(f"{name} does not exist" if external.obj is None else f"waiting for {name} {state}", on)

@@ -1,4 +1,4 @@
-"""The status of a Cluster, written once for each real change."""
+"""Status of a Cluster: phase, counters, conditions; written only when something changed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from herder.api.capi.conditions import Condition, condition, merged
 from herder.api.capi.contract import control_plane
 from herder.api.capi.kinds import CLUSTER
-from herder.api.spans import version_numbers
-from herder.api.writing import PROGRESS_PATIENCE, status_patch
+from herder.api.durations import version_numbers
+from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.capi.cluster import members
-from herder.controllers.capi.cluster.conditions import conditions_of, settled_at
+from herder.controllers.capi.cluster.conditions import conditions_of, next_up_to_date_check
 from herder.controllers.capi.cluster.legacy import deprecated
 from herder.controllers.capi.cluster.references import failure_domains
-from herder.controllers.capi.cluster.scene import Scene
+from herder.controllers.capi.cluster.scope import ClusterScope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 
@@ -26,39 +26,43 @@ _COUNTERS = ("desiredReplicas", "replicas", "readyReplicas", "availableReplicas"
 _AWAITED = ("Available", "RemoteConnectionProbe", "InfrastructureReady", "ControlPlaneInitialized", "Paused")
 
 
-def report(scene: Scene, deleting: Condition = NOT_DELETING) -> Decision:
-    known = scene.cluster.get("status") or {}
+def report(scope: ClusterScope, deleting: Condition = NOT_DELETING) -> Decision:
+    known = scope.cluster.get("status") or {}
     wanted = {
         **known,
-        "phase": _phase(scene),
-        "initialization": _initialization(scene),
-        "controlPlane": _control_plane(scene),
-        "workers": _workers(scene),
-        "failureDomains": failure_domains(scene),
-        "observedGeneration": _observed_generation(scene),
-        "conditions": _conditions(scene, deleting),
-        "deprecated": deprecated(scene),
+        "phase": _phase(scope),
+        "initialization": _initialization(scope),
+        "controlPlane": _control_plane(scope),
+        "workers": _workers(scope),
+        "failureDomains": failure_domains(scope),
+        "observedGeneration": _observed_generation(scope),
+        "conditions": _conditions(scope, deleting),
+        "deprecated": deprecated(scope),
     }
     status = {field: value for field, value in wanted.items() if value}
-    patience = 0.0 if _matters(known, status) else PROGRESS_PATIENCE
-    writes = status_patch(CLUSTER, scene.cluster, status, "tell how the cluster is", patience=patience)
-    return Decision(writes=writes, wake_at=settled_at(scene))
+    debounce = 0.0 if _is_awaited_change(known, status) else PROGRESS_DEBOUNCE
+    writes = status_patch(CLUSTER, scope.cluster, status, "update the Cluster status", debounce=debounce)
+    return Decision(writes=writes, wake_at=next_up_to_date_check(scope))
 
 
-def report_paused(scene: Scene, paused: Condition) -> Decision:
-    """Nothing but that: while it is paused, the rest stands as it was."""
-    known = scene.cluster.get("status") or {}
-    listed = merged(known.get("conditions"), [paused], scene.view.now, generation=_generation(scene))
-    return Decision(writes=status_patch(CLUSTER, scene.cluster, {**known, "conditions": listed}, "tell of the pause"))
+def report_paused(scope: ClusterScope, paused: Condition) -> Decision:
+    """Report only the Paused condition and keep the rest of the status."""
+    known = scope.cluster.get("status") or {}
+    listed = merged(known.get("conditions"), [paused], scope.view.now, generation=_generation(scope))
+    return Decision(
+        writes=status_patch(
+            CLUSTER, scope.cluster, {**known, "conditions": listed}, "report that the Cluster is paused"
+        )
+    )
 
 
-def _conditions(scene: Scene, deleting: Condition) -> list[Condition]:
-    wanted = conditions_of(scene, deleting)
-    return merged(scene.status("conditions", []), wanted, scene.view.now, generation=_generation(scene))
+def _conditions(scope: ClusterScope, deleting: Condition) -> list[Condition]:
+    wanted = conditions_of(scope, deleting)
+    return merged(scope.status("conditions", []), wanted, scope.view.now, generation=_generation(scope))
 
 
-def _matters(known: Object, status: Object) -> bool:
-    """Whether somebody waits for just this change, so that it must be told at once."""
+def _is_awaited_change(known: Object, status: Object) -> bool:
+    """Whether clients wait for this change, so that it must be written immediately."""
     if any(known.get(field) != status.get(field) for field in ("phase", "initialization")):
         return True
     if any(_status_of(known, type_) != _status_of(status, type_) for type_ in _AWAITED):
@@ -80,41 +84,41 @@ def _failed(status: Object) -> str | None:
     return message
 
 
-def _phase(scene: Scene) -> str:
-    if scene.deleting:
+def _phase(scope: ClusterScope) -> str:
+    if scope.deleting:
         return "Deleting"
-    if scene.provisioned and scene.endpoint.valid:
+    if scope.provisioned and scope.endpoint.valid:
         return "Provisioned"
-    named = scene.infrastructure is not None or scene.control_plane is not None
+    named = scope.infrastructure is not None or scope.control_plane is not None
     return "Provisioning" if named else "Pending"
 
 
-def _initialization(scene: Scene) -> Object:
-    steps = {"infrastructureProvisioned": scene.provisioned, "controlPlaneInitialized": scene.initialized}
+def _initialization(scope: ClusterScope) -> Object:
+    steps = {"infrastructureProvisioned": scope.provisioned, "controlPlaneInitialized": scope.initialized}
     return {step: True for step, taken in steps.items() if taken}
 
 
-def _observed_generation(scene: Scene) -> int:
-    """That of a spec which could be acted on in full."""
-    named = [external for external in (scene.infrastructure, scene.control_plane) if external is not None]
+def _observed_generation(scope: ClusterScope) -> int:
+    """Generation of the last spec whose references could all be resolved."""
+    named = [external for external in (scope.infrastructure, scope.control_plane) if external is not None]
     if any(external.problem for external in named):
-        return int(scene.status("observedGeneration", 0))
-    return _generation(scene)
+        return int(scope.status("observedGeneration", 0))
+    return _generation(scope)
 
 
-def _generation(scene: Scene) -> int:
-    return int(scene.cluster["metadata"].get("generation") or 0)
+def _generation(scope: ClusterScope) -> int:
+    return int(scope.cluster["metadata"].get("generation") or 0)
 
 
 # --- counters -------------------------------------------------------------------------------------------------------
 
 
-def _control_plane(scene: Scene) -> Object:
-    plane = scene.control_plane
+def _control_plane(scope: ClusterScope) -> Object:
+    plane = scope.control_plane
     if plane is None:
-        counts = _group(scene, members.CONTROL_PLANE_MACHINE)
-        machines = scene.members.machines(members.CONTROL_PLANE_MACHINE)
-        return _filled(counts, _versions(_of_machines(machines)))
+        counts = _group(scope, members.CONTROL_PLANE_MACHINE)
+        machines = scope.members.machines(members.CONTROL_PLANE_MACHINE)
+        return _replica_counts(counts, _versions(_of_machines(machines)))
     if plane.obj is None:
         return {}
     readers = (
@@ -126,22 +130,22 @@ def _control_plane(scene: Scene) -> Object:
     )
     obj, contract = plane.obj, plane.contract
     counts = dict(zip(_COUNTERS, (read(obj, contract) for read in readers), strict=True))
-    return _filled(counts, _versions(control_plane.versions(obj, contract)))
+    return _replica_counts(counts, _versions(control_plane.versions(obj, contract)))
 
 
-def _workers(scene: Scene) -> Object:
-    pools = [*scene.members.deployments, *scene.members.standalone_sets]
-    counted = [_of_pool(pool) for pool in pools] + [_group(scene, members.STANDALONE)]
+def _workers(scope: ClusterScope) -> Object:
+    pools = [*scope.members.deployments, *scope.members.standalone_sets]
+    counted = [_of_pool(pool) for pool in pools] + [_group(scope, members.STANDALONE)]
     counts = {name: _sum(counts.get(name) for counts in counted) for name in _COUNTERS}
     versions = [entry for pool in pools for entry in (pool.get("status") or {}).get("versions") or ()]
-    return _filled(counts, _versions([*versions, *_of_machines(scene.members.machines(members.STANDALONE))]))
+    return _replica_counts(counts, _versions([*versions, *_of_machines(scope.members.machines(members.STANDALONE))]))
 
 
-def _group(scene: Scene, group: str) -> dict[str, int | None]:
-    """Machines on their own: that one is there means that it is wanted."""
-    total = scene.members.count(group)
+def _group(scope: ClusterScope, group: str) -> dict[str, int | None]:
+    """Counters of standalone Machines, each of which counts as desired."""
+    total = scope.members.count(group)
     facts = (members.READY, members.AVAILABLE, members.UP_TO_DATE)
-    counts = [total, total, *(scene.members.count(group, fact) for fact in facts)]
+    counts = [total, total, *(scope.members.count(group, fact) for fact in facts)]
     return {name: count or None for name, count in zip(_COUNTERS, counts, strict=True)}
 
 
@@ -151,12 +155,12 @@ def _of_pool(pool: Object) -> dict[str, int | None]:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """None as long as nobody has counted."""
+    """Sum of the known counts; None if none is known."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
-def _filled(counts: dict[str, int | None], versions: list[Object]) -> Object:
+def _replica_counts(counts: dict[str, int | None], versions: list[Object]) -> Object:
     filled: Object = {name: count for name, count in counts.items() if count is not None}
     return filled | {"versions": versions} if versions else filled
 
@@ -172,10 +176,10 @@ def _versions(entries: Iterable[Object]) -> list[Object]:
     for entry in entries:
         counts[str(entry.get("version", ""))] += int(entry.get("replicas") or 0)
     known = [{"version": version, "replicas": count} for version, count in counts.items() if version and count > 0]
-    return sorted(known, key=lambda entry: _age(str(entry["version"])))[:MOST_VERSIONS]
+    return sorted(known, key=lambda entry: _version_order(str(entry["version"])))[:MOST_VERSIONS]
 
 
-def _age(version: str) -> tuple[list[int], str]:
-    """Oldest first: by numbers, and the suffixes that distributions add by letter."""
+def _version_order(version: str) -> tuple[list[int], str]:
+    """Sort key, oldest first: numerically, then by the distribution's suffix."""
     numbers, _, suffix = version.lstrip("v").partition("+")
     return version_numbers(numbers), suffix

@@ -1,1 +1,1 @@
-"""Machines: from their bootstrap data and infrastructure to a Node, kept in step for life, and removed in order."""
+"""Machine controller: bootstrap, infrastructure, Node, label sync and ordered deletion."""

@@ -1,4 +1,4 @@
-"""How far a Machine's bootstrap data is: whether it exists, and in which Secret."""
+"""Bootstrap phase of a Machine: data Secret, and the BootstrapConfigReady condition."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from herder.api.capi.conditions import Condition, condition, legacy, legacy_mirr
 from herder.api.capi.contract import bootstrap_config
 from herder.api.capi.contract.fields import Failure
 from herder.api.capi.names import is_deleting
-from herder.controllers.capi.machine.ownership import rival
-from herder.controllers.capi.machine.scene import Scene
+from herder.controllers.capi.machine.ownership import other_controller
+from herder.controllers.capi.machine.scope import MachineScope
 
 CREATED = "bootstrapDataSecretCreated"
 READY = "BootstrapConfigReady"
@@ -17,71 +17,73 @@ LEGACY_READY = "BootstrapReady"
 
 
 class Bootstrap(NamedTuple):
+    """Result of the bootstrap phase."""
+
     condition: Condition
-    secret: str = ""  # the name that belongs in the Machine's spec
+    secret: str = ""  # for spec.bootstrap.dataSecretName
     created: bool = False
-    legacy: Condition | None = None  # None: as it was
+    legacy: Condition | None = None  # None keeps the previous one
     failure: Failure = Failure("", "")
     waits: str = ""
 
 
-def bootstrap(scene: Scene) -> Bootstrap:
-    given = (scene.machine["spec"].get("bootstrap") or {}).get("dataSecretName") or ""
-    created = bool(given) or scene.initialized(CREATED)
-    if not scene.bootstrap_reference:
+def bootstrap(scope: MachineScope) -> Bootstrap:
+    given = (scope.machine["spec"].get("bootstrap") or {}).get("dataSecretName") or ""
+    created = bool(given) or scope.initialized(CREATED)
+    if not scope.bootstrap_reference:
         done = legacy(LEGACY_READY, "True") if given else None
         return Bootstrap(condition(READY, "True", "DataSecretProvided"), given, created, done)
-    obj, contract = scene.bootstrap.obj, scene.bootstrap.contract
+    obj, contract = scope.bootstrap.obj, scope.bootstrap.contract
     if obj is None:
-        return Bootstrap(_absent(scene, created), given, created, waits=_absence(scene))
-    if other := rival(scene, obj):
-        problem = f"{_name(scene)} is controlled by {other}"
+        return Bootstrap(_absent(scope, created), given, created, waits=_missing_node(scope))
+    if other := other_controller(scope, obj):
+        problem = f"{_name(scope)} is controlled by {other}"
         return Bootstrap(condition(READY, "Unknown", "InternalError", problem), given, created, waits=problem)
     secret = given
     if not secret and not is_deleting(obj) and bootstrap_config.data_secret_created(obj, contract):
         secret = bootstrap_config.data_secret_name(obj, contract)
         created = created or bool(secret)
     return Bootstrap(
-        _mirrored(scene, created),
+        _mirrored(scope, created),
         secret,
         created,
-        legacy(LEGACY_READY, "True") if given else _legacy_mirrored(scene),
+        legacy(LEGACY_READY, "True") if given else _legacy_mirrored(scope),
         bootstrap_config.failure(obj, contract),
-        "" if created else f"{_name(scene)} has not told its data Secret yet",
+        "" if created else f"{_name(scope)} has not reported status.dataSecretName yet",
     )
 
 
-def _absent(scene: Scene, created: bool) -> Condition:
-    kind = scene.bootstrap_reference["kind"]
-    if scene.bootstrap.problem:
-        return condition(READY, "Unknown", "InternalError", scene.bootstrap.problem)
-    if scene.deleting and created:
+def _absent(scope: MachineScope, created: bool) -> Condition:
+    kind = scope.bootstrap_reference["kind"]
+    if scope.bootstrap.problem:
+        return condition(READY, "Unknown", "InternalError", scope.bootstrap.problem)
+    if scope.deleting and created:
         return condition(READY, "False", "ObjectDeleted", f"{kind} has been deleted")
     return condition(READY, "False", "ObjectDoesNotExist", f"{kind} does not exist")
 
 
-def _absence(scene: Scene) -> str:
-    return scene.bootstrap.problem or f"{_name(scene)} does not exist"
+def _missing_node(scope: MachineScope) -> str:
+    return scope.bootstrap.problem or f"{_name(scope)} does not exist"
 
 
-def _mirrored(scene: Scene, created: bool) -> Condition:
-    kind = scene.bootstrap_reference["kind"]
+def _mirrored(scope: MachineScope, created: bool) -> Condition:
+    kind = scope.bootstrap_reference["kind"]
     if created:
         fallback = condition(READY, "True", "Ready")
     else:
         fallback = condition(READY, "False", "NotReady", f"{kind} status.initialization.dataSecretCreated is false")
-    return mirror(scene.bootstrap.obj, bootstrap_config.READY, READY, fallback=fallback, reason_if_true="Ready")
+    return mirror(scope.bootstrap.obj, bootstrap_config.READY, READY, fallback=fallback, reason_if_true="Ready")
 
 
-def _legacy_mirrored(scene: Scene) -> Condition:
-    assert scene.bootstrap.obj is not None
-    if bootstrap_config.data_secret_created(scene.bootstrap.obj, scene.bootstrap.contract):
+def _legacy_mirrored(scope: MachineScope) -> Condition:
+    assert scope.bootstrap.obj is not None
+    if bootstrap_config.data_secret_created(scope.bootstrap.obj, scope.bootstrap.contract):
         fallback = legacy(LEGACY_READY, "True")
     else:
-        reason = "Deleting" if scene.deleting else "WaitingForDataSecret"
+        reason = "Deleting" if scope.deleting else "WaitingForDataSecret"
         fallback = legacy(LEGACY_READY, "False", reason, "Info")
-    return legacy_mirror(scene.bootstrap.obj, LEGACY_READY, fallback=fallback)
+    return legacy_mirror(scope.bootstrap.obj, LEGACY_READY, fallback=fallback)
 
 
-def _name(scene: Scene) -> str:
-    return f"{scene.bootstrap_reference['kind']} {scene.bootstrap_reference['name']}"
+def _name(scope: MachineScope) -> str:
+    return f"{scope.bootstrap_reference['kind']} {scope.bootstrap_reference['name']}"

@@ -1,4 +1,4 @@
-"""Machines: what wakes them, and the order of a pass."""
+"""Machine reconciler: order of the phases, and what it watches."""
 
 from __future__ import annotations
 
@@ -18,112 +18,116 @@ from herder.api.capi.names import (
     is_paused,
     labels_of,
 )
-from herder.api.writing import object_patch
+from herder.api.writes import object_patch
 from herder.controllers.capi.machine import deletion
 from herder.controllers.capi.machine.bootstrap import Bootstrap, bootstrap
 from herder.controllers.capi.machine.infrastructure import Infrastructure, infrastructure
-from herder.controllers.capi.machine.node import look
-from herder.controllers.capi.machine.node_sync import recorded, sync
+from herder.controllers.capi.machine.node import observe_node
+from herder.controllers.capi.machine.node_sync import sync, with_sync_record
 from herder.controllers.capi.machine.ownership import adopted, claim, with_finalizer
-from herder.controllers.capi.machine.scene import Scene, status_of, survey
+from herder.controllers.capi.machine.scope import MachineScope, new_scope, status_of
 from herder.controllers.capi.machine.status import LEGACY_OWNED, OWNED, Findings, report_paused, report_status
 from herder.engine.control.cache import Change, Indexer
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Ref, Writes, waiting
-from herder.engine.runtime.handlers import Follows, Indexed, Matters, Watches, changed
+from herder.engine.runtime.handlers import DynamicWatches, Indexed, Predicate, Watches, changed
 from herder.engine.runtime.view import View
 
 
 def reconcile(view: View) -> Decision:
     machine = view.get(MACHINE, view.name)
-    if machine is None or _is_through(machine):
+    if machine is None or _is_finalized(machine):
         return DONE
     cluster = view.get(CLUSTER, machine["spec"]["clusterName"])
     if cluster is None and not is_deleting(machine):
         missing = Ref(CLUSTER, machine["spec"]["clusterName"], view.namespace)
         return waiting(f"{missing} does not exist", missing)
-    if not _is_guarded(machine):
-        return Decision(object_patch(MACHINE, machine, with_finalizer(machine), "it is removed in order"))
+    if not _has_finalizer(machine):
+        return Decision(
+            object_patch(MACHINE, machine, with_finalizer(machine), "add the finalizer for an ordered deletion")
+        )
     if is_paused(cluster, machine):
         return Decision(report_paused(machine, cluster, view.now))
-    return _tend(view, survey(view, machine, cluster or _gone(machine)))
+    return _reconcile_machine(view, new_scope(view, machine, cluster or _deleted_cluster(machine)))
 
 
-def _is_guarded(machine: Object) -> bool:
+def _has_finalizer(machine: Object) -> bool:
     return MACHINE_FINALIZER in (machine["metadata"].get("finalizers") or ())
 
 
-def _is_through(machine: Object) -> bool:
-    """It is going, and all that had to be done before is done."""
-    return is_deleting(machine) and not _is_guarded(machine)
+def _is_finalized(machine: Object) -> bool:
+    """Whether the Machine is being deleted and our finalizer is already removed."""
+    return is_deleting(machine) and not _has_finalizer(machine)
 
 
-def _gone(machine: Object) -> Object:
-    """A Cluster that is no more is, to a Machine that goes after it, like one that is going."""
+def _deleted_cluster(machine: Object) -> Object:
+    """Stand-in for a Cluster that no longer exists: treated like one that is being deleted."""
     name, namespace = machine["spec"]["clusterName"], machine["metadata"]["namespace"]
     going = machine["metadata"]["deletionTimestamp"]
     return {"metadata": {"name": name, "namespace": namespace, "uid": "", "deletionTimestamp": going}}
 
 
-def _tend(view: View, scene: Scene) -> Decision:
-    """Bootstrap data, infrastructure, Node; and the way out for a Machine that goes.
+def _reconcile_machine(view: View, scope: MachineScope) -> Decision:
+    """Run the phases: bootstrap, infrastructure, Node; and deletion if the Machine is being deleted.
 
-    What belongs in the Machine itself is written first, and its status in the next pass: a status is written only
-    over the revision that it was made from.
+    Changes of the Machine's spec are written first and the status in the next pass: a status is written only over the
+    revision it was computed from.
     """
-    data, host = bootstrap(scene), infrastructure(scene)
-    changes = () if scene.deleting else _changes(view, scene, data, host)
-    sight = look(view, scene, host.provider_id or scene.machine["spec"].get("providerID") or "")
-    decision = Decision(changes + _claims(scene), observe=sight.observe)
-    if sight.node is not None and not scene.deleting:
-        decision += Decision(sync(view, scene, sight.node))
+    bootstrap_data, host = bootstrap(scope), infrastructure(scope)
+    changes = () if scope.deleting else _spec_changes(view, scope, bootstrap_data, host)
+    observation = observe_node(view, scope, host.provider_id or scope.machine["spec"].get("providerID") or "")
+    decision = Decision(changes + _claims(scope), observe=observation.observe)
+    if observation.node is not None and not scope.deleting:
+        decision += Decision(sync(view, scope, observation.node))
     if changes:
         return decision
-    if not scene.deleting:
-        return decision + report_status(Findings(scene, data, host, sight), view.now)
+    if not scope.deleting:
+        return decision + report_status(Findings(scope, bootstrap_data, host, observation), view.now)
     step = deletion.step(
-        view, scene.machine, scene.cluster, infrastructure=scene.infrastructure, bootstrap=scene.bootstrap
+        view, scope.machine, scope.cluster, infrastructure=scope.infrastructure, bootstrap=scope.bootstrap
     )
     if step.finished:
         return step.decision
-    return decision + report_status(Findings(scene, data, host, sight, step), view.now) + step.decision
+    return decision + report_status(Findings(scope, bootstrap_data, host, observation, step), view.now) + step.decision
 
 
-def _changes(view: View, scene: Scene, data: Bootstrap, host: Infrastructure) -> tuple[Patch, ...]:
-    """What the providers found out, in the Machine's spec, and the Machine in its Cluster's hands."""
-    wanted = recorded(scene, adopted(scene.machine, scene.cluster), view.setting)
+def _spec_changes(
+    view: View, scope: MachineScope, bootstrap_data: Bootstrap, host: Infrastructure
+) -> tuple[Patch, ...]:
+    """Patch the Machine's spec with the providers' results and its metadata with the Cluster's label and owner."""
+    wanted = with_sync_record(scope, adopted(scope.machine, scope.cluster), view.setting)
     spec = {**wanted["spec"]}
-    if data.secret:
-        spec["bootstrap"] = {**(spec.get("bootstrap") or {}), "dataSecretName": data.secret}
+    if bootstrap_data.secret:
+        spec["bootstrap"] = {**(spec.get("bootstrap") or {}), "dataSecretName": bootstrap_data.secret}
     if host.provider_id:
         spec["providerID"] = host.provider_id
     if host.wanted_domain:
         spec["failureDomain"] = host.wanted_domain
-    return object_patch(MACHINE, scene.machine, {**wanted, "spec": spec}, "what its providers found out")
+    return object_patch(MACHINE, scope.machine, {**wanted, "spec": spec}, "record the results of its providers")
 
 
-def _claims(scene: Scene) -> Writes:
-    if scene.deleting:
+def _claims(scope: MachineScope) -> Writes:
+    if scope.deleting:
         return ()
-    patches = claim(scene, scene.bootstrap) + claim(scene, scene.infrastructure)
+    patches = claim(scope, scope.bootstrap) + claim(scope, scope.infrastructure)
     return (Parallel(patches),) if patches else ()
 
 
-# --- what wakes a Machine --------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
-def _differs(facts: Callable[[Object], Any]) -> Matters:
-    """Additions and removals, and changes of these facts."""
+def _changed_facts(facts_of: Callable[[Object], Any]) -> Predicate:
+    """Predicate: creation, deletion, and changes of these facts."""
 
     def matters(change: Change) -> bool:
-        return change.old is None or change.new is None or facts(change.old) != facts(change.new)
+        return change.old is None or change.new is None or facts_of(change.old) != facts_of(change.new)
 
     return matters
 
 
-def _of_machine(machine: Object) -> Any:
-    """All but what this controller itself tells in the status."""
+def _machine_facts(machine: Object) -> Any:
+    """Everything except the status that this controller writes."""
     meta = machine["metadata"]
     legacy = (status_of(machine, "deprecated", {}).get("v1beta1") or {}).get("conditions") or ()
     return (
@@ -135,7 +139,7 @@ def _of_machine(machine: Object) -> Any:
     )
 
 
-def _of_cluster(cluster: Object) -> Any:
+def _cluster_facts(cluster: Object) -> Any:
     spec = cluster.get("spec") or {}
     return (
         spec.get("paused"),
@@ -146,8 +150,8 @@ def _of_cluster(cluster: Object) -> Any:
     )
 
 
-def _of_template(obj: Object) -> Any:
-    """What of a MachineSet or a MachineDeployment tells whether a Machine is up to date."""
+def _template_facts(obj: Object) -> Any:
+    """Facts of a MachineSet or MachineDeployment that decide whether a Machine is up to date."""
     template = obj["spec"]["template"]["spec"]
     return (
         [template.get(part) for part in ("version", "failureDomain", "bootstrap", "infrastructureRef")],
@@ -213,11 +217,11 @@ CONTROLLER = Controller(
     name="machine",
     kind=MACHINE,
     reconcile=reconcile,
-    predicate=_differs(_of_machine),
+    predicate=_changed_facts(_machine_facts),
     watches=(
-        Watches(CLUSTER, Indexed("machine.cluster", _own_name), _differs(_of_cluster)),
-        Watches(MACHINE_SET, Indexed("controller", _own_uid), _differs(_of_template)),
-        Watches(MACHINE_DEPLOYMENT, Indexed("machine.deployment", _own_name), _differs(_of_template)),
+        Watches(CLUSTER, Indexed("machine.cluster", _own_name), _changed_facts(_cluster_facts)),
+        Watches(MACHINE_SET, Indexed("controller", _own_uid), _changed_facts(_template_facts)),
+        Watches(MACHINE_DEPLOYMENT, Indexed("machine.deployment", _own_name), _changed_facts(_template_facts)),
         Watches(
             DEFINITION,
             Indexed("machine.definition", lambda obj: (obj["metadata"]["name"],)),
@@ -225,8 +229,8 @@ CONTROLLER = Controller(
         ),
         *deletion.WATCHES,
     ),
-    # By the Machine's own references: its objects wake it whoever owns them yet.
-    follows=Follows(
+    # Indexed by the Machine's references: its objects trigger a reconcile regardless of who owns them.
+    dynamic_watches=DynamicWatches(
         Indexed("machine.reference", _own_reference),
         changed(
             "metadata.labels",

@@ -1,4 +1,4 @@
-"""A Machine's Node: found by its provider ID in the workload cluster, and what its state says about the Machine."""
+"""Node phase of a Machine: find the Node by provider ID, and compute NodeReady and NodeHealthy."""
 
 from __future__ import annotations
 
@@ -7,117 +7,123 @@ from typing import NamedTuple
 
 from herder.api.capi.conditions import Condition, condition, find, is_true, legacy, timestamp
 from herder.api.capi.names import is_deleting
-from herder.api.capi.nodes import is_anothers, node_by_provider_id, node_condition
-from herder.controllers.capi.machine.scene import Scene, status_of
+from herder.api.capi.nodes import belongs_to_other_machine, node_by_provider_id, node_condition
+from herder.controllers.capi.machine.scope import MachineScope, status_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Observe
-from herder.engine.runtime.view import Connection, Observed, Unreachable, View
+from herder.engine.runtime.view import ConnectionStatus, Observed, Unreachable, View
 
 READY, HEALTHY = "NodeReady", "NodeHealthy"
-SILENCE_TOLERATED = timedelta(minutes=5)
-"""What was last known of a Node stands for so long after its cluster fell silent."""
+UNREACHABLE_GRACE = timedelta(minutes=5)
+"""How long the last known state of a Node is kept after its cluster became unreachable."""
 
 
-class Sight(NamedTuple):
-    """What can be seen of a Machine's Node."""
+class NodeObservation(NamedTuple):
+    """Nodes with the Machine's provider ID."""
 
     observe: tuple[Observe, ...] = ()
-    nodes: tuple[Object, ...] | None = None  # None: the cluster has not been looked at, or does not answer
-    silence: Unreachable | None = None
-    connection: Connection | None = None
+    nodes: tuple[Object, ...] | None = None  # None if the cluster has not been observed or is unreachable
+    unreachable: Unreachable | None = None
+    connection: ConnectionStatus | None = None
 
     @property
     def node(self) -> Object | None:
         return self.nodes[0] if self.nodes and len(self.nodes) == 1 else None
 
 
-NOTHING = Sight(nodes=())
+NO_NODE = NodeObservation(nodes=())
 
 
-def look(view: View, scene: Scene, provider_id: str) -> Sight:
-    if not provider_id or not _infrastructure_provisioned(scene):
-        return NOTHING
-    wish = node_by_provider_id(scene.cluster_key, provider_id)
-    seen = view.observed(wish)
+def observe_node(view: View, scope: MachineScope, provider_id: str) -> NodeObservation:
+    """Subscribe to the Nodes with this provider ID."""
+    if not provider_id or not _infrastructure_provisioned(scope):
+        return NO_NODE
+    subscription = node_by_provider_id(scope.cluster_key, provider_id)
+    seen = view.observed(subscription)
     if isinstance(seen, Observed):
-        return Sight((wish,), _own(scene, seen.objects))
-    return Sight((wish,), None, seen, view.connection(scene.cluster_key))
+        return NodeObservation((subscription,), _own(scope, seen.objects))
+    return NodeObservation((subscription,), None, seen, view.connection(scope.cluster_key))
 
 
-def _own(scene: Scene, nodes: tuple[Object, ...]) -> tuple[Object, ...]:
-    """Of several Nodes with its provider ID, the one that the Machine refers to: a join token registers Nodes with any
-    provider ID, but not under a name that is taken. None replaces it when it is deleted: its labels would go along.
-    Before the Machine refers to one, none that says it is another Machine's."""
-    if name := status_of(scene.machine, "nodeRef", {}).get("name", ""):
+def _own(scope: MachineScope, nodes: tuple[Object, ...]) -> tuple[Object, ...]:
+    """The Node that belongs to the Machine, among those with its provider ID.
+
+    A join token can register Nodes with any provider ID, but not under an existing name. So once status.nodeRef is set,
+    only that Node counts, even after its deletion: otherwise the Machine's labels would move to another Node. Before
+    that, Nodes labeled as another Machine's are ignored.
+    """
+    if name := status_of(scope.machine, "nodeRef", {}).get("name", ""):
         return tuple(node for node in nodes if node["metadata"]["name"] == name)
-    return tuple(node for node in nodes if not is_anothers(node, scene.machine))
+    return tuple(node for node in nodes if not belongs_to_other_machine(node, scope.machine))
 
 
-def node_name(scene: Scene, sight: Sight) -> str:
-    """The name in the Machine's reference; once set, it stays."""
-    known: str = status_of(scene.machine, "nodeRef", {}).get("name", "")
-    return known or (sight.node["metadata"]["name"] if sight.node else "")
+def node_name(scope: MachineScope, observation: NodeObservation) -> str:
+    """Name for status.nodeRef; it never changes once set."""
+    known: str = status_of(scope.machine, "nodeRef", {}).get("name", "")
+    return known or (observation.node["metadata"]["name"] if observation.node else "")
 
 
 class NodeReport(NamedTuple):
+    """NodeReady and NodeHealthy conditions, and when to check again."""
+
     ready: Condition
     healthy: Condition
     wake_at: datetime | None = None
     waits: str = ""
 
 
-def report(scene: Scene, sight: Sight, provider_id: str, now: datetime) -> NodeReport:
-    """NodeReady and NodeHealthy."""
-    if not _infrastructure_provisioned(scene):
+def report(scope: MachineScope, observation: NodeObservation, provider_id: str, now: datetime) -> NodeReport:
+    """Compute NodeReady and NodeHealthy."""
+    if not _infrastructure_provisioned(scope):
         return _unknown(
             "InspectionFailed", "Waiting for Cluster status.initialization.infrastructureProvisioned to be true"
         )
-    initialized = find(scene.cluster, "ControlPlaneInitialized")
-    if initialized is None or not is_true(scene.cluster, "ControlPlaneInitialized"):
+    initialized = find(scope.cluster, "ControlPlaneInitialized")
+    if initialized is None or not is_true(scope.cluster, "ControlPlaneInitialized"):
         return _unknown("InspectionFailed", "Waiting for Cluster control plane to be initialized")
-    if sight.nodes is None:
-        return _silence(scene, sight, datetime.fromisoformat(initialized["lastTransitionTime"]), now)
-    if len(sight.nodes) > 1:
-        names = ", ".join(sorted(node["metadata"]["name"] for node in sight.nodes))
+    if observation.nodes is None:
+        return _unobserved(scope, observation, datetime.fromisoformat(initialized["lastTransitionTime"]), now)
+    if len(observation.nodes) > 1:
+        names = ", ".join(sorted(node["metadata"]["name"] for node in observation.nodes))
         return _unknown("InternalError", f"Nodes {names} have the same spec.providerID {provider_id}")
-    if sight.node is not None:
-        return NodeReport(_ready(sight.node), _healthy(sight.node))
-    return _absence(scene, provider_id)
+    if observation.node is not None:
+        return NodeReport(_ready(observation.node), _healthy(observation.node))
+    return _missing_node(scope, provider_id)
 
 
-def _silence(scene: Scene, sight: Sight, initialized: datetime, now: datetime) -> NodeReport:
-    """The last known state stands for a while."""
+def _unobserved(scope: MachineScope, observation: NodeObservation, initialized: datetime, now: datetime) -> NodeReport:
+    """Keep the last known state for a grace period."""
     deadline = None
-    if sight.silence is not None:
-        deadline = max(sight.silence.since, initialized) + SILENCE_TOLERATED
-        if now >= deadline and sight.connection and sight.connection.healthy:
-            return _unknown("InternalError", f"Nodes cannot be read: {sight.silence.reason}")
+    if observation.unreachable is not None:
+        deadline = max(observation.unreachable.since, initialized) + UNREACHABLE_GRACE
+        if now >= deadline and observation.connection and observation.connection.healthy:
+            return _unknown("InternalError", f"Nodes cannot be read: {observation.unreachable.reason}")
         if now >= deadline:
-            return _unknown("ConnectionDown", _last_heard(sight))
-    waits = f"the API server of cluster {scene.cluster_key} does not answer"
-    ready, healthy = find(scene.machine, READY), find(scene.machine, HEALTHY)
+            return _unknown("ConnectionDown", _last_probe(observation))
+    waits = f"the API server of cluster {scope.cluster_key} does not answer"
+    ready, healthy = find(scope.machine, READY), find(scope.machine, HEALTHY)
     if ready is None or healthy is None:
-        message = _last_heard(sight) or "Remote connection not established yet"
+        message = _last_probe(observation) or "Remote connection not established yet"
         return _unknown("ConnectionDown", message)._replace(wake_at=deadline, waits=waits)
     return NodeReport(ready, healthy, deadline, waits)
 
 
-def _last_heard(sight: Sight) -> str:
-    heard = sight.connection.heard if sight.connection else None
-    return f"Last successful probe at {timestamp(heard)}" if heard else ""
+def _last_probe(observation: NodeObservation) -> str:
+    last_contact = observation.connection.last_contact if observation.connection else None
+    return f"Last successful probe at {timestamp(last_contact)}" if last_contact else ""
 
 
-def _absence(scene: Scene, provider_id: str) -> NodeReport:
-    name = status_of(scene.machine, "nodeRef", {}).get("name", "")
-    if scene.deleting and name:
+def _missing_node(scope: MachineScope, provider_id: str) -> NodeReport:
+    name = status_of(scope.machine, "nodeRef", {}).get("name", "")
+    if scope.deleting and name:
         return _both("False", "NodeDeleted", f"Node {name} has been deleted")
-    if scene.deleting:
+    if scope.deleting:
         return _unknown("NodeDoesNotExist", "Node does not exist")
     if name:
         return _both("False", "NodeDeleted", f"Node {name} has been deleted while the Machine still exists")
     if provider_id:
         return _unknown("InspectionFailed", f"Waiting for a Node with spec.providerID {provider_id} to exist")
-    kind = scene.infrastructure_reference.get("kind", "")
+    kind = scope.infrastructure_reference.get("kind", "")
     return _unknown("InspectionFailed", f"Waiting for {kind} to report spec.providerID")
 
 
@@ -133,9 +139,9 @@ def _ready(node: Object) -> Condition:
 
 
 def _healthy(node: Object) -> Condition:
-    """All is well if the Node is ready and under no pressure."""
+    """True if the Node is ready and has no memory, disk or PID pressure."""
     lines, messages, statuses = [], [], set()
-    for type_, good in _GOOD.items():
+    for type_, good in _HEALTHY_STATUS.items():
         found = node_condition(node, type_)
         if found is None:
             lines.append(f"* Node.{type_}: Condition not yet reported")
@@ -153,41 +159,41 @@ def _healthy(node: Object) -> Condition:
     return condition(HEALTHY, "True", "NodeHealthy")
 
 
-def legacy_report(scene: Scene, sight: Sight, provider_id: str) -> Condition | None:
-    """NodeHealthy of the older list; None leaves it as it was."""
+def legacy_report(scope: MachineScope, observation: NodeObservation, provider_id: str) -> Condition | None:
+    """NodeHealthy in v1beta1; None keeps the previous one."""
     if not provider_id:
         return legacy(HEALTHY, "False", "WaitingForNodeRef", "Info")
-    if sight.nodes is None:
+    if observation.nodes is None:
         return None
-    if len(sight.nodes) > 1:
+    if len(observation.nodes) > 1:
         message = "Failed to get the Node for this Machine by ProviderID"
         return legacy(HEALTHY, "Unknown", "NodeInspectionFailed", message=message)
-    if sight.node is not None:
-        return _legacy_health(scene, sight.node)
-    if scene.deleting:
+    if observation.node is not None:
+        return _legacy_health(scope, observation.node)
+    if scope.deleting:
         return None
-    if status_of(scene.machine, "nodeRef", {}):
+    if status_of(scope.machine, "nodeRef", {}):
         return legacy(HEALTHY, "False", "NodeNotFound", "Error")
     message = "Waiting for a node with matching ProviderID to exist"
     return legacy(HEALTHY, "False", "NodeProvisioning", "Warning", message)
 
 
-def _legacy_health(scene: Scene, node: Object) -> Condition:
-    """Unknown only where all four conditions are: the older list is that lenient."""
-    if scene.infrastructure.obj is None or is_deleting(scene.infrastructure.obj):
+def _legacy_health(scope: MachineScope, node: Object) -> Condition:
+    """v1beta1 reports Unknown only if all four conditions are unknown."""
+    if scope.infrastructure.obj is None or is_deleting(scope.infrastructure.obj):
         return legacy(HEALTHY, "False", "Deleting", "Info")
-    found = [known for type_ in _GOOD if (known := node_condition(node, type_)) is not None]
-    bad = [known for known in found if known["status"] != _GOOD[known["type"]]]
+    found = [known for type_ in _HEALTHY_STATUS if (known := node_condition(node, type_)) is not None]
+    bad = [known for known in found if known["status"] != _HEALTHY_STATUS[known["type"]]]
     message = ". ".join(f"Node condition {known['type']} is {known['status']}" for known in bad)
     if any(known["status"] != "Unknown" for known in bad):
         return legacy(HEALTHY, "False", "NodeConditionsFailed", "Warning", message)
-    if len(bad) == len(_GOOD):
+    if len(bad) == len(_HEALTHY_STATUS):
         return legacy(HEALTHY, "Unknown", "NodeConditionsFailed", message=message)
     return legacy(HEALTHY, "True")
 
 
-def _infrastructure_provisioned(scene: Scene) -> bool:
-    return bool(status_of(scene.cluster, "initialization", {}).get("infrastructureProvisioned"))
+def _infrastructure_provisioned(scope: MachineScope) -> bool:
+    return bool(status_of(scope.cluster, "initialization", {}).get("infrastructureProvisioned"))
 
 
 def _unknown(reason: str, message: str) -> NodeReport:
@@ -200,5 +206,5 @@ def _both(status: str, reason: str, message: str) -> NodeReport:
 
 
 _READY_REASONS = {"True": "NodeReady", "False": "NodeNotReady", "Unknown": "NodeReadyUnknown"}
-_GOOD = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
-"""The conditions of a Node that count, in the order in which they are told, and when they are good."""
+_HEALTHY_STATUS = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
+"""The relevant Node conditions in the order of the message, with their good status."""

@@ -1,4 +1,4 @@
-"""Who owns a Machine, and how a Machine comes to own its bootstrap and infrastructure objects."""
+"""Owner references of a Machine and of its bootstrap and infrastructure objects."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from herder.api.capi.names import (
     SET_NAME,
     labels_of,
 )
-from herder.api.writing import object_patch, owner_reference, with_owner
+from herder.api.writes import object_patch, owner_reference, with_owner
 from herder.controllers.capi.externals import External
-from herder.controllers.capi.machine.scene import Scene
+from herder.controllers.capi.machine.scope import MachineScope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
 
@@ -28,7 +28,7 @@ def with_finalizer(machine: Object) -> Object:
 
 
 def adopted(machine: Object, cluster: Object) -> Object:
-    """The Machine as its Cluster wants it: labelled, and owned by it if nobody else does or will."""
+    """The Machine with the cluster label, and owned by the Cluster unless a set, pool or control plane owns it."""
     labelled = _labelled(machine, machine["spec"]["clusterName"])
     if _owned(machine) or any(label in labels_of(machine) for label in (SET_NAME, POOL_NAME, CONTROL_PLANE_NAME)):
         return labelled
@@ -40,39 +40,39 @@ def _owned(machine: Object) -> bool:
     return any(owner.get("controller") or _is(owner, GROUP, CLUSTER.kind) for owner in owners)
 
 
-def claim(scene: Scene, external: External) -> tuple[Patch, ...]:
-    """Make the Machine the controller of one of its objects; nothing where it is, or where another may keep it."""
-    if external.obj is None or external.kind is None or rival(scene, external.obj):
+def claim(scope: MachineScope, external: External) -> tuple[Patch, ...]:
+    """Make the Machine the controller of one of its objects, unless it is already or another controller may keep it."""
+    if external.obj is None or external.kind is None or other_controller(scope, external.obj):
         return ()
-    owners = [owner for owner in _owners(external.obj) if not _made_it(scene, owner)]
-    mine = owner_reference(MACHINE, scene.machine, controller=True)
-    claimed = _labelled(external.obj, scene.machine["spec"]["clusterName"])
+    owners = [owner for owner in _owners(external.obj) if not _is_creator(scope, owner)]
+    mine = owner_reference(MACHINE, scope.machine, controller=True)
+    claimed = _labelled(external.obj, scope.machine["spec"]["clusterName"])
     if not any(_same(owner, mine) for owner in owners):
         claimed = with_owner(_owned_by(claimed, owners), mine)
     elif owners != _owners(external.obj):
         claimed = _owned_by(claimed, owners)
-    return object_patch(external.kind, external.obj, claimed, "the Machine that names it owns it")
+    return object_patch(external.kind, external.obj, claimed, "make the referencing Machine its controller")
 
 
-def rival(scene: Scene, obj: Object) -> str:
-    """Who controls an object that this Machine names, if it is neither the Machine nor who made the object for it."""
+def other_controller(scope: MachineScope, obj: Object) -> str:
+    """The controller of a referenced object if it is neither this Machine nor the object's creator."""
     for owner in _owners(obj):
-        if owner.get("controller") and not _is_machine(scene, owner) and not _made_it(scene, owner):
+        if owner.get("controller") and not _is_machine(scope, owner) and not _is_creator(scope, owner):
             return f"{owner['kind']} {owner['name']}"
     return ""
 
 
-def _is_machine(scene: Scene, owner: Object) -> bool:
-    """By name: a Machine that was restored from a backup has another uid."""
-    return _is(owner, GROUP, MACHINE.kind) and bool(owner["name"] == scene.machine["metadata"]["name"])
+def _is_machine(scope: MachineScope, owner: Object) -> bool:
+    """Compare by name: a Machine restored from a backup has another UID."""
+    return _is(owner, GROUP, MACHINE.kind) and bool(owner["name"] == scope.machine["metadata"]["name"])
 
 
-def _made_it(scene: Scene, owner: Object) -> bool:
-    """MachineSets and control planes may own objects before there is the Machine that they are for."""
+def _is_creator(scope: MachineScope, owner: Object) -> bool:
+    """MachineSets and control planes may own objects before the Machine exists."""
     if _is(owner, GROUP, MACHINE_SET.kind):
         return True
-    control_plane = (scene.cluster.get("spec") or {}).get("controlPlaneRef")
-    if not control_plane or CONTROL_PLANE not in labels_of(scene.machine):
+    control_plane = (scope.cluster.get("spec") or {}).get("controlPlaneRef")
+    if not control_plane or CONTROL_PLANE not in labels_of(scope.machine):
         return False
     return _is(owner, reference_group(control_plane), control_plane["kind"])
 

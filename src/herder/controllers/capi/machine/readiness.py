@@ -1,4 +1,4 @@
-"""The conditions that a Machine's other conditions add up to: Ready, Available, and the older list's Ready."""
+"""Summary conditions of a Machine: Ready, Available, and Ready in v1beta1."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from herder.api.capi.conditions import (
     legacy_summary,
     summary,
 )
-from herder.controllers.capi.machine.scene import Scene, status_of
+from herder.controllers.capi.machine.scope import MachineScope, status_of
 
-DELETION_IS_LONG = timedelta(minutes=15)
-DRAIN_IS_LONG = timedelta(minutes=5)
+SLOW_DELETION = timedelta(minutes=15)
+SLOW_DRAIN = timedelta(minutes=5)
 
-_SUMMED = (
+_SUMMARIZED = (
     "Deleting",
     "Updating",
     "BootstrapConfigReady",
@@ -29,7 +29,7 @@ _SUMMED = (
     "HealthCheckSucceeded",
 )
 _NEGATIVE = ("Deleting", "Updating")
-_LEGACY_SUMMED = (
+_LEGACY_SUMMARIZED = (
     "InfrastructureReady",
     "BootstrapReady",
     "HealthCheckSucceeded",
@@ -40,56 +40,56 @@ _LEGACY_STEPS = ("BootstrapReady", "InfrastructureReady")
 
 
 class Timed(NamedTuple):
-    """A condition, and when the passing of time alone will change it."""
+    """A condition, and when it changes through the passage of time alone."""
 
     condition: Condition
     wake_at: datetime | None = None
 
 
-def ready(scene: Scene, conditions: Iterable[Condition], drain_began: str, now: datetime) -> Timed:
-    """`conditions` are all others of the Machine, those of other controllers among them."""
+def ready(scope: MachineScope, conditions: Iterable[Condition], drain_start: str, now: datetime) -> Timed:
+    """Compute Ready; `conditions` are all others of the Machine, including those of other controllers."""
     parts = {part["type"]: part for part in conditions}
     wake_at = None
-    if scene.deleting:
-        parts["Deleting"], wake_at = _deleting_in_short(scene, parts["Deleting"], drain_began, now)
-    gates = scene.machine["spec"].get("readinessGates") or ()
+    if scope.deleting:
+        parts["Deleting"], wake_at = _short_deleting(scope, parts["Deleting"], drain_start, now)
+    gates = scope.machine["spec"].get("readinessGates") or ()
     negative = {*_NEGATIVE, *(gate["conditionType"] for gate in gates if gate.get("polarity") == "Negative")}
 
     def priority(part: Condition) -> Priority:
-        gone_as_expected = scene.deleting and part.get("reason") in _GONE.get(part["type"], ())
+        gone_as_expected = scope.deleting and part.get("reason") in _DELETED_REASONS.get(part["type"], ())
         return Priority.INFO if gone_as_expected else default_priority(part, negative)
 
     made = summary(
         "Ready",
         parts.values(),
-        types=[*_SUMMED, *(gate["conditionType"] for gate in gates)],
+        types=[*_SUMMARIZED, *(gate["conditionType"] for gate in gates)],
         reasons=Reasons(issue="NotReady", unknown="ReadyUnknown", info="Ready"),
         negative=negative,
         ignore_if_missing=("HealthCheckSucceeded",),
         priority=priority,
-        transform=_control_plane_in_one,
+        transform=_merge_control_plane_bullets,
     )
     return Timed(made, wake_at)
 
 
-_GONE = {
+_DELETED_REASONS = {
     "BootstrapConfigReady": ("ObjectDeleted", "ObjectDoesNotExist"),
     "InfrastructureReady": ("ObjectDeleted", "ObjectDoesNotExist"),
     "NodeHealthy": ("NodeDeleted", "NodeDoesNotExist"),
 }
-"""What is no issue while the Machine itself goes."""
+"""Reasons that are not an issue while the Machine itself is being deleted."""
 
 
-def _deleting_in_short(scene: Scene, deleting: Condition, drain_began: str, now: datetime) -> Timed:
-    """Without the details, which differ from Machine to Machine: those above list what many of them say once."""
-    began = datetime.fromisoformat(scene.machine["metadata"]["deletionTimestamp"])
-    marks = [began + DELETION_IS_LONG]
+def _short_deleting(scope: MachineScope, deleting: Condition, drain_start: str, now: datetime) -> Timed:
+    """Deleting without per-Machine details, so that aggregates over many Machines can deduplicate the message."""
+    began = datetime.fromisoformat(scope.machine["metadata"]["deletionTimestamp"])
+    marks = [began + SLOW_DELETION]
     message = "Machine deletion in progress"
     if now > marks[0]:
         message += " since more than 15m"
     message += f", stage: {deleting['reason']}"
-    if deleting["reason"] == "DrainingNode" and drain_began:
-        marks.append(datetime.fromisoformat(drain_began) + DRAIN_IS_LONG)
+    if deleting["reason"] == "DrainingNode" and drain_start:
+        marks.append(datetime.fromisoformat(drain_start) + SLOW_DRAIN)
         causes = [cause for phrase, cause in _DRAIN_CAUSES.items() if phrase in deleting.get("message", "")]
         if causes and now > max(marks):
             message += f", delay likely due to {', '.join(causes)}"
@@ -106,11 +106,11 @@ _DRAIN_CAUSES = {
     "failed to evict Pod": "Pod eviction errors",
     "waiting for completion": "Pods not completed yet",
 }
-"""Phrases of the Deleting condition's message, and what they mean in short."""
+"""Phrases of the Deleting message and their short form."""
 
 
-def _control_plane_in_one(bullets: list[str]) -> list[str]:
-    """The components of a control plane usually say the same: then once is enough."""
+def _merge_control_plane_bullets(bullets: list[str]) -> list[str]:
+    """Merge equal messages of control plane components into one bullet."""
     theirs = [bullet for bullet in bullets if _of_control_plane(bullet)]
     said = {bullet.partition(":")[2] for bullet in theirs}
     if len(theirs) < 2 or len(said) > 1:
@@ -126,22 +126,22 @@ def _of_control_plane(bullet: str) -> bool:
     )
 
 
-def available(scene: Scene, ready_now: Condition, now: datetime) -> Timed:
-    """Ready for long enough; `ready_now` is Ready with the time since when it is so."""
+def available(scope: MachineScope, ready_now: Condition, now: datetime) -> Timed:
+    """Compute Available; `ready_now` is Ready with its lastTransitionTime."""
     if ready_now["status"] != "True":
         return Timed(condition("Available", "False", "NotReady"))
-    wanted = timedelta(seconds=scene.machine["spec"].get("minReadySeconds") or 0)
+    wanted = timedelta(seconds=scope.machine["spec"].get("minReadySeconds") or 0)
     due = datetime.fromisoformat(ready_now["lastTransitionTime"]) + wanted
     if now >= due or not wanted:
         return Timed(condition("Available", "True", "Available"))
     return Timed(condition("Available", "False", "WaitingForMinReadySeconds"), due)
 
 
-def legacy_ready(scene: Scene, conditions: Iterable[Condition], provider_id: str) -> Condition | None:
-    """While the Machine is being provisioned, it tells how many of the steps are done."""
-    provisioning = not scene.deleting and not provider_id
-    return legacy_summary(conditions, _LEGACY_SUMMED, counted=_LEGACY_STEPS if provisioning else ())
+def legacy_ready(scope: MachineScope, conditions: Iterable[Condition], provider_id: str) -> Condition | None:
+    """v1beta1 Ready; counts finished steps while the Machine is being provisioned."""
+    provisioning = not scope.deleting and not provider_id
+    return legacy_summary(conditions, _LEGACY_SUMMARIZED, counted=_LEGACY_STEPS if provisioning else ())
 
 
-def drain_began(scene: Scene) -> str:
-    return str(status_of(scene.machine, "deletion", {}).get("nodeDrainStartTime", ""))
+def drain_start(scope: MachineScope) -> str:
+    return str(status_of(scope.machine, "deletion", {}).get("nodeDrainStartTime", ""))

@@ -1,4 +1,4 @@
-"""What a Machine's status tells: put together from what each step of the pass found out."""
+"""Status of a Machine, assembled from the results of the phases."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from herder.api.capi.conditions import (
 from herder.api.capi.contract.fields import Failure
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import CERTIFICATES_EXPIRY, CONTROL_PLANE, annotations_of, labels_of
-from herder.api.writing import PROGRESS_PATIENCE, status_patch
+from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.capi.machine import bootstrap as bootstrap_step
 from herder.controllers.capi.machine import infrastructure as infrastructure_step
 from herder.controllers.capi.machine.bootstrap import Bootstrap
 from herder.controllers.capi.machine.deletion import DeletionStep
 from herder.controllers.capi.machine.infrastructure import Infrastructure
-from herder.controllers.capi.machine.node import NodeReport, Sight, legacy_report, node_name, report
-from herder.controllers.capi.machine.readiness import available, drain_began, legacy_ready, ready
-from herder.controllers.capi.machine.scene import Scene, status_of
+from herder.controllers.capi.machine.node import NodeObservation, NodeReport, legacy_report, node_name, report
+from herder.controllers.capi.machine.readiness import available, drain_start, legacy_ready, ready
+from herder.controllers.capi.machine.scope import MachineScope, status_of
 from herder.controllers.capi.machine.up_to_date import up_to_date
 from herder.engine.meta.kinds import GroupVersionKind, Object
 from herder.engine.runtime.decision import Decision, Patch, Wait
@@ -57,26 +57,26 @@ _EMPTY_NODE_INFO = dict.fromkeys(
 
 
 class Findings(NamedTuple):
-    """What the steps of one pass found out."""
+    """Results of the phases of one pass."""
 
-    scene: Scene
+    scope: MachineScope
     bootstrap: Bootstrap
     infrastructure: Infrastructure
-    sight: Sight
+    observation: NodeObservation
     deletion: DeletionStep | None = None
 
     @property
     def provider_id(self) -> str:
-        return str(self.scene.machine["spec"].get("providerID") or "")
+        return str(self.scope.machine["spec"].get("providerID") or "")
 
 
 def report_status(found: Findings, now: datetime) -> Decision:
-    """The status write, if anything changed, and when time alone will change it again."""
-    node = report(found.scene, found.sight, found.provider_id, now)
+    """Write the status if it changed, and wake up when time alone changes it."""
+    node = report(found.scope, found.observation, found.provider_id, now)
     conditions = _conditions(found, node, now)
     status = _status(found, now) | {"conditions": conditions.conditions}
     return Decision(
-        writes=_written(found, {name: value for name, value in status.items() if value}),
+        writes=_status_write(found, {name: value for name, value in status.items() if value}),
         wait=_wait(found, node.waits),
         wake_at=conditions.wake_at,
     )
@@ -87,11 +87,11 @@ def report_paused(machine: Object, cluster: Object | None, now: datetime) -> tup
     return status_patch(MACHINE, machine, {**(machine.get("status") or {}), "conditions": conditions}, "it is paused")
 
 
-# --- the fields ------------------------------------------------------------------------------------------------------
+# --- fields ---------------------------------------------------------------------------------------------------------
 
 
 def _status(found: Findings, now: datetime) -> Object:
-    scene, machine = found.scene, found.scene.machine
+    scope, machine = found.scope, found.scope.machine
     before: Object = machine.get("status") or {}
     status: Object = {
         **before,
@@ -99,12 +99,12 @@ def _status(found: Findings, now: datetime) -> Object:
         "addresses": list(found.infrastructure.addresses) or before.get("addresses"),
         "failureDomain": found.infrastructure.actual_domain or before.get("failureDomain"),
         "nodeInfo": _node_info(found),
-        "certificatesExpiryDate": _certificates_expiry(scene),
+        "certificatesExpiryDate": _certificates_expiry(scope),
         "deletion": found.deletion.status if found.deletion else None,
         "deprecated": _deprecated(found, now),
         "observedGeneration": machine["metadata"].get("generation"),
     }
-    if name := node_name(scene, found.sight) or (found.deletion.node if found.deletion else ""):
+    if name := node_name(scope, found.observation) or (found.deletion.node if found.deletion else ""):
         status["nodeRef"] = {"name": name}
     status["phase"] = _phase(found, status)
     if status["phase"] != before.get("phase"):
@@ -121,15 +121,15 @@ def _initialization(found: Findings) -> Object:
 
 
 def _node_info(found: Findings) -> Any:
-    """Whole, as the Machine's schema wants it; some servers leave out what is empty."""
-    status: Object = found.sight.node["status"].get("nodeInfo", {}) if found.sight.node else {}
-    return {**_EMPTY_NODE_INFO, **status} if status else status_of(found.scene.machine, "nodeInfo", {})
+    """Complete nodeInfo, as the Machine's schema requires; some servers omit empty fields."""
+    status: Object = found.observation.node["status"].get("nodeInfo", {}) if found.observation.node else {}
+    return {**_EMPTY_NODE_INFO, **status} if status else status_of(found.scope.machine, "nodeInfo", {})
 
 
 def _phase(found: Findings, status: Object) -> str:
-    if found.scene.deleting:
+    if found.scope.deleting:
         return "Deleting"
-    if UPDATE_IN_PROGRESS in annotations_of(found.scene.machine):
+    if UPDATE_IN_PROGRESS in annotations_of(found.scope.machine):
         return "Updating"
     if status.get("nodeRef") and found.infrastructure.provisioned:
         return "Running"
@@ -138,11 +138,11 @@ def _phase(found: Findings, status: Object) -> str:
     return "Provisioning" if found.bootstrap.created else "Pending"
 
 
-def _certificates_expiry(scene: Scene) -> str | None:
-    """Of a control plane's Machine: as its own annotation says, else that of its bootstrap object."""
-    if CONTROL_PLANE not in labels_of(scene.machine):
+def _certificates_expiry(scope: MachineScope) -> str | None:
+    """For control plane Machines: from the Machine's annotation, else from the bootstrap object's."""
+    if CONTROL_PLANE not in labels_of(scope.machine):
         return None
-    for obj in (scene.machine, scene.bootstrap.obj):
+    for obj in (scope.machine, scope.bootstrap.obj):
         written = annotations_of(obj).get(CERTIFICATES_EXPIRY) if obj else None
         if written:
             return _time(written)
@@ -150,7 +150,7 @@ def _certificates_expiry(scene: Scene) -> str | None:
 
 
 def _time(written: str) -> str | None:
-    """None where it is no time: an annotation is anybody's to write."""
+    """None if the annotation, which anyone can write, is not a valid time."""
     try:
         moment = datetime.fromisoformat(written)
     except ValueError:
@@ -159,19 +159,19 @@ def _time(written: str) -> str | None:
 
 
 def _deprecated(found: Findings, now: datetime) -> Object:
-    before: Object = status_of(found.scene.machine, "deprecated", {}).get("v1beta1") or {}
+    before: Object = status_of(found.scope.machine, "deprecated", {}).get("v1beta1") or {}
     own = [
         reported
         for reported in (
             found.bootstrap.legacy,
             found.infrastructure.legacy,
-            legacy_report(found.scene, found.sight, found.provider_id),
+            legacy_report(found.scope, found.observation, found.provider_id),
             *(found.deletion.legacy if found.deletion else ()),
         )
         if reported is not None
     ]
     conditions = merged_legacy(before.get("conditions"), own, now)
-    total = legacy_ready(found.scene, conditions, found.provider_id)
+    total = legacy_ready(found.scope, conditions, found.provider_id)
     if total is not None:
         conditions = merged_legacy(conditions, [total], now)
     block = {**before, **_failure(found), "conditions": conditions}
@@ -179,11 +179,11 @@ def _deprecated(found: Findings, now: datetime) -> Object:
 
 
 def _failure(found: Findings) -> Object:
-    """Providers' last words, kept for those who still read them; they stop nothing."""
+    """Terminal failures of providers, reported for v1beta1 clients only."""
     status: Object = {}
     sources = (
-        (found.scene.bootstrap.obj, found.bootstrap.failure),
-        (found.scene.infrastructure.obj, found.infrastructure.failure),
+        (found.scope.bootstrap.obj, found.bootstrap.failure),
+        (found.scope.infrastructure.obj, found.infrastructure.failure),
     )
     for obj, failure in sources:
         status |= {"failureReason": failure.reason} if failure.reason else {}
@@ -199,7 +199,7 @@ def _failure_message(obj: Object | None, failure: Failure) -> str:
     return f'Failure detected from referenced resource {kind} with name "{name}": {failure.message}'
 
 
-# --- conditions ------------------------------------------------------------------------------------------------------
+# --- conditions -----------------------------------------------------------------------------------------------------
 
 
 class _ConditionReport(NamedTuple):
@@ -208,12 +208,12 @@ class _ConditionReport(NamedTuple):
 
 
 def _conditions(found: Findings, node: NodeReport, now: datetime) -> _ConditionReport:
-    """First what each step says for itself, then what that adds up to."""
-    scene = found.scene
-    updating = _updating(scene.machine)
-    current = up_to_date(scene, updating, _node_info(found), now)
+    """Conditions of the phases first, then their summaries."""
+    scope = found.scope
+    updating = _updating(scope.machine)
+    current = up_to_date(scope, updating, _node_info(found), now)
     conditions = _merged(
-        scene.machine,
+        scope.machine,
         (
             found.bootstrap.condition,
             found.infrastructure.condition,
@@ -221,16 +221,16 @@ def _conditions(found: Findings, node: NodeReport, now: datetime) -> _ConditionR
             node.healthy,
             updating,
             found.deletion.deleting if found.deletion else condition("Deleting", "False", "NotDeleting"),
-            paused_condition(scene.cluster, scene.machine),
+            paused_condition(scope.cluster, scope.machine),
             *([current.condition] if current else ()),
         ),
         now,
     )
-    readiness = ready(scene, conditions, _drain_began(found), now)
-    conditions = merged(conditions, [_observed(scene.machine, readiness.condition)], now)
+    readiness = ready(scope, conditions, _drain_start(found), now)
+    conditions = merged(conditions, [_observed(scope.machine, readiness.condition)], now)
     ready_now = next(known for known in conditions if known["type"] == "Ready")
-    availability = available(scene, ready_now, now)
-    conditions = merged(conditions, [_observed(scene.machine, availability.condition)], now)
+    availability = available(scope, ready_now, now)
+    conditions = merged(conditions, [_observed(scope.machine, availability.condition)], now)
     wakes = (node.wake_at, current.wake_at if current else None, readiness.wake_at, availability.wake_at)
     return _ConditionReport(conditions, min((wake for wake in wakes if wake is not None), default=None))
 
@@ -250,29 +250,29 @@ def _updating(machine: Object) -> Condition:
     return condition("Updating", "False", "NotUpdating")
 
 
-def _drain_began(found: Findings) -> str:
+def _drain_start(found: Findings) -> str:
     if found.deletion and found.deletion.status.get("nodeDrainStartTime"):
         return str(found.deletion.status["nodeDrainStartTime"])
-    return drain_began(found.scene)
+    return drain_start(found.scope)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------------------------
 
 
-def _written(found: Findings, status: Object) -> tuple[Patch, ...]:
-    machine = found.scene.machine
-    awaited = _awaited_of_going if found.deletion else _awaited
-    patience = PROGRESS_PATIENCE if awaited(machine) == awaited({"status": status}) else 0.0
+def _status_write(found: Findings, status: Object) -> tuple[Patch, ...]:
+    machine = found.scope.machine
+    awaited = _awaited_while_deleting if found.deletion else _awaited
+    debounce = PROGRESS_DEBOUNCE if awaited(machine) == awaited({"status": status}) else 0.0
     if found.deletion is not None:
-        patience = min(patience, found.deletion.patience)
-    return status_patch(MACHINE, machine, status, "tell how far it is", patience=patience)
+        debounce = min(debounce, found.deletion.debounce)
+    return status_patch(MACHINE, machine, status, "update the Machine status", debounce=debounce)
 
 
 def _awaited(machine: Object) -> tuple[Any, ...]:
-    """What people and other controllers wait for; everything else is progress, and can wait a little itself."""
+    """Facts that users and other controllers wait for; other changes may be written with a delay."""
     legacy_block = status_of(machine, "deprecated", {}).get("v1beta1") or {}
     return (
-        *_awaited_of_going(machine),
+        *_awaited_while_deleting(machine),
         status_of(machine, "nodeRef", None),
         *(is_false(machine, type_) for type_ in ("UpToDate", "NodeHealthy")),
         (find(machine, "InfrastructureReady") or {}).get("reason") == "ObjectDeleted",
@@ -280,8 +280,8 @@ def _awaited(machine: Object) -> tuple[Any, ...]:
     )
 
 
-def _awaited_of_going(machine: Object) -> tuple[Any, ...]:
-    """That its objects and its Node vanish is no news then; its deletion says itself what cannot wait."""
+def _awaited_while_deleting(machine: Object) -> tuple[Any, ...]:
+    """During deletion, missing objects and Nodes are expected; the deletion stages say what is urgent."""
     return tuple(is_true(machine, type_) for type_ in ("Ready", "Available", "Paused"))
 
 

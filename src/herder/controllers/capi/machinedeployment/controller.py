@@ -1,4 +1,4 @@
-"""MachineDeployments: Machines that are all alike, and replaced step by step when they should be different."""
+"""MachineDeployment reconciler: rolls out template changes through MachineSets."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from herder.api.capi.names import (
     is_deleting,
     labels_of,
 )
-from herder.api.writing import delete, object_patch, owner_reference, with_owner
+from herder.api.writes import delete, object_patch, owner_reference, with_owner
 from herder.controllers.capi.machine_templates import (
-    REFERS,
-    cluster_itself,
-    definition_itself,
-    external_matters,
+    REFERENCES_INDEX,
+    cluster_index_key,
+    definition_index_key,
+    external_keys,
+    external_predicate,
     find_templates,
-    itself_and_its_cluster,
-    refers,
+    referenced_keys,
 )
-from herder.controllers.capi.machinedeployment.planning import advance, clean_up, rollout_of
 from herder.controllers.capi.machinedeployment.revisions import find_revisions
-from herder.controllers.capi.machinedeployment.status import Findings, told
-from herder.controllers.capi.members import INDEXES, Members
-from herder.controllers.capi.reports import paused_status
+from herder.controllers.capi.machinedeployment.rollout import advance, clean_up, rollout_of
+from herder.controllers.capi.machinedeployment.status import Findings, report_status
+from herder.controllers.capi.replica_status import paused_status
+from herder.controllers.capi.set_members import INDEXES, SetMembers
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Ref, waiting
-from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, labelled, owner
+from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed, named_by_label, owner
 from herder.engine.runtime.view import View
 
 ORPHANS = "deployment-orphans"
@@ -50,17 +50,17 @@ def reconcile(view: View) -> Decision:
     if paused["status"] == "True":
         return paused_status(MACHINE_DEPLOYMENT, deployment, paused, view.now)
     if is_deleting(deployment):
-        return _remove(view, deployment, paused)
+        return _reconcile_delete(view, deployment, paused)
     if cluster is None:
         return waiting(f"Cluster {name} does not exist", Ref(CLUSTER, name, view.namespace))
     prepared = _prepare(deployment, cluster)
     if prepared.writes:
         return prepared
-    return _keep(view, deployment, cluster, paused)
+    return _reconcile_normal(view, deployment, cluster, paused)
 
 
 def _prepare(deployment: Object, cluster: Object) -> Decision:
-    """Finalizer, owner and label, in one write."""
+    """Set finalizer, owner reference and label in one write."""
     meta = deployment["metadata"]
     finalizers = list(dict.fromkeys([*(meta.get("finalizers") or []), MACHINE_DEPLOYMENT_FINALIZER]))
     labels = {**labels_of(deployment), CLUSTER_NAME: cluster["metadata"]["name"]}
@@ -70,33 +70,33 @@ def _prepare(deployment: Object, cluster: Object) -> Decision:
     return Decision(writes=object_patch(MACHINE_DEPLOYMENT, deployment, wanted, "it belongs to its Cluster"))
 
 
-# --- while it stays -------------------------------------------------------------------------------------------------
+# --- normal reconciliation ------------------------------------------------------------------------------------------
 
 
-def _keep(view: View, deployment: Object, cluster: Object, paused: Object) -> Decision:
+def _reconcile_normal(view: View, deployment: Object, cluster: Object, paused: Object) -> Decision:
     spec, namespace = deployment["spec"], deployment["metadata"]["namespace"]
     templates = find_templates(view, deployment, namespace)
     claims = Decision(writes=templates.claims(cluster))
     adopted = _adopt(view, deployment)
     if adopted.writes:
-        return claims + adopted  # they count from the next pass on
+        return claims + adopted  # The next pass counts the adopted sets.
     sets = view.owned(MACHINE_SET, deployment["metadata"]["uid"])
-    members = Members(view, sets)
+    members = SetMembers(view, sets)
     missing = "; ".join(filter(None, [templates.missing(), *templates.problems()]))
     if spec.get("replicas") is None:
         findings = Findings(paused, sets, missing_templates=missing)
-        return claims + told(deployment, members, findings, view.now) + waiting("spec.replicas is not set")
+        return claims + report_status(deployment, members, findings, view.now) + waiting("spec.replicas is not set")
     revisions = find_revisions(deployment, sets, view.now)
     may_create = templates.complete and not spec.get("paused") and not is_deleting(cluster)
     rollout = rollout_of(view, deployment, revisions, may_create=may_create)
-    acts = claims + advance(rollout) + clean_up(rollout, members) + Decision(wake_at=revisions.rollout_at)
-    if any(isinstance(write, Patch) and write.ref.kind == MACHINE_DEPLOYMENT for write in acts.writes):
-        return acts  # which changes the object that the status would be told of
-    return acts + told(deployment, members, Findings(paused, sets, revisions.current, missing), view.now)
+    actions = claims + advance(rollout) + clean_up(rollout, members) + Decision(wake_at=revisions.rollout_at)
+    if any(isinstance(write, Patch) and write.ref.kind == MACHINE_DEPLOYMENT for write in actions.writes):
+        return actions  # The next pass reports the status of the changed object.
+    return actions + report_status(deployment, members, Findings(paused, sets, revisions.current, missing), view.now)
 
 
 def _adopt(view: View, deployment: Object) -> Decision:
-    """MachineSets of the same cluster that the selector finds and nobody controls."""
+    """Adopt MachineSets of the same cluster that match the selector and have no controller."""
     selector = label_selector_from_object(deployment["spec"].get("selector"))
     if not selector:
         return DONE
@@ -108,27 +108,29 @@ def _adopt(view: View, deployment: Object) -> Decision:
     return Decision(writes=(Parallel(tuple(patches)),) if patches else ())
 
 
-# --- when it goes ---------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------------------------
 
 
-def _remove(view: View, deployment: Object, paused: Object) -> Decision:
+def _reconcile_delete(view: View, deployment: Object, paused: Object) -> Decision:
     meta = deployment["metadata"]
     if MACHINE_DEPLOYMENT_FINALIZER not in (meta.get("finalizers") or []):
         return DONE
     sets = view.owned(MACHINE_SET, meta["uid"])
     if not sets:
         finalizers = [name for name in meta["finalizers"] if name != MACHINE_DEPLOYMENT_FINALIZER]
-        freed = {**deployment, "metadata": {**meta, "finalizers": finalizers}}
-        return Decision(writes=object_patch(MACHINE_DEPLOYMENT, deployment, freed, "all its MachineSets are gone"))
+        released = {**deployment, "metadata": {**meta, "finalizers": finalizers}}
+        return Decision(
+            writes=object_patch(MACHINE_DEPLOYMENT, deployment, released, "all its MachineSets are deleted")
+        )
     deletes = [delete(MACHINE_SET, each, f"MachineDeployment {meta['name']} is being deleted") for each in sets]
     going = Decision(writes=(Parallel(tuple(deletes)),))
     waits = waiting(
         f"{len(sets)} MachineSets are being deleted", Ref(MACHINE_SET, sets[0]["metadata"]["name"], view.namespace)
     )
-    return going + told(deployment, Members(view, sets), Findings(paused, sets), view.now) + waits
+    return going + report_status(deployment, SetMembers(view, sets), Findings(paused, sets), view.now) + waits
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _orphaned(machine_set: Object) -> Iterable[str]:
@@ -137,8 +139,8 @@ def _orphaned(machine_set: Object) -> Iterable[str]:
 
 
 def _deployment_or_its_name(machine_set: Object) -> Iterable[Key]:
-    """The deployment that controls the set; for an orphan the one whose name it carries."""
-    find = labelled(DEPLOYMENT_NAME) if _orphaned(machine_set) else owner(MACHINE_DEPLOYMENT)
+    """The deployment that controls the set; for an orphan the deployment in its label."""
+    find = named_by_label(DEPLOYMENT_NAME) if _orphaned(machine_set) else owner(MACHINE_DEPLOYMENT)
     return find(machine_set)
 
 
@@ -152,19 +154,21 @@ CONTROLLER = Controller(
         Watches(MACHINE_SET, _deployment_or_its_name, changed(*_META, "spec", "status")),
         Watches(
             MACHINE,
-            labelled(DEPLOYMENT_NAME),
+            named_by_label(DEPLOYMENT_NAME),
             changed("status.conditions", "metadata.ownerReferences", "metadata.deletionTimestamp"),
         ),
-        Watches(CLUSTER, Indexed(REFERS, cluster_itself), changed("spec.paused", "metadata.deletionTimestamp")),
-        Watches(DEFINITION, Indexed(REFERS, definition_itself), changed("metadata.labels")),
+        Watches(
+            CLUSTER, Indexed(REFERENCES_INDEX, cluster_index_key), changed("spec.paused", "metadata.deletionTimestamp")
+        ),
+        Watches(DEFINITION, Indexed(REFERENCES_INDEX, definition_index_key), changed("metadata.labels")),
     ),
     predicate=changed(*_META, "metadata.finalizers", "spec"),
     indexes={
         MACHINE: INDEXES,
         MACHINE_SET: {ORPHANS: _orphaned},
-        MACHINE_DEPLOYMENT: {REFERS: refers},
+        MACHINE_DEPLOYMENT: {REFERENCES_INDEX: referenced_keys},
     },
     cluster_of=lambda deployment: cluster_key(deployment["metadata"]["namespace"], deployment["spec"]["clusterName"]),
-    follows=Follows(Indexed(REFERS, itself_and_its_cluster), external_matters),
+    dynamic_watches=DynamicWatches(Indexed(REFERENCES_INDEX, external_keys), external_predicate),
     pace=0.1,
 )

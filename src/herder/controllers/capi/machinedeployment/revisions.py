@@ -1,4 +1,4 @@
-"""Which MachineSet is the one that a MachineDeployment wants, and which ones are old."""
+"""Current and old MachineSets of a MachineDeployment."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from datetime import datetime
 
 from herder.api.capi.names import REVISION, ROLLOUT_AFTER, annotations_of, is_deleting
 from herder.api.capi.templates import needs_rollout
-from herder.api.numbers import integer
-from herder.controllers.capi.members import moment
+from herder.api.numbers import parse_int64
+from herder.controllers.capi.set_members import moment
 from herder.engine.meta.kinds import Object
 
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    current: Object | None  # None: it has to be made
+    """The MachineSets of a deployment by revision."""
+
+    current: Object | None  # None if it must be created
     old: Sequence[Object]
-    rollout_at: datetime | None = None  # when the current one will become old
-    made_for: str = ""  # the spec.rollout.after that a new one is made for
+    rollout_at: datetime | None = None  # when spec.rollout.after makes the current set old
+    rollout_after: str = ""  # spec.rollout.after that a new set is created for
 
 
 def find_revisions(deployment: Object, sets: Iterable[Object], now: datetime) -> Revisions:
-    """Several may match: then the one with the most replicas is it, so that the fewest Machines are replaced."""
+    """Find the current set. If several match, the one with the most replicas wins, to replace the fewest Machines."""
     sets = sorted(sets, key=_most_replicas_then_oldest)
     template = deployment["spec"]["template"]
     matching = [
@@ -31,25 +33,28 @@ def find_revisions(deployment: Object, sets: Iterable[Object], now: datetime) ->
     after: str = (deployment["spec"].get("rollout") or {}).get("after") or ""
     due = bool(after) and moment(after) <= now
     if due:
-        matching = [each for each in matching if _made_since(each, after)]
+        matching = [each for each in matching if _created_since(each, after)]
     current = matching[0] if matching else None
     old = [each for each in sets if each is not current]
     return Revisions(current, old, moment(after) if after and not due else None, after if due else "")
 
 
 def next_revision(revisions: Revisions) -> int:
-    """The current one's is the highest; a set that becomes current again gets a new number."""
+    """Revision of the current set, which is always the highest; a set that becomes current again gets a new one."""
     newest = max((revision_of(each) for each in revisions.old), default=0) + 1
     return max(newest, revision_of(revisions.current)) if revisions.current else newest
 
 
 def revision_of(obj: Object) -> int:
-    return max(integer(annotations_of(obj).get(REVISION, "")), 0)
+    return max(parse_int64(annotations_of(obj).get(REVISION, "")), 0)
 
 
-def _made_since(machine_set: Object, after: str) -> bool:
-    """Clocks differ: a set that was made for this moment counts, whatever its own time says. Else one would be made
-    after the other until the server's clock catches up."""
+def _created_since(machine_set: Object, after: str) -> bool:
+    """Whether the set was created after this time, or for it.
+
+    Clocks differ: without the annotation, one set after the other would be created until the API server's clock catches
+    up.
+    """
     created = machine_set["metadata"].get("creationTimestamp")
     in_time = bool(created) and moment(created) >= moment(after)
     return in_time or annotations_of(machine_set).get(ROLLOUT_AFTER) == after

@@ -1,4 +1,4 @@
-"""What a MachineDeployment wants its MachineSets to be."""
+"""Desired MachineSets of a MachineDeployment."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from herder.api.capi.names import (
 )
 from herder.api.capi.naming import MAX_NAME, RANDOM_LENGTH, template_hash
 from herder.api.capi.rollout import limits_of
+from herder.api.capi.templates import needs_rollout
 from herder.api.references.approvals import APPROVED
-from herder.api.writing import owner_reference
+from herder.api.writes import owner_reference
 from herder.controllers.capi.machinedeployment.revisions import Revisions, next_revision
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
@@ -39,18 +40,18 @@ IN_PLACE = ("readinessGates", "minReadySeconds", "taints", "deletion")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells one MachineSet from the others of its deployment; kept for life."""
+    """Immutable identity of a MachineSet within its deployment."""
 
     name: str
-    unique: str  # value of the label that its selector has beyond the deployment's
+    unique: str  # value of the template hash label in its selector
     uid: str = ""
 
 
 def new_identity(view: View, deployment: Object, revisions: Revisions) -> Identity:
-    """The same for the same rollout: however often it is decided, one MachineSet comes of it."""
+    """Identity of a new set, deterministic per rollout: repeated decisions create one MachineSet."""
     meta, spec = deployment["metadata"], deployment["spec"]["template"]["spec"]
     digest = template_hash({field: spec.get(field) for field in ROLLED_OUT})
-    purpose = f"{meta['uid']}/{digest}/{revisions.made_for}/{next_revision(revisions)}"
+    purpose = f"{meta['uid']}/{digest}/{revisions.rollout_after}/{next_revision(revisions)}"
     for attempt in range(100):
         random = view.unique(f"{purpose}/{attempt}" if attempt else purpose)
         name = f"{meta['name']}-"[: MAX_NAME - RANDOM_LENGTH] + random
@@ -60,7 +61,7 @@ def new_identity(view: View, deployment: Object, revisions: Revisions) -> Identi
 
 
 def identity_of(machine_set: Object) -> Identity:
-    """An adopted set may lack the label: its name is unique as well."""
+    """An adopted set may lack the hash label; its UID is unique as well."""
     meta = machine_set["metadata"]
     return Identity(meta["name"], labels_of(machine_set).get(TEMPLATE_HASH) or meta["uid"], meta["uid"])
 
@@ -73,9 +74,12 @@ def wanted_set(
     replicas: int,
     creates: bool,
     revision: str = "",
-    made_for: str = "",
+    rollout_after: str = "",
 ) -> Object:
-    """All that the deployment says of a MachineSet: what is left out would be taken away."""
+    """Apply configuration of a MachineSet.
+
+    It must be complete: server-side apply removes the fields that it omits.
+    """
     spec, template = deployment["spec"], deployment["spec"]["template"]
     cluster = {CLUSTER_NAME: spec["clusterName"]}
     unique = {TEMPLATE_HASH: identity.unique}
@@ -85,12 +89,12 @@ def wanted_set(
         "name": identity.name,
         "namespace": deployment["metadata"]["namespace"],
         "labels": {**labels, DEPLOYMENT_NAME: deployment["metadata"]["name"]},
-        "annotations": _annotations(deployment, existing, creates, revision, made_for),
+        "annotations": _annotations(deployment, existing, creates, revision, rollout_after),
         "ownerReferences": [owner_reference(MACHINE_DEPLOYMENT, deployment, controller=True)],
         "finalizers": existing_meta.get("finalizers") or [MACHINE_SET_FINALIZER],
     }
     if identity.uid:
-        meta["uid"] = identity.uid  # never makes one anew that has just gone
+        meta["uid"] = identity.uid  # The UID prevents the apply from recreating a deleted set.
     given = (template.get("metadata") or {}).get("annotations")
     pattern = {"labels": labels, "annotations": given} if given else {"labels": labels}
     selector = spec["selector"]
@@ -107,7 +111,7 @@ def wanted_set(
 
 
 def _machine_spec(template: Object, existing: Object | None) -> Object:
-    """A set's Machines are made as when the set was; what needs no new Machines follows the deployment."""
+    """The set keeps its template; only fields that can be changed in place follow the deployment."""
     if existing is None:
         return dict(template)
     kept = {field: value for field, value in existing["spec"]["template"]["spec"].items() if field not in IN_PLACE}
@@ -115,7 +119,7 @@ def _machine_spec(template: Object, existing: Object | None) -> Object:
 
 
 def _annotations(
-    deployment: Object, existing: Object | None, creates: bool, revision: str, made_for: str
+    deployment: Object, existing: Object | None, creates: bool, revision: str, rollout_after: str
 ) -> dict[str, str]:
     limits = limits_of(deployment["spec"])
     known = annotations_of(existing) if existing else {}
@@ -125,8 +129,9 @@ def _annotations(
         MAX_REPLICAS: str(limits.ceiling),
         DISABLE_MACHINE_CREATE: "false" if creates else "true",
         REVISION: revision or known.get(REVISION, ""),
-        ROLLOUT_AFTER: known.get(ROLLOUT_AFTER, "") if existing else made_for,
+        ROLLOUT_AFTER: known.get(ROLLOUT_AFTER, "") if existing else rollout_after,
     }
-    # A set keeps the references that it was created with, and so their approvals.
-    made[APPROVED] = (known if existing else annotations_of(deployment)).get(APPROVED, "")
+    # A set keeps the references that it was created with, and so their approvals. Those of the deployment may be newer.
+    outdated = existing is not None and needs_rollout(existing["spec"]["template"], deployment["spec"]["template"])
+    made[APPROVED] = (known if outdated else annotations_of(deployment)).get(APPROVED, "")
     return {**kept, **{key: value for key, value in made.items() if value}}

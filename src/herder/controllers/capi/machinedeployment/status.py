@@ -1,4 +1,4 @@
-"""What a MachineDeployment tells about itself, its MachineSets and their Machines."""
+"""Status of a MachineDeployment."""
 
 from __future__ import annotations
 
@@ -19,18 +19,8 @@ from herder.api.capi.conditions import (
 from herder.api.capi.kinds import MACHINE_DEPLOYMENT
 from herder.api.capi.names import is_deleting
 from herder.api.capi.rollout import ROLLING_UPDATE, limits_of, strategy_of
-from herder.api.writing import PROGRESS_PATIENCE, status_patch
-from herder.controllers.capi.members import (
-    NODE_READY,
-    NOT_UP_TO_DATE,
-    UNAVAILABLE,
-    Members,
-    machines_ready,
-    machines_up_to_date,
-    remediating,
-    stale,
-)
-from herder.controllers.capi.reports import (
+from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
+from herder.controllers.capi.replica_status import (
     counters,
     earliest,
     observed_conditions,
@@ -38,6 +28,16 @@ from herder.controllers.capi.reports import (
     selector_text,
     versions_in_use,
     with_bullets,
+)
+from herder.controllers.capi.set_members import (
+    NODE_READY,
+    NOT_UP_TO_DATE,
+    UNAVAILABLE,
+    SetMembers,
+    machines_ready,
+    machines_up_to_date,
+    remediating,
+    slow_deletions,
 )
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
@@ -47,30 +47,31 @@ _COMPUTED = ("replicas", "readyReplicas", "availableReplicas", "upToDateReplicas
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a pass found out that the objects alone do not tell."""
+    """Results of a pass that cannot be derived from the objects."""
 
     paused: Condition
     sets: Sequence[Object] = ()
     current: Object | None = None
-    missing_templates: str = ""  # in words
+    missing_templates: str = ""  # message
 
 
-def told(deployment: Object, members: Members, findings: Findings, now: datetime) -> Decision:
-    up_to_date, next_asked = machines_up_to_date(members, now)
+def report_status(deployment: Object, members: SetMembers, findings: Findings, now: datetime) -> Decision:
+    """Write the status if it changed."""
+    up_to_date, next_up_to_date_check = machines_up_to_date(members, now)
     desired = _desired(deployment)
     surplus = desired is not None and members.total > desired
-    slow, next_slow = stale(members, now) if surplus else ("", None)
+    slow_message, next_slow_deletion = slow_deletions(members, now) if surplus else ("", None)
     refused = refusals_of(findings.sets)
     counts = counters(members) if findings.sets else {}
     conditions = [
         _available(deployment, counts.get("availableReplicas")),
         _rolling_out(members, refused),
         _scaling_up(deployment, members, findings.missing_templates, refused),
-        _scaling_down(deployment, members, slow, refused),
+        _scaling_down(deployment, members, slow_message, refused),
         machines_ready(members),
         up_to_date,
         remediating(members, "MachineDeployment/MachineSet"),
-        _deleting(deployment, members, findings.sets, slow, refused),
+        _deleting(deployment, members, findings.sets, slow_message, refused),
         findings.paused,
     ]
     before = deployment.get("status") or {}
@@ -85,27 +86,31 @@ def told(deployment: Object, members: Members, findings: Findings, now: datetime
         "deprecated": _deprecated(deployment, members, findings, now),
     }
     writes = status_patch(
-        MACHINE_DEPLOYMENT, deployment, status, "tell how it is", patience=_patience(deployment, status)
+        MACHINE_DEPLOYMENT,
+        deployment,
+        status,
+        "update the MachineDeployment status",
+        debounce=_status_debounce(deployment, status),
     )
-    return Decision(writes=writes, wake_at=earliest(next_asked, next_slow))
+    return Decision(writes=writes, wake_at=earliest(next_up_to_date_check, next_slow_deletion))
 
 
-def _patience(deployment: Object, after: Object) -> float:
-    """Users wait for it to be available and for its phase; the rest is progress."""
+def _status_debounce(deployment: Object, after: Object) -> float:
+    """Seconds the status write may be deferred: not at all for availability and phase, which users wait for."""
     before = deployment.get("status") or {}
     if is_deleting(deployment) and after.get("replicas") and before.get("phase") == after["phase"]:
-        return PROGRESS_PATIENCE
-    matters = ("phase", "observedGeneration")
+        return PROGRESS_DEBOUNCE
+    awaited = ("phase", "observedGeneration")
     if is_true(deployment, "Available") != is_true({"status": after}, "Available"):
         return 0.0
-    if any(before.get(field) != after[field] for field in matters):
+    if any(before.get(field) != after[field] for field in awaited):
         return 0.0
     target = deployment["spec"].get("replicas")
     arrived = all(after.get(field) == target for field in ("replicas", "availableReplicas", "upToDateReplicas"))
-    return 0.0 if arrived else PROGRESS_PATIENCE
+    return 0.0 if arrived else PROGRESS_DEBOUNCE
 
 
-def _phase(deployment: Object, members: Members) -> str:
+def _phase(deployment: Object, members: SetMembers) -> str:
     desired = deployment["spec"].get("replicas")
     if desired is None:
         return "Unknown"
@@ -139,7 +144,7 @@ def _available(deployment: Object, available: int | None) -> Condition:
     )
 
 
-def _rolling_out(members: Members, refused: str) -> Condition:
+def _rolling_out(members: SetMembers, refused: str) -> Condition:
     conditions = [find(machine, "UpToDate") or {} for machine in members.listed(NOT_UP_TO_DATE)]
     outdated = [each for each in conditions if each.get("status") == "False"]
     if not outdated:
@@ -150,7 +155,7 @@ def _rolling_out(members: Members, refused: str) -> Condition:
     return condition("RollingOut", "True", "RollingOut", with_bullets(message, refused))
 
 
-def _scaling_up(deployment: Object, members: Members, missing_templates: str, refused: str) -> Condition:
+def _scaling_up(deployment: Object, members: SetMembers, missing_templates: str, refused: str) -> Condition:
     desired = _desired(deployment)
     if desired is None:
         return condition("ScalingUp", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
@@ -163,17 +168,17 @@ def _scaling_up(deployment: Object, members: Members, missing_templates: str, re
     return condition("ScalingUp", "True", "ScalingUp", with_bullets(blocked, refused))
 
 
-def _scaling_down(deployment: Object, members: Members, slow: str, refused: str) -> Condition:
+def _scaling_down(deployment: Object, members: SetMembers, slow_message: str, refused: str) -> Condition:
     desired = _desired(deployment)
     if desired is None:
         return condition("ScalingDown", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
     if members.total <= desired:
         return condition("ScalingDown", "False", "NotScalingDown")
     message = f"Scaling down from {members.total} to {desired} replicas"
-    return condition("ScalingDown", "True", "ScalingDown", with_bullets(message, slow, refused))
+    return condition("ScalingDown", "True", "ScalingDown", with_bullets(message, slow_message, refused))
 
 
-def _deleting(deployment: Object, members: Members, sets: Sequence[Object], *held_up: str) -> Condition:
+def _deleting(deployment: Object, members: SetMembers, sets: Sequence[Object], *held_up: str) -> Condition:
     if not is_deleting(deployment):
         return condition("Deleting", "False", "NotDeleting")
     if members.total:
@@ -188,10 +193,10 @@ def _desired(deployment: Object) -> int | None:
     return 0 if replicas is not None and is_deleting(deployment) else replicas
 
 
-# --- for clients of v1beta1 -----------------------------------------------------------------------------------------
+# --- status.deprecated.v1beta1 --------------------------------------------------------------------------------------
 
 
-def _deprecated(deployment: Object, members: Members, findings: Findings, now: datetime) -> Object:
+def _deprecated(deployment: Object, members: SetMembers, findings: Findings, now: datetime) -> Object:
     before = (deployment.get("status") or {}).get("deprecated") or {}
     v1beta1 = before.get("v1beta1") or {}
     ready = members.count(NODE_READY)

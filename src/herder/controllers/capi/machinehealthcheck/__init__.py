@@ -1,4 +1,4 @@
-"""MachineHealthChecks: find Machines that are broken, and have them replaced, but never in a storm."""
+"""MachineHealthCheck controller: detect unhealthy Machines and have them remediated at a limited rate."""
 
 from herder.controllers.capi.machinehealthcheck.controller import CONTROLLER
 

@@ -1,4 +1,4 @@
-"""How many Machines may be unhealthy before nothing is replaced any more: then it is not the Machines."""
+"""Remediation budget (`triggerIf`): with too many unhealthy Machines, nothing is remediated."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ LIMIT_FIELD = "spec.remediation.triggerIf.unhealthyLessThanOrEqualTo"
 
 
 class Budget(NamedTuple):
+    """Whether remediation is allowed."""
+
     allowed: bool
-    left: int  # how many more may become unhealthy before it is used up
-    message: str = ""  # why not
+    left: int  # how many more Machines may become unhealthy
+    message: str = ""  # why remediation is not allowed
 
 
 def budget(check: Object, states: Collection[State]) -> Budget:
-    """Machines that are starting are not unhealthy, or a pool that grows could not be healed; those that are going
-    or about to fail are, or the first to time out in a storm would be replaced while the others follow."""
-    unhealthy = sum(state in (State.UNHEALTHY, State.SUSPECT, State.GOING) for state in states)
+    """Count the unhealthy Machines and compare with the limit.
+
+    Starting Machines do not count as unhealthy, or a growing pool could not be remediated. Machines being deleted or
+    about to time out do: otherwise the first ones to time out in an outage would be replaced while the others follow.
+    """
+    unhealthy = sum(state in (State.UNHEALTHY, State.SUSPECT, State.DELETING) for state in states)
     trigger = (check["spec"].get("remediation") or {}).get("triggerIf") or {}
     in_range: str = trigger.get("unhealthyInRange") or ""
     if in_range:

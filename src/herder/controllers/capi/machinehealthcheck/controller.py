@@ -1,4 +1,4 @@
-"""The MachineHealthCheck controller: its targets, how they are, and what is done about those that are not well."""
+"""MachineHealthCheck reconciler: select targets, evaluate their health, and start remediations."""
 
 from __future__ import annotations
 
@@ -29,23 +29,15 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.nodes import all_nodes
-from herder.api.writing import (
-    PROGRESS_PATIENCE,
-    delete,
-    object_patch,
-    owner_reference,
-    ref,
-    status_patch,
-    with_owner,
-)
+from herder.api.writes import PROGRESS_DEBOUNCE, delete, object_patch, owner_reference, ref, status_patch, with_owner
 from herder.controllers.capi.machinehealthcheck.budget import Budget, budget
-from herder.controllers.capi.machinehealthcheck.health import Health, State, Target, examine
-from herder.controllers.capi.machinehealthcheck.pacing import Turn, pace_of, take_turns
+from herder.controllers.capi.machinehealthcheck.health import Health, State, Target, evaluate
+from herder.controllers.capi.machinehealthcheck.rate_limit import RemediationBatch, next_batch, rate_of
 from herder.controllers.capi.machinehealthcheck.remediation import (
     ConditionReport,
     External,
-    handed_to_owner,
-    is_handed_to_owner,
+    is_owner_remediating,
+    owner_remediation_requested,
     patch_machine,
     waiting_for_provider,
     without_template,
@@ -55,12 +47,12 @@ from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Parallel, Patch, Ref, Write, Writes, waiting
-from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed
+from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 OF_CLUSTER = "health-check.cluster"
 BY_LABEL = "health-check.label"
-PACE_SECONDS = 5.0  # a pass looks at all targets, and limits are minutes
+PACE_SECONDS = 5.0  # A pass evaluates all targets, and timeouts are minutes.
 
 
 def reconcile(view: View) -> Decision:
@@ -76,53 +68,55 @@ def reconcile(view: View) -> Decision:
     if is_paused(cluster, check):
         return Decision(writes=_status(view, check, cluster, {}, ConditionReport()))
     nodes = _nodes(view, cluster)
-    claimed = Decision(writes=_claimed(check, cluster))
+    adopted = Decision(writes=_adopt(check, cluster))
     if isinstance(nodes, Decision):
-        return claimed + nodes
-    if claimed.writes:
-        return claimed + Decision(observe=nodes.observe)  # what is told is written over what was read
-    return _tend(view, check, cluster, nodes)
+        return adopted + nodes
+    if adopted.writes:
+        return adopted + Decision(observe=nodes.observe)  # The status must be written over the revision that was read.
+    return _reconcile_targets(view, check, cluster, nodes)
 
 
-def _claimed(check: Object, cluster: Object) -> tuple[Patch, ...]:
+def _adopt(check: Object, cluster: Object) -> tuple[Patch, ...]:
     owned = with_owner(check, owner_reference(CLUSTER, cluster, controller=False))
     meta = {**owned["metadata"], "labels": {**labels_of(check), CLUSTER_NAME: cluster["metadata"]["name"]}}
     return object_patch(MACHINE_HEALTH_CHECK, check, {**owned, "metadata": meta}, "it belongs to its Cluster")
 
 
-# --- what is looked at ------------------------------------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------------------------------------
 
 
 class Nodes(NamedTuple):
-    """By name; None where the cluster has no Nodes to look at yet."""
+    """Nodes by name; None if the cluster has no Nodes to check yet."""
 
     by_name: dict[str, Object] | None
     observe: tuple[Observe, ...] = ()
 
 
 def _nodes(view: View, cluster: Object) -> Nodes | Decision:
-    """Without a look at the Nodes nothing is decided: that the cluster does not answer is not the Machines' fault."""
+    """Read the Nodes. Without them nothing is decided: an unreachable cluster says nothing about its Machines."""
     if not is_true(cluster, "ControlPlaneInitialized"):
         return Nodes(None)
-    wish = all_nodes(cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"]))
-    match view.observed(wish):
+    subscription = all_nodes(cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"]))
+    match view.observed(subscription):
         case Observed(objects):
-            return Nodes({node["metadata"]["name"]: node for node in objects}, (wish,))
+            return Nodes({node["metadata"]["name"]: node for node in objects}, (subscription,))
         case Unreachable(reason):
             message = f"the workload cluster cannot be reached: {reason}"
-            return Decision(observe=(wish,)) + waiting(message, ref(CLUSTER, cluster))
+            return Decision(observe=(subscription,)) + waiting(message, ref(CLUSTER, cluster))
         case None:
-            return Decision(observe=(wish,)) + waiting("the Nodes are being looked at", ref(CLUSTER, cluster))
+            return Decision(observe=(subscription,)) + waiting(
+                "waiting for the first list of Nodes", ref(CLUSTER, cluster)
+            )
 
 
 def _targets(view: View, check: Object, nodes: Nodes) -> list[Target]:
     of_cluster = cluster_key(view.namespace, check["spec"]["clusterName"])
     selector = label_selector_from_object(check["spec"].get("selector") or {})
     machines = view.select(MACHINE, labels=selector, index=(OF_CLUSTER, of_cluster))
-    return [_target(machine, nodes) for machine in machines if not _is_left_alone(machine)]
+    return [_target(machine, nodes) for machine in machines if not _is_excluded(machine)]
 
 
-def _is_left_alone(machine: Object) -> bool:
+def _is_excluded(machine: Object) -> bool:
     return bool({PAUSED, SKIP_REMEDIATION} & annotations_of(machine).keys())
 
 
@@ -134,39 +128,41 @@ def _target(machine: Object, nodes: Nodes) -> Target:
     return Target(machine, node, node_gone=node is None)
 
 
-# --- what is done -----------------------------------------------------------------------------------------------
+# --- remediation ----------------------------------------------------------------------------------------------------
 
 
-class Examined(NamedTuple):
+class CheckedMachine(NamedTuple):
+    """A Machine and its health."""
+
     machine: Object
     health: Health
 
 
-def _tend(view: View, check: Object, cluster: Object, nodes: Nodes) -> Decision:
+def _reconcile_targets(view: View, check: Object, cluster: Object, nodes: Nodes) -> Decision:
     targets = _targets(view, check, nodes)
-    examined = [Examined(target.machine, examine(target, check, cluster, view.now)) for target in targets]
-    healthy = [each for each in examined if each.health.state is State.HEALTHY]
-    unhealthy = [each for each in examined if each.health.state is State.UNHEALTHY]
-    verdict = budget(check, [each.health.state for each in examined])
+    checked = [CheckedMachine(target.machine, evaluate(target, check, cluster, view.now)) for target in targets]
+    healthy = [each for each in checked if each.health.state is State.HEALTHY]
+    unhealthy = [each for each in checked if each.health.state is State.UNHEALTHY]
+    verdict = budget(check, [each.health.state for each in checked])
     external = _external(view, check)
-    turn = Turn((), pace_of(check))
+    batch = RemediationBatch((), rate_of(check))
     if verdict.allowed and not (external and external.problem):
-        turn = _take_turns(view, check, external, unhealthy, healthy, len(examined))
+        batch = _next_batch(view, check, external, unhealthy, healthy, len(checked))
     counts = {
-        "expectedMachines": len(examined),
+        "expectedMachines": len(checked),
         "currentHealthy": len(healthy),
         "remediationsAllowed": verdict.left,
-        "targets": sorted(each.machine["metadata"]["name"] for each in examined),
+        "targets": sorted(each.machine["metadata"]["name"] for each in checked),
         "observedGeneration": check["metadata"].get("generation", 0),
     }
     problem = external.problem if external and verdict.allowed and unhealthy else ""
-    wakes = (turn.others_at, *(each.health.look_again for each in examined))
+    wakes = (batch.deferred_until, *(each.health.recheck_at for each in checked))
     return Decision(
         writes=(
-            *_status(view, check, cluster, counts, _allowed(verdict, turn, problem)),
-            *_keep_pace(check, turn),
-            *_together(_remediate(view, external, unhealthy, turn, allowed=verdict.allowed)),
-            *_together(_recover(view, external, healthy)),
+            *_status(view, check, cluster, counts, _allowed(verdict, batch, problem)),
+            *_record_rate(check, batch),
+            *_parallel(_remediate(view, external, unhealthy, batch, allowed=verdict.allowed)),
+            *_parallel(_recover(view, external, healthy)),
         ),
         observe=nodes.observe,
         wake_at=min((at for at in wakes if at), default=None),
@@ -178,70 +174,77 @@ def _external(view: View, check: Object) -> External | None:
     return External(view, check, reference) if reference else None
 
 
-def _take_turns(
+def _next_batch(
     view: View,
     check: Object,
     external: External | None,
-    unhealthy: Iterable[Examined],
-    healthy: Iterable[Examined],
+    unhealthy: Iterable[CheckedMachine],
+    healthy: Iterable[CheckedMachine],
     total: int,
-) -> Turn:
-    idle = [each.machine for each in unhealthy if not is_deleting(each.machine) and not _has_begun(each, external)]
+) -> RemediationBatch:
+    idle = [each.machine for each in unhealthy if not is_deleting(each.machine) and not _is_remediating(each, external)]
     marked = [machine for machine in idle if REMEDIATE_MACHINE in annotations_of(machine)]
     unmarked = [machine for machine in idle if REMEDIATE_MACHINE not in annotations_of(machine)]
-    turn = take_turns(pace_of(check), unmarked, [each.machine for each in healthy], total, view.now)
-    return turn._replace(begin=[*marked, *turn.begin])
+    batch = next_batch(rate_of(check), unmarked, [each.machine for each in healthy], total, view.now)
+    return batch._replace(start=[*marked, *batch.start])
 
 
-def _has_begun(each: Examined, external: External | None) -> bool:
-    return external.has_request(each.machine) if external else is_handed_to_owner(each.machine)
+def _is_remediating(each: CheckedMachine, external: External | None) -> bool:
+    return external.has_request(each.machine) if external else is_owner_remediating(each.machine)
 
 
-def _keep_pace(check: Object, turn: Turn) -> tuple[Patch, ...]:
-    if turn.pace == pace_of(check):
+def _record_rate(check: Object, batch: RemediationBatch) -> tuple[Patch, ...]:
+    if batch.rate == rate_of(check):
         return ()
-    kept = {"metadata": {"annotations": {REMEDIATION_PACE: turn.pace.written()}}}
-    return (Patch(ref(MACHINE_HEALTH_CHECK, check), kept, "remediations are counted before they begin"),)
+    kept = {"metadata": {"annotations": {REMEDIATION_PACE: batch.rate.to_json()}}}
+    return (Patch(ref(MACHINE_HEALTH_CHECK, check), kept, "record the remediation rate before the remediations start"),)
 
 
 def _remediate(
-    view: View, external: External | None, unhealthy: Iterable[Examined], turn: Turn, *, allowed: bool
+    view: View,
+    external: External | None,
+    unhealthy: Iterable[CheckedMachine],
+    batch: RemediationBatch,
+    *,
+    allowed: bool,
 ) -> Iterable[Write]:
-    """All that are unhealthy are told so; those whose turn it is are handed over."""
-    begin = {machine["metadata"]["name"] for machine in turn.begin}
+    """Report all unhealthy Machines, and start the remediation of those in this batch."""
+    start = {machine["metadata"]["name"] for machine in batch.start}
     for machine, health in unhealthy:
         report = ConditionReport.of(health)
         if external is None:
-            if machine["metadata"]["name"] in begin or (allowed and is_handed_to_owner(machine)):
-                report += handed_to_owner(machine)
+            if machine["metadata"]["name"] in start or (allowed and is_owner_remediating(machine)):
+                report += owner_remediation_requested(machine)
         elif external.problem and allowed:
             report += without_template(external.problem)
-        elif machine["metadata"]["name"] in begin:
+        elif machine["metadata"]["name"] in start:
             report += waiting_for_provider(machine)
             yield external.create(machine)
-        yield from patch_machine(view, machine, report, "it is unhealthy")
+        yield from patch_machine(view, machine, report, "the Machine is unhealthy")
 
 
-def _recover(view: View, external: External | None, healthy: Iterable[Examined]) -> Iterable[Write]:
+def _recover(view: View, external: External | None, healthy: Iterable[CheckedMachine]) -> Iterable[Write]:
     for machine, health in healthy:
         request = external.own_request(machine) if external else None
         if external and request is not None and not is_deleting(request):
             yield delete(external.kind, request, "its Machine is healthy")
-        yield from patch_machine(view, machine, ConditionReport.of(health), "it is healthy", patience=PROGRESS_PATIENCE)
+        yield from patch_machine(
+            view, machine, ConditionReport.of(health), "the Machine is healthy", debounce=PROGRESS_DEBOUNCE
+        )
 
 
-def _together(writes: Iterable[Write]) -> Writes:
+def _parallel(writes: Iterable[Write]) -> Writes:
     made = tuple(writes)
     return (Parallel(made),) if made else ()
 
 
-# --- what is told -----------------------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------------------------
 
 ALLOWED = "RemediationAllowed"
 TEMPLATE_AVAILABLE = "ExternalRemediationTemplateAvailable"
 
 
-def _allowed(verdict: Budget, turn: Turn, problem: str) -> ConditionReport:
+def _allowed(verdict: Budget, batch: RemediationBatch, problem: str) -> ConditionReport:
     if not verdict.allowed:
         reason = "TooManyUnhealthy"
         report = ConditionReport(
@@ -249,7 +252,9 @@ def _allowed(verdict: Budget, turn: Turn, problem: str) -> ConditionReport:
             (legacy(ALLOWED, "False", reason, "Warning", verdict.message),),
         )
     else:
-        report = ConditionReport((condition(ALLOWED, "True", ALLOWED, _others(turn)),), (legacy(ALLOWED, "True"),))
+        report = ConditionReport(
+            (condition(ALLOWED, "True", ALLOWED, _deferred_message(batch)),), (legacy(ALLOWED, "True"),)
+        )
     if problem:
         report += ConditionReport(
             (), (legacy(TEMPLATE_AVAILABLE, "False", "ExternalRemediationTemplateNotFound", "Error", problem),)
@@ -257,12 +262,10 @@ def _allowed(verdict: Budget, turn: Turn, problem: str) -> ConditionReport:
     return report
 
 
-def _others(turn: Turn) -> str:
-    if not turn.others or turn.others_at is None:
+def _deferred_message(batch: RemediationBatch) -> str:
+    if not batch.deferred or batch.deferred_until is None:
         return ""
-    return (
-        f"{turn.others} more wait for their turn at {timestamp(turn.others_at)}, so that not all are replaced at once"
-    )
+    return f"{batch.deferred} remediations are deferred until {timestamp(batch.deferred_until)} by the rate limit"
 
 
 def _status(view: View, check: Object, cluster: Object, counts: Object, report: ConditionReport) -> tuple[Patch, ...]:
@@ -280,24 +283,24 @@ def _status(view: View, check: Object, cluster: Object, counts: Object, report: 
         listed = merged_legacy(older, report.legacy, view.now, drop=[TEMPLATE_AVAILABLE])
         status["deprecated"] = {**deprecated, "v1beta1": {**(deprecated.get("v1beta1") or {}), "conditions": listed}}
     news = any(_status_of(check, new["type"]) != new["status"] for new in (paused, *report.conditions))
-    patience = 0.0 if news else PROGRESS_PATIENCE
-    return status_patch(MACHINE_HEALTH_CHECK, check, status, "tell how its Machines are", patience=patience)
+    debounce = 0.0 if news else PROGRESS_DEBOUNCE
+    return status_patch(MACHINE_HEALTH_CHECK, check, status, "update the MachineHealthCheck status", debounce=debounce)
 
 
 def _status_of(check: Object, type_: str) -> str:
     return str((find(check, type_) or {}).get("status", ""))
 
 
-# --- what wakes it ----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _cluster_of(obj: Object) -> Iterable[str]:
-    """Of a check or of a Machine."""
+    """Indexer: the cluster of a check or Machine."""
     yield cluster_key(obj["metadata"]["namespace"], obj["spec"]["clusterName"])
 
 
-def _one_label(check: Object) -> Iterable[str]:
-    """One of the labels that a check's Machines must have, so that only news of such Machines wake it."""
+def _first_label(check: Object) -> Iterable[str]:
+    """Indexer: one of the labels that the check selects by, so that only Machines with that label trigger it."""
     wanted = sorted(((check["spec"].get("selector") or {}).get("matchLabels") or {}).items())
     named = "=".join(wanted[0]) if wanted else ""
     return [f"{cluster}|{named}" for cluster in _cluster_of(check)]
@@ -313,15 +316,15 @@ def _cluster_by_label(request: Object) -> Iterable[str]:
         yield cluster_key(request["metadata"]["namespace"], labels_of(request)[CLUSTER_NAME])
 
 
-def _itself(cluster: Object) -> Iterable[str]:
+def _cluster_index_key(cluster: Object) -> Iterable[str]:
     yield cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
 
 
-def _cluster_matters(change: Change) -> bool:
-    return _of_cluster(change.old) != _of_cluster(change.new)
+def _cluster_predicate(change: Change) -> bool:
+    return _cluster_facts(change.old) != _cluster_facts(change.new)
 
 
-def _of_cluster(cluster: Object | None) -> object:
+def _cluster_facts(cluster: Object | None) -> object:
     if cluster is None:
         return None
     paused = (cluster.get("spec") or {}).get("paused")
@@ -344,15 +347,15 @@ CONTROLLER = Controller(
                 "status.conditions",
             ),
         ),
-        Watches(CLUSTER, Indexed(OF_CLUSTER, _itself), _cluster_matters),
+        Watches(CLUSTER, Indexed(OF_CLUSTER, _cluster_index_key), _cluster_predicate),
         Watches(DEFINITION),
     ),
     predicate=changed("spec", "metadata.labels", "metadata.annotations", "metadata.ownerReferences"),
-    # Requests and templates of remediation providers; the former carry the label of their Cluster.
-    follows=Follows(Indexed(OF_CLUSTER, _cluster_by_label), changed("metadata.deletionTimestamp")),
+    # Remediation requests and templates of providers; requests carry the label of their Cluster.
+    dynamic_watches=DynamicWatches(Indexed(OF_CLUSTER, _cluster_by_label), changed("metadata.deletionTimestamp")),
     indexes={
         MACHINE: {OF_CLUSTER: _cluster_of},
-        MACHINE_HEALTH_CHECK: {OF_CLUSTER: _cluster_of, BY_LABEL: _one_label},
+        MACHINE_HEALTH_CHECK: {OF_CLUSTER: _cluster_of, BY_LABEL: _first_label},
     },
     cluster_of=lambda check: next(iter(_cluster_of(check))),
     pace=PACE_SECONDS,

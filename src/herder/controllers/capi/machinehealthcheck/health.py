@@ -1,4 +1,4 @@
-"""Is a Machine well? By its own conditions, its Node's, and the time it may take to come up."""
+"""Health of a Machine, from its conditions, its Node's conditions, and the node startup timeout."""
 
 from __future__ import annotations
 
@@ -15,61 +15,69 @@ from herder.engine.meta.kinds import Object
 
 SUCCEEDED = "HealthCheckSucceeded"
 DEFAULT_STARTUP_SECONDS = 600
-LATER = timedelta(seconds=1)  # times in objects are whole seconds: looked at again when surely past
+ROUNDING = timedelta(seconds=1)  # Timestamps are rounded to seconds: wake up when the deadline has surely passed.
 
 
 class State(StrEnum):
+    """Health state of a Machine."""
+
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
-    SUSPECT = "suspect"  # something is wrong, but not for long enough
-    STARTING = "starting"  # it has no Node yet, and still time to get one
-    GOING = "going"  # it is being deleted
+    SUSPECT = "suspect"  # a condition is unhealthy, but its timeout has not expired
+    STARTING = "starting"  # no Node yet, and the startup timeout has not expired
+    DELETING = "deleting"  # being deleted
 
 
 class Target(NamedTuple):
+    """A Machine and its Node."""
+
     machine: Object
     node: Object | None = None
-    node_gone: bool = False  # it had one
+    node_gone: bool = False  # status.nodeRef is set, but the Node does not exist
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """Health of a Machine and the conditions that report it."""
+
     state: State
-    told: Condition | None = None  # None: nothing new to say
+    condition: Condition | None = None  # None keeps the previous one
     legacy_condition: Condition | None = None
-    look_again: datetime | None = None
+    recheck_at: datetime | None = None
 
 
-class Complaint(NamedTuple):
+class Issue(NamedTuple):
     reason: str
     message: str
 
 
 class _Findings(NamedTuple):
-    complaints: tuple[Complaint, ...] = ()
-    look_again: datetime | None = None
+    issues: tuple[Issue, ...] = ()
+    recheck_at: datetime | None = None
     starting: bool = False
 
 
-def examine(target: Target, check: Object, cluster: Object, now: datetime) -> Health:
-    """Machine and Node are both looked at, so that all that is wrong is told; the Machine's reason goes first."""
+def evaluate(target: Target, check: Object, cluster: Object, now: datetime) -> Health:
+    """Evaluate Machine and Node, to report all issues; the Machine's reason comes first."""
     machine = target.machine
     if REMEDIATE_MACHINE in annotations_of(machine):
         return _marked()
-    if not _counts_yet(machine, cluster):
+    if not _can_be_evaluated(machine, cluster):
         return Health(State.STARTING)
     checks = check["spec"].get("checks") or {}
-    by_machine = _held(checks.get("unhealthyMachineConditions"), lambda type_: find(machine, type_), "Machine", now)
-    by_node = _examine_node(target, checks, cluster, now)
-    complaints = by_machine.complaints + by_node.complaints
-    if complaints:
-        return _unhealthy(complaints)
-    look_again = min((at for at in (by_machine.look_again, by_node.look_again) if at), default=None)
-    if look_again is not None:
-        only_starting = by_node.starting and by_machine.look_again is None
-        return Health(State.STARTING if only_starting else State.SUSPECT, look_again=look_again)
+    by_machine = _timed_out(
+        checks.get("unhealthyMachineConditions"), lambda type_: find(machine, type_), "Machine", now
+    )
+    by_node = _evaluate_node(target, checks, cluster, now)
+    issues = by_machine.issues + by_node.issues
+    if issues:
+        return _unhealthy(issues)
+    recheck_at = min((at for at in (by_machine.recheck_at, by_node.recheck_at) if at), default=None)
+    if recheck_at is not None:
+        only_starting = by_node.starting and by_machine.recheck_at is None
+        return Health(State.STARTING if only_starting else State.SUSPECT, recheck_at=recheck_at)
     if is_deleting(machine):
-        return Health(State.GOING)
+        return Health(State.DELETING)
     if target.node is None:
         return Health(State.STARTING)
     return Health(State.HEALTHY, condition(SUCCEEDED, "True", SUCCEEDED), legacy(SUCCEEDED, "True"))
@@ -85,15 +93,16 @@ def _marked() -> Health:
     )
 
 
-def _counts_yet(machine: Object, cluster: Object) -> bool:
-    """Nobody can be well in a cluster that is not there yet; only its control plane must be replaceable even then."""
+def _can_be_evaluated(machine: Object, cluster: Object) -> bool:
+    """Before the cluster is up, no Machine can be healthy; only control plane Machines must be replaceable even
+    then."""
     initialized = is_true(cluster, "ControlPlaneInitialized") or CONTROL_PLANE in labels_of(machine)
     return initialized and is_true(cluster, "InfrastructureReady")
 
 
-def _unhealthy(complaints: tuple[Complaint, ...]) -> Health:
-    reason = complaints[0].reason
-    messages = [complaint.message for complaint in complaints]
+def _unhealthy(issues: tuple[Issue, ...]) -> Health:
+    reason = issues[0].reason
+    messages = [issue.message for issue in issues]
     message = "Health check failed:\n" + "\n".join(f"  * {each}" for each in messages)
     older = ("NodeNotFound", "") if reason == "NodeDeleted" else (reason, "; ".join(messages))
     return Health(
@@ -103,30 +112,30 @@ def _unhealthy(complaints: tuple[Complaint, ...]) -> Health:
     )
 
 
-def _examine_node(target: Target, checks: Object, cluster: Object, now: datetime) -> _Findings:
+def _evaluate_node(target: Target, checks: Object, cluster: Object, now: datetime) -> _Findings:
     if target.node_gone:
         name = target.machine["status"]["nodeRef"]["name"]
-        return _Findings((Complaint("NodeDeleted", f"Node {name} has been deleted"),))
+        return _Findings((Issue("NodeDeleted", f"Node {name} has been deleted"),))
     node = target.node
     if node is None:
-        return _examine_start(target.machine, checks, cluster, now)
-    return _held(checks.get("unhealthyNodeConditions"), lambda type_: node_condition(node, type_), "Node", now)
+        return _evaluate_startup(target.machine, checks, cluster, now)
+    return _timed_out(checks.get("unhealthyNodeConditions"), lambda type_: node_condition(node, type_), "Node", now)
 
 
-def _examine_start(machine: Object, checks: Object, cluster: Object, now: datetime) -> _Findings:
+def _evaluate_startup(machine: Object, checks: Object, cluster: Object, now: datetime) -> _Findings:
     seconds = checks.get("nodeStartupTimeoutSeconds")
     limit = timedelta(seconds=DEFAULT_STARTUP_SECONDS if seconds is None else seconds)
     if not limit:
         return _Findings(starting=True)
-    due = _could_start(machine, cluster) + limit
+    due = _startup_begin(machine, cluster) + limit
     if due < now:
-        message = f"Node failed to report startup in {in_words(limit)}"
-        return _Findings((Complaint("NodeStartupTimeout", message),))
-    return _Findings(look_again=due + LATER, starting=True)
+        message = f"Node failed to report startup in {go_duration(limit)}"
+        return _Findings((Issue("NodeStartupTimeout", message),))
+    return _Findings(recheck_at=due + ROUNDING, starting=True)
 
 
-def _could_start(machine: Object, cluster: Object) -> datetime:
-    """Since when nothing has been in the way of the Machine's start but itself."""
+def _startup_begin(machine: Object, cluster: Object) -> datetime:
+    """Time since when only the Machine itself could delay its startup."""
     moments = [datetime.fromisoformat(machine["metadata"]["creationTimestamp"])]
     for obj, type_ in (
         (cluster, "ControlPlaneInitialized"),
@@ -139,11 +148,11 @@ def _could_start(machine: Object, cluster: Object) -> datetime:
     return max(moments)
 
 
-def _held(
+def _timed_out(
     wanted: Iterable[Object] | None, find_condition: Callable[[str], Condition | None], where: str, now: datetime
 ) -> _Findings:
-    """Which of the conditions have had a bad status for too long; if none, when the first one will have."""
-    complaints, dues = [], []
+    """Conditions that have been unhealthy for longer than their timeout; if none, when the first one will be."""
+    issues, dues = [], []
     for each in wanted or ():
         found = find_condition(each["type"])
         if found is None or found.get("status") != each["status"]:
@@ -152,15 +161,15 @@ def _held(
         due = datetime.fromisoformat(found["lastTransitionTime"]) + limit
         if due < now:
             said = f"is reporting status {each['status']} with reason {found.get('reason', '')}"
-            message = f"Condition {each['type']} on {where} {said} for more than {in_words(limit)}"
-            complaints.append(Complaint(f"Unhealthy{where}", message))
+            message = f"Condition {each['type']} on {where} {said} for more than {go_duration(limit)}"
+            issues.append(Issue(f"Unhealthy{where}", message))
         else:
-            dues.append(due + LATER)
-    return _Findings(tuple(complaints), None if complaints else min(dues, default=None))
+            dues.append(due + ROUNDING)
+    return _Findings(tuple(issues), None if issues else min(dues, default=None))
 
 
-def in_words(duration: timedelta) -> str:
-    """As Go writes it, since people compare: 5m0s, 1h0m0s, 30s."""
+def go_duration(duration: timedelta) -> str:
+    """Duration in Go's format, as in upstream's messages: 5m0s, 1h0m0s, 30s."""
     minutes, seconds = divmod(int(duration.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

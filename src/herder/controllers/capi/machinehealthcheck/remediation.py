@@ -1,16 +1,16 @@
-"""Having a Machine replaced: by who owns it, or by a provider of remediation that the check names."""
+"""Remediate a Machine through its owner, or through an external remediation provider."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from herder.api.capi.conditions import Condition, condition, find, find_legacy, is_true, legacy, merged, merged_legacy
-from herder.api.capi.contract import definition_name
+from herder.api.capi.contract import definition_name, external_kind
 from herder.api.capi.kinds import DEFINITION, MACHINE
 from herder.api.capi.names import CLONED_FROM_GROUP_KIND, CLONED_FROM_NAME, CLUSTER_NAME
-from herder.api.references.approvals import APPROVED, derived, problem
+from herder.api.references.approvals import derived_record, problem, without_record
 from herder.api.references.catalogue import Target
-from herder.api.writing import owner_reference, status_patch
+from herder.api.writes import owner_reference, status_patch
 from herder.controllers.capi.machinehealthcheck.health import Health
 from herder.engine.meta.kinds import GroupKind, Kind, Object
 from herder.engine.runtime.decision import Create, Patch
@@ -23,7 +23,7 @@ TEMPLATE = "Template"
 
 @dataclass(frozen=True, slots=True)
 class ConditionReport:
-    """Conditions to show, in both lists."""
+    """Conditions for both lists (v1beta2 and v1beta1)."""
 
     conditions: tuple[Condition, ...] = ()
     legacy: tuple[Condition, ...] = ()
@@ -33,15 +33,18 @@ class ConditionReport:
 
     @classmethod
     def of(cls, health: Health) -> ConditionReport:
-        return cls((health.told,) if health.told else (), (health.legacy_condition,) if health.legacy_condition else ())
+        return cls(
+            (health.condition,) if health.condition else (),
+            (health.legacy_condition,) if health.legacy_condition else (),
+        )
 
 
 def patch_machine(
-    view: View, machine: Object, report: ConditionReport, reason: str, *, patience: float = 0.0
+    view: View, machine: Object, report: ConditionReport, reason: str, *, debounce: float = 0.0
 ) -> tuple[Patch, ...]:
-    """Only where something is new: a condition that is merely older than the Machine's generation is left as it is."""
-    fresh = [wanted for wanted in report.conditions if not _says(find(machine, wanted["type"]), wanted)]
-    older = [wanted for wanted in report.legacy if not _says(find_legacy(machine, wanted["type"]), wanted)]
+    """Write conditions that changed; one that only has an older observedGeneration is left as it is."""
+    fresh = [wanted for wanted in report.conditions if not _is_same(find(machine, wanted["type"]), wanted)]
+    older = [wanted for wanted in report.legacy if not _is_same(find_legacy(machine, wanted["type"]), wanted)]
     if not fresh and not older:
         return ()
     status = machine.get("status") or {}
@@ -56,44 +59,44 @@ def patch_machine(
             "v1beta1": {**v1beta1, "conditions": merged_legacy(v1beta1.get("conditions"), older, view.now)},
         },
     }
-    return status_patch(MACHINE, machine, wanted_status, reason, patience=patience)
+    return status_patch(MACHINE, machine, wanted_status, reason, debounce=debounce)
 
 
-def _says(known: Condition | None, wanted: Condition) -> bool:
+def _is_same(known: Condition | None, wanted: Condition) -> bool:
     fields = ("status", "reason", "severity", "message")
     return known is not None and all(known.get(field, "") == wanted.get(field, "") for field in fields)
 
 
-# --- by the owner -----------------------------------------------------------------------------------------------
+# --- remediation by the owner ---------------------------------------------------------------------------------------
 
 
-def is_handed_to_owner(machine: Object) -> bool:
-    """What is under way is the owner's to tell about; only one that is over can begin anew."""
+def is_owner_remediating(machine: Object) -> bool:
+    """The owner reports ongoing remediation; a new one can start only after it finished."""
     return find(machine, OWNER_REMEDIATED) is not None and not is_true(machine, OWNER_REMEDIATED)
 
 
-def handed_to_owner(machine: Object) -> ConditionReport:
+def owner_remediation_requested(machine: Object) -> ConditionReport:
     older = find_legacy(machine, OWNER_REMEDIATED)
     new = condition(OWNER_REMEDIATED, "False", "WaitingForRemediation", "Waiting for remediation")
     new_legacy = legacy(OWNER_REMEDIATED, "False", "WaitingForRemediation", "Warning")
     return ConditionReport(
-        () if is_handed_to_owner(machine) else (new,),
+        () if is_owner_remediating(machine) else (new,),
         (new_legacy,) if older is None or older.get("status") == "True" else (),
     )
 
 
-# --- by a provider of remediation -------------------------------------------------------------------------------
+# --- external remediation -------------------------------------------------------------------------------------------
 
 
 class External:
-    """Requests for remediation, named like their Machines and made from the template that a check refers to."""
+    """Remediation requests: named like their Machine, created from the template that the check references."""
 
     def __init__(self, view: View, check: Object, reference: Object) -> None:
         self._view = view
         self._namespace: str = check["metadata"]["namespace"]
         group, _, version = reference["apiVersion"].rpartition("/")
-        template_kind = _kind(group, version, reference["kind"])
-        self.kind = _kind(group, version, reference["kind"].removesuffix(TEMPLATE))
+        template_kind = self._kind(group, version, reference["kind"])
+        self.kind = self._kind(group, version, reference["kind"].removesuffix(TEMPLATE))
         self._template = self._read(template_kind, reference["name"])
         self.problem = self._problem(check, template_kind, reference["name"])
 
@@ -109,7 +112,7 @@ class External:
         return self._read(self.kind, machine["metadata"]["name"]) is not None
 
     def own_request(self, machine: Object) -> Object | None:
-        """The request that was created for this Machine, and not another object of the same name."""
+        """The request that was created for this Machine, not another object of the same name."""
         found = self._read(self.kind, machine["metadata"]["name"])
         owners = (found or {"metadata": {}})["metadata"].get("ownerReferences") or ()
         return found if any(owner["uid"] == machine["metadata"]["uid"] for owner in owners) else None
@@ -122,14 +125,12 @@ class External:
             CLONED_FROM_NAME: self._template["metadata"]["name"],
             CLONED_FROM_GROUP_KIND: str(GroupKind(self.kind.group, self._template["kind"])),
         }
-        # Controllers trust the record of approvals in what the manager writes.
-        annotations = {key: value for key, value in (given.get("annotations") or {}).items() if key != APPROVED}
-        approved = derived(self._template, lambda each: each.path.removeprefix("spec.template."))
+        approved = derived_record(self._template, lambda each: each.path.removeprefix("spec.template."))
         metadata = {
             "name": machine["metadata"]["name"],
             "namespace": self._namespace,
             "labels": {**(given.get("labels") or {}), CLUSTER_NAME: machine["spec"]["clusterName"]},
-            "annotations": {**annotations, **origin, **approved},
+            "annotations": {**without_record(given.get("annotations")), **origin, **approved},
             "ownerReferences": [owner_reference(MACHINE, machine, controller=False)],
         }
         made: Object = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": metadata}
@@ -137,13 +138,20 @@ class External:
             made["spec"] = pattern["spec"]
         return Create(self.kind, made, "its Machine is unhealthy")
 
+    def _kind(self, group: str, version: str, kind: str) -> Kind:
+        """In the version of its contract; in that of the reference where the definition names none. Each version that
+        references name would be watched."""
+        name = definition_name(group, kind)
+        found = external_kind({"apiGroup": group, "kind": kind}, self._view.get(DEFINITION, name))
+        return Kind(group, version, kind, name.partition(".")[0]) if isinstance(found, str) else found[0]
+
     def _read(self, kind: Kind, name: str) -> Object | None:
         definition = self._view.get(DEFINITION, definition_name(kind.group, kind.kind))
         return None if definition is None else self._view.get(kind, name, self._namespace)
 
 
 def waiting_for_provider(machine: Object) -> ConditionReport:
-    """The provider tells about what is under way; we only say that it begins."""
+    """Report only the start; the provider reports the progress."""
     found = find(machine, EXTERNALLY_REMEDIATED)
     if found is not None and found["status"] == "False" and found.get("reason") != "RemediationTemplateNotFound":
         return ConditionReport()
@@ -152,7 +160,3 @@ def waiting_for_provider(machine: Object) -> ConditionReport:
 
 def without_template(message: str) -> ConditionReport:
     return ConditionReport((condition(EXTERNALLY_REMEDIATED, "False", "RemediationTemplateNotFound", message),))
-
-
-def _kind(group: str, version: str, kind: str) -> Kind:
-    return Kind(group, version, kind, definition_name(group, kind).partition(".")[0])

@@ -1,4 +1,4 @@
-"""MachineSets: so many Machines that are all alike."""
+"""MachineSet reconciler: keeps the desired number of identical Machines."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.guards import machines as guards
-from herder.api.writing import object_patch, owner_reference, with_owner
-from herder.controllers.capi import members as machines
+from herder.api.writes import object_patch, owner_reference, with_owner
+from herder.controllers.capi import set_members
 from herder.controllers.capi.machine_templates import (
-    REFERS,
+    REFERENCES_INDEX,
     Templates,
-    cluster_itself,
-    definition_itself,
-    external_matters,
+    cluster_index_key,
+    definition_index_key,
+    external_keys,
+    external_predicate,
     find_templates,
-    itself_and_its_cluster,
-    refers,
+    referenced_keys,
 )
 from herder.controllers.capi.machineset import creation, deletion, remediation
 from herder.controllers.capi.machineset.preflight import failed_checks
-from herder.controllers.capi.machineset.propagation import IN_STEP, in_step, propagate
-from herder.controllers.capi.machineset.scope import BATCH, Scope, survey
-from herder.controllers.capi.machineset.status import Findings, told
-from herder.controllers.capi.members import Members
-from herder.controllers.capi.reports import paused_status
+from herder.controllers.capi.machineset.propagation import PROPAGATED_INDEX, by_propagated_digest, propagate
+from herder.controllers.capi.machineset.scope import BATCH, MachineSetScope, new_scope
+from herder.controllers.capi.machineset.status import Findings, report_status
+from herder.controllers.capi.replica_status import paused_status
+from herder.controllers.capi.set_members import SetMembers
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Parallel, Ref, Wait, waiting
-from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, owner
+from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 ORPHANS = "set-orphans"
@@ -58,28 +58,28 @@ def reconcile(view: View) -> Decision:
     if paused["status"] == "True":
         return paused_status(MACHINE_SET, machine_set, paused, view.now)
     if is_deleting(machine_set):
-        return _remove(machine_set, view, Findings(paused))
+        return _reconcile_delete(machine_set, view, Findings(paused))
     if cluster is None:
         return waiting(f"Cluster {name} does not exist", Ref(CLUSTER, name, view.namespace))
     prepared = _prepare(machine_set, cluster)
     if prepared.writes:
         return prepared
-    return _keep(survey(view, machine_set, cluster), paused)
+    return _reconcile_normal(new_scope(view, machine_set, cluster), paused)
 
 
 def _prepare(machine_set: Object, cluster: Object) -> Decision:
-    """Finalizer, owner and labels, in one write."""
+    """Set finalizer, owner reference and labels in one write."""
     meta = machine_set["metadata"]
     finalizers = list(dict.fromkeys([*(meta.get("finalizers") or []), MACHINE_SET_FINALIZER]))
     labels = {**labels_of(machine_set), CLUSTER_NAME: cluster["metadata"]["name"]}
     wanted = {**machine_set, "metadata": {**meta, "finalizers": finalizers, "labels": labels}}
     if DEPLOYMENT_NAME not in labels:
-        wanted = _standing_alone(wanted, cluster)
+        wanted = _prepare_standalone(wanted, cluster)
     return Decision(writes=object_patch(MACHINE_SET, machine_set, wanted, "it belongs to its Cluster"))
 
 
-def _standing_alone(machine_set: Object, cluster: Object) -> Object:
-    """A set of a MachineDeployment gets all this from there."""
+def _prepare_standalone(machine_set: Object, cluster: Object) -> Object:
+    """Owner, selector and template labels of a set without a MachineDeployment, which would set them otherwise."""
     spec, name = machine_set["spec"], {CLUSTER_NAME: cluster["metadata"]["name"]}
     selector = {**spec["selector"], "matchLabels": {**(spec["selector"].get("matchLabels") or {}), **name}}
     meta = spec["template"].get("metadata") or {}
@@ -92,30 +92,36 @@ def _standing_alone(machine_set: Object, cluster: Object) -> Object:
     return with_owner(machine_set, owner_reference(CLUSTER, cluster, controller=False))
 
 
-# --- while it stays -------------------------------------------------------------------------------------------------
+# --- normal reconciliation ------------------------------------------------------------------------------------------
 
 
-def _keep(scope: Scope, paused: Object) -> Decision:
+def _reconcile_normal(scope: MachineSetScope, paused: Object) -> Decision:
     templates = find_templates(scope.view, scope.machine_set, scope.namespace)
     claims = Decision(writes=templates.claims(scope.cluster))
     adopted = _adopt(scope)
     if adopted.writes:
-        return claims + adopted  # they count from the next pass on
-    acts, findings = _act(scope, templates, paused)
-    return claims + _told_of(scope.view, scope.machine_set, scope.members, acts, findings)
+        return claims + adopted  # The next pass counts the adopted Machines.
+    actions, findings = _reconcile_machines(scope, templates, paused)
+    return claims + _with_status(scope.view, scope.machine_set, scope.members, actions, findings)
 
 
-def _told_of(view: View, machine_set: Object, members: Members, acts: Decision, findings: Findings) -> Decision:
-    """What a guard has refused is told before it is tried again, since nothing comes after what is refused."""
-    refused = str(view.refused) if view.refused and acts.writes else ""
-    report = told(machine_set, members, replace(findings, refused=refused), view.now)
-    return report + acts if refused else acts + report
+def _with_status(
+    view: View, machine_set: Object, members: SetMembers, actions: Decision, findings: Findings
+) -> Decision:
+    """Join the actions and the status report.
+
+    A guard's refusal aborts the writes after it. So after a refusal the status is written first, before the refused
+    action is retried.
+    """
+    refused = str(view.refused) if view.refused and actions.writes else ""
+    report = report_status(machine_set, members, replace(findings, refused=refused), view.now)
+    return report + actions if refused else actions + report
 
 
-def _adopt(scope: Scope) -> Decision:
-    """Machines of the same cluster that the selector finds and nobody controls.
+def _adopt(scope: MachineSetScope) -> Decision:
+    """Adopt Machines of the same cluster that match the selector and have no controller.
 
-    The selector can be wider than the cluster, but its author needs rights on that Cluster alone.
+    The selector may match Machines of other clusters, but the author of the MachineSet has rights on this Cluster only.
     """
     selector = label_selector_from_object(scope.machine_set["spec"]["selector"])
     if not selector:
@@ -131,33 +137,33 @@ def _adopt(scope: Scope) -> Decision:
     return Decision(writes=(Parallel(tuple(patches)),) if patches else ())
 
 
-def _act(scope: Scope, templates: Templates, paused: Object) -> tuple[Decision, Findings]:
-    """One kind of act at a time: the next pass, which follows each act, sees what became of it."""
+def _reconcile_machines(scope: MachineSetScope, templates: Templates, paused: Object) -> tuple[Decision, Findings]:
+    """Decide one kind of action per pass; the pass that follows it sees the outcome."""
     findings = _findings(scope, templates, paused)
-    acts = remediation.remediate(scope)
-    if not acts.writes:
-        acts += propagate(scope)
-    if not acts.writes:
-        acts += _resize(scope, templates, findings)
-    return acts, findings
+    actions = remediation.remediate(scope)
+    if not actions.writes:
+        actions += propagate(scope)
+    if not actions.writes:
+        actions += _scale(scope, templates, findings)
+    return actions, findings
 
 
-def _resize(scope: Scope, templates: Templates, findings: Findings) -> Decision:
+def _scale(scope: MachineSetScope, templates: Templates, findings: Findings) -> Decision:
     missing = 0 if scope.replicas is None else scope.replicas - scope.members.total
     if missing < 0:
-        deletes = deletion.shrink(scope, -missing)
+        deletes = deletion.scale_down(scope, -missing)
         if deletes.writes:
             return deletes
-    acts = creation.complete(scope, templates)
+    actions = creation.complete(scope, templates)
     if missing <= 0:
-        return acts
+        return actions
     if findings.causes:
-        return acts + Decision(wait=Wait("; ".join(findings.causes)))
-    return acts + creation.create(scope, templates, missing)
+        return actions + Decision(wait=Wait("; ".join(findings.causes)))
+    return actions + creation.create(scope, templates, missing)
 
 
-def _findings(scope: Scope, templates: Templates, paused: Object) -> Findings:
-    """What keeps Machines from being made; asked only where some are missing."""
+def _findings(scope: MachineSetScope, templates: Templates, paused: Object) -> Findings:
+    """Reasons why Machines cannot be created; determined only if some are missing."""
     missing_templates = templates.missing()
     if (scope.replicas or 0) <= scope.members.total:
         return Findings(paused, missing_templates)
@@ -174,27 +180,27 @@ def _cloning_failure(templates: Templates) -> str:
     return "" if templates.infrastructure.found.obj else "InfrastructureTemplateCloningFailed"
 
 
-# --- when it goes ---------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------------------------
 
 
-def _remove(machine_set: Object, view: View, findings: Findings) -> Decision:
+def _reconcile_delete(machine_set: Object, view: View, findings: Findings) -> Decision:
     meta = machine_set["metadata"]
     if MACHINE_SET_FINALIZER not in (meta.get("finalizers") or []):
         return DONE
-    members = Members(view, [machine_set])
+    members = SetMembers(view, [machine_set])
     if not members.total:
         finalizers = [name for name in meta["finalizers"] if name != MACHINE_SET_FINALIZER]
-        freed = {**machine_set, "metadata": {**meta, "finalizers": finalizers}}
-        return Decision(writes=object_patch(MACHINE_SET, machine_set, freed, "all its Machines are gone"))
-    staying = []
-    if members.count(machines.DELETING) < members.total:
-        staying = [machine for machine in members.listed() if not is_deleting(machine)]
-    acts = deletion.delete_machines(staying, f"MachineSet {meta['name']} is being deleted")
+        released = {**machine_set, "metadata": {**meta, "finalizers": finalizers}}
+        return Decision(writes=object_patch(MACHINE_SET, machine_set, released, "all its Machines are deleted"))
+    remaining = []
+    if members.count(set_members.DELETING) < members.total:
+        remaining = [machine for machine in members.listed() if not is_deleting(machine)]
+    actions = deletion.delete_machines(remaining, f"MachineSet {meta['name']} is being deleted")
     waits = waiting(f"{members.total} Machines are being deleted")
-    return _told_of(view, machine_set, members, acts, findings) + waits
+    return _with_status(view, machine_set, members, actions, findings) + waits
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _orphaned(machine: Object) -> Iterable[str]:
@@ -203,7 +209,7 @@ def _orphaned(machine: Object) -> Iterable[str]:
 
 
 def _set_or_its_name(machine: Object) -> Iterable[Key]:
-    """The set that controls the Machine; for an orphan the one whose name it carries."""
+    """The set that controls the Machine; for an orphan the set in its label."""
     if not _orphaned(machine):
         return owner(MACHINE_SET)(machine)
     name = labels_of(machine).get(SET_NAME)
@@ -227,7 +233,7 @@ CONTROLLER = Controller(
                 *("status.nodeRef", "status.nodeInfo"),
             ),
         ),
-        Watches(MACHINE, Indexed(OF_DEPLOYMENT, remediation.deployment_of), remediation.turned),
+        Watches(MACHINE, Indexed(OF_DEPLOYMENT, remediation.by_deployment), remediation.remediation_changed),
         Watches(
             MACHINE_DEPLOYMENT,
             Indexed("controller", lambda deployment: [deployment["metadata"]["uid"]]),
@@ -235,26 +241,26 @@ CONTROLLER = Controller(
         ),
         Watches(
             CLUSTER,
-            Indexed(REFERS, cluster_itself),
+            Indexed(REFERENCES_INDEX, cluster_index_key),
             changed("spec.paused", "spec.controlPlaneRef", "metadata.deletionTimestamp"),
         ),
-        Watches(DEFINITION, Indexed(REFERS, definition_itself), changed("metadata.labels")),
+        Watches(DEFINITION, Indexed(REFERENCES_INDEX, definition_index_key), changed("metadata.labels")),
     ),
     predicate=changed(*_META, "metadata.finalizers", "spec"),
     indexes={
         MACHINE: {
             **guards.INDEXES,
-            **machines.INDEXES,
+            **set_members.INDEXES,
             **creation.INDEXES,
             **remediation.INDEXES,
-            IN_STEP: in_step,
+            PROPAGATED_INDEX: by_propagated_digest,
             ORPHANS: _orphaned,
         },
-        MACHINE_SET: {REFERS: refers, OF_DEPLOYMENT: remediation.deployment_of},
+        MACHINE_SET: {REFERENCES_INDEX: referenced_keys, OF_DEPLOYMENT: remediation.by_deployment},
     },
     cluster_of=lambda machine_set: cluster_key(
         machine_set["metadata"]["namespace"], machine_set["spec"]["clusterName"]
     ),
-    follows=Follows(Indexed(REFERS, itself_and_its_cluster), external_matters),
+    dynamic_watches=DynamicWatches(Indexed(REFERENCES_INDEX, external_keys), external_predicate),
     pace=0.1,
 )

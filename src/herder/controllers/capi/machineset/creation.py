@@ -1,4 +1,4 @@
-"""Making Machines, and the bootstrap and infrastructure objects of those that lack them."""
+"""Create Machines, and the bootstrap and infrastructure objects that existing Machines lack."""
 
 from __future__ import annotations
 
@@ -11,34 +11,39 @@ from herder.api.capi.naming import NamingError, machine_name, set_name_label
 from herder.controllers.capi.externals import look_up
 from herder.controllers.capi.machine_templates import Template, Templates
 from herder.controllers.capi.machineset.machines import cloned, new_machine
-from herder.controllers.capi.machineset.scope import BATCH, MANAGER, Scope
-from herder.controllers.capi.members import only
+from herder.controllers.capi.machineset.scope import BATCH, MANAGER, MachineSetScope
+from herder.controllers.capi.set_members import owned_where
 from herder.engine.control.cache import owned_by
 from herder.engine.meta.kinds import GroupVersion, Kind, Object
 from herder.engine.runtime.decision import Apply, Decision, Parallel
 
 INCOMPLETE = "set-incomplete"
-LABELLED = "set-labelled"  # by "<namespace>/<set name as label>", whoever controls them
+LABELLED = "set-labelled"  # by "<namespace>/<set name as label>", regardless of their controller
 
-_NOT_SEEN = "ObjectDoesNotExist"
+_OBJECT_MISSING = "ObjectDoesNotExist"
 
 
-def create(scope: Scope, templates: Templates, missing: int) -> Decision:
+def create(scope: MachineSetScope, templates: Templates, missing: int) -> Decision:
     machines = [
-        Apply(MACHINE, new_machine(scope.machine_set, templates, name), "there are too few Machines", manager=MANAGER)
+        Apply(
+            MACHINE,
+            new_machine(scope.machine_set, templates, name),
+            "spec.replicas is greater than the number of Machines",
+            manager=MANAGER,
+        )
         for name in _new_names(scope, min(missing, BATCH))
     ]
     return Decision(writes=(Parallel(tuple(machines)),))
 
 
-def obstacles(scope: Scope, templates: Templates) -> Iterator[str]:
-    """What in the objects themselves keeps Machines from being made, in words."""
+def obstacles(scope: MachineSetScope, templates: Templates) -> Iterator[str]:
+    """Messages about why Machines cannot be created, as far as the objects themselves show it."""
     if is_deleting(scope.cluster):
         yield f"Cluster {scope.cluster['metadata']['name']} is being deleted"
     if annotations_of(scope.machine_set).get(DISABLE_MACHINE_CREATE) == "true":
         yield f"the annotation {DISABLE_MACHINE_CREATE} is set"
-    strays = scope.view.count(MACHINE, (LABELLED, _label_word(scope))) - scope.members.total
-    if strays > 0:  # whatever takes Machines away from their set, it must not make it create without end
+    strays = scope.view.count(MACHINE, (LABELLED, _label_key(scope))) - scope.members.total
+    if strays > 0:  # If something removes the owner references of Machines, the set must not create new ones endlessly.
         yield f"{strays} Machines carry this MachineSet's label {SET_NAME}, but it does not control them"
     try:
         if _name(scope, "one") == _name(scope, "two"):
@@ -47,12 +52,15 @@ def obstacles(scope: Scope, templates: Templates) -> Iterator[str]:
         yield f"spec.machineNaming.template: {error}"
     kinds = _Kinds(scope)
     for template in templates.all:
-        if template.found.kind and kinds.of({**template.reference, "kind": template.made_kind}) is None:
-            yield f"the kind {template.made_kind}, which {template.kind} makes, is not defined for a known contract"
+        if template.found.kind and kinds.of({**template.reference, "kind": template.cloned_kind}) is None:
+            yield f"the kind {template.cloned_kind}, which {template.kind} makes, is not defined for a known contract"
 
 
-def complete(scope: Scope, templates: Templates) -> Decision:
-    """A Machine is made before its objects, and the manager may stop in between: what lacks is made up for."""
+def complete(scope: MachineSetScope, templates: Templates) -> Decision:
+    """Create missing bootstrap and infrastructure objects.
+
+    A Machine is created before its objects, and the manager may stop in between.
+    """
     if not templates.complete or is_deleting(scope.cluster) or not scope.members.count(INCOMPLETE):
         return Decision()
     kinds = _Kinds(scope)
@@ -64,8 +72,9 @@ def complete(scope: Scope, templates: Templates) -> Decision:
     return Decision(writes=(Parallel(tuple(objects)),) if objects else ())
 
 
-def _new_names(scope: Scope, count: int) -> list[str]:
-    """Decided again on the same view, the same names come out: nothing is made twice."""
+def _new_names(scope: MachineSetScope, count: int) -> list[str]:
+    """Names of new Machines, derived from the revision of the set: a repeated decision yields the same names and
+    creates no duplicates."""
     revision, slot = scope.machine_set["metadata"]["resourceVersion"], scope.members.total
     names: dict[str, None] = {}
     while len(names) < count:
@@ -76,23 +85,23 @@ def _new_names(scope: Scope, count: int) -> list[str]:
     return list(names)
 
 
-def _name(scope: Scope, random: str) -> str:
+def _name(scope: MachineSetScope, random: str) -> str:
     spec = scope.machine_set["spec"]
     template = (spec.get("machineNaming") or {}).get("template", "")
     return machine_name(template, spec["clusterName"], scope.name, random)
 
 
-def _label_word(scope: Scope) -> str:
+def _label_key(scope: MachineSetScope) -> str:
     return f"{scope.namespace}/{set_name_label(scope.name)}"
 
 
-# --- the objects beside a Machine -----------------------------------------------------------------------------------
+# --- bootstrap and infrastructure objects ---------------------------------------------------------------------------
 
 
 class _Kinds:
-    """The kinds of objects that Machines name, each looked up once in a pass. None: not defined, or unusable."""
+    """Cache of the kinds that Machines reference, for one pass. None if not defined or unusable."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: MachineSetScope) -> None:
         self._scope = scope
         self._known: dict[tuple[str, str], Kind | None] = {}
 
@@ -103,7 +112,7 @@ class _Kinds:
         return self._known[word]
 
 
-def _objects(scope: Scope, templates: Templates, machine: Object, kinds: _Kinds) -> Iterator[Apply]:
+def _objects(scope: MachineSetScope, templates: Templates, machine: Object, kinds: _Kinds) -> Iterator[Apply]:
     for template, reference in _pairs(templates, machine):
         kind = kinds.of(reference)
         if kind is None or _exists(scope, kind, machine, reference):
@@ -115,18 +124,18 @@ def _objects(scope: Scope, templates: Templates, machine: Object, kinds: _Kinds)
 
 
 def _pairs(templates: Templates, machine: Object) -> Iterable[tuple[Template, Object]]:
-    """Only what the Machine names as one made for it from this template: not what a user put in its place."""
+    """Templates with the Machine's references to their clones; references that a user replaced are left out."""
     spec, name = machine["spec"], machine["metadata"]["name"]
     named = (
         (templates.bootstrap, (spec.get("bootstrap") or {}).get("configRef")),
         (templates.infrastructure, spec.get("infrastructureRef")),
     )
     for template, reference in named:
-        if template and reference and (reference["kind"], reference["name"]) == (template.made_kind, name):
+        if template and reference and (reference["kind"], reference["name"]) == (template.cloned_kind, name):
             yield template, reference
 
 
-def _exists(scope: Scope, kind: Kind, machine: Object, reference: Object) -> bool:
+def _exists(scope: MachineSetScope, kind: Kind, machine: Object, reference: Object) -> bool:
     if scope.view.count(kind, ("controller", owned_by(scope.namespace, machine["metadata"]["uid"]))):
         return True
     return scope.view.get(kind, reference["name"]) is not None
@@ -136,12 +145,16 @@ def _exists(scope: Scope, kind: Kind, machine: Object, reference: Object) -> boo
 
 
 def _may_lack_objects(machine: Object) -> bool:
-    """Until its own conditions tell that both objects have been seen; once provisioned, what is gone stays gone."""
+    """Whether bootstrap or infrastructure object may be missing.
+
+    Holds until the Machine's conditions show that both have been seen. After provisioning, deleted objects are not
+    recreated.
+    """
     initialization = (machine.get("status") or {}).get("initialization") or {}
     if is_deleting(machine) or initialization.get("infrastructureProvisioned"):
         return False
     conditions = [find(machine, type_) for type_ in ("BootstrapConfigReady", "InfrastructureReady")]
-    return any(reported is None or reported.get("reason") == _NOT_SEEN for reported in conditions)
+    return any(reported is None or reported.get("reason") == _OBJECT_MISSING for reported in conditions)
 
 
 def _by_label(machine: Object) -> Iterable[str]:
@@ -149,4 +162,4 @@ def _by_label(machine: Object) -> Iterable[str]:
     return [f"{machine['metadata']['namespace']}/{name}"] if name else ()
 
 
-INDEXES = {INCOMPLETE: only(_may_lack_objects), LABELLED: _by_label}
+INDEXES = {INCOMPLETE: owned_where(_may_lack_objects), LABELLED: _by_label}

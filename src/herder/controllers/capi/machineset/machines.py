@@ -1,4 +1,4 @@
-"""What a MachineSet wants its Machines to be, and the bootstrap and infrastructure objects beside them."""
+"""Desired Machines of a MachineSet, and clones of its bootstrap and infrastructure templates."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.naming import set_name_label
-from herder.api.references.approvals import APPROVED, derived
-from herder.api.writing import owner_reference
+from herder.api.references.approvals import derived_record, without_record
+from herder.api.writes import owner_reference
 from herder.controllers.capi.machine_templates import Template, Templates
 from herder.engine.meta.kinds import GroupKind, Kind, Object
 
 IN_PLACE = ("readinessGates", "minReadySeconds", "taints", "deletion")
-"""Fields of a Machine's spec that follow the template's; all others are set once."""
+"""Fields of a Machine's spec that are updated in place from the template; all others are set at creation only."""
 
 
 def new_machine(machine_set: Object, templates: Templates, name: str) -> Object:
-    """A Machine that names its objects already; they are made after it, so that it can own them from the start."""
+    """A Machine that references its bootstrap and infrastructure objects.
+
+    They are created after it, so that it can own them from the start.
+    """
     spec = dict(machine_set["spec"]["template"]["spec"])
-    spec["infrastructureRef"] = _made(templates.infrastructure, name)
+    spec["infrastructureRef"] = _cloned_reference(templates.infrastructure, name)
     if templates.bootstrap:
-        spec["bootstrap"] = {**spec["bootstrap"], "configRef": _made(templates.bootstrap, name)}
+        spec["bootstrap"] = {**spec["bootstrap"], "configRef": _cloned_reference(templates.bootstrap, name)}
     return _machine(machine_set, {"name": name, "finalizers": [MACHINE_FINALIZER]}, spec)
 
 
 def updated_machine(machine_set: Object, machine: Object) -> Object:
-    """All that the MachineSet says of a Machine that is there: what is left out would be taken away."""
+    """Apply configuration for an existing Machine.
+
+    It must be complete: server-side apply removes the fields that it omits.
+    """
     meta, have = machine["metadata"], machine["spec"]
     spec = dict(machine_set["spec"]["template"]["spec"])
     for field in ("infrastructureRef", "version", "failureDomain"):
@@ -42,7 +48,7 @@ def updated_machine(machine_set: Object, machine: Object) -> Object:
         if have.get(field):
             spec[field] = have[field]
     wanted, known = spec.pop("bootstrap", None) or {}, have.get("bootstrap") or {}
-    # An adopted Machine keeps its bootstrap data: the author of the template may not be allowed to choose what it runs.
+    # An adopted Machine keeps its bootstrap data: the author of the template may not be allowed to choose it.
     bootstrap = {name: value for name, value in wanted.items() if name != "configRef" and known.get(name) == value}
     if known.get("configRef"):
         bootstrap["configRef"] = known["configRef"]
@@ -53,7 +59,7 @@ def updated_machine(machine_set: Object, machine: Object) -> Object:
 
 
 def cloned(template: Template, kind: Kind, machine_set: Object, machine: Object) -> Object:
-    """What a template makes for a Machine, in the template's own version."""
+    """Clone of a template for one Machine, in the API version of the template."""
     assert template.found.obj is not None
     source = template.found.obj
     pattern = (source.get("spec") or {}).get("template") or {}
@@ -62,12 +68,17 @@ def cloned(template: Template, kind: Kind, machine_set: Object, machine: Object)
         CLONED_FROM_NAME: source["metadata"]["name"],
         CLONED_FROM_GROUP_KIND: str(GroupKind(kind.group, source["kind"])),
     }
-    approved = derived(source, lambda each: each.path.removeprefix("spec.template."))
+    approved = derived_record(source, lambda each: each.path.removeprefix("spec.template."))
     metadata = {
         "name": machine["metadata"]["name"],
         "namespace": machine["metadata"]["namespace"],
         "labels": {**(given.get("labels") or {}), **machine_labels(machine_set)},
-        "annotations": {**_own(given.get("annotations")), **machine_annotations(machine_set), **origin, **approved},
+        "annotations": {
+            **without_record(given.get("annotations")),
+            **machine_annotations(machine_set),
+            **origin,
+            **approved,
+        },
         "ownerReferences": [owner_reference(MACHINE, machine, controller=True)],
     }
     made: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
@@ -75,7 +86,7 @@ def cloned(template: Template, kind: Kind, machine_set: Object, machine: Object)
 
 
 def machine_labels(machine_set: Object) -> dict[str, str]:
-    """Whatever the template says, Machines carry the names of their cluster, set and deployment."""
+    """Labels of the template plus the names of cluster, set and deployment."""
     labels = dict((machine_set["spec"]["template"].get("metadata") or {}).get("labels") or {})
     labels[CLUSTER_NAME] = machine_set["spec"]["clusterName"]
     labels[SET_NAME] = set_name_label(machine_set["metadata"]["name"])
@@ -84,16 +95,12 @@ def machine_labels(machine_set: Object) -> dict[str, str]:
 
 
 def machine_annotations(machine_set: Object) -> dict[str, str]:
-    return _own((machine_set["spec"]["template"].get("metadata") or {}).get("annotations"))
-
-
-def _own(annotations: dict[str, str] | None) -> dict[str, str]:
-    """Annotations of a template, without a record of approvals: what this controller writes of them is trusted."""
-    return {name: value for name, value in (annotations or {}).items() if name != APPROVED}
+    return without_record((machine_set["spec"]["template"].get("metadata") or {}).get("annotations"))
 
 
 def propagated_keys(machine_set: Object) -> str:
-    """Kept on each Machine: which of its labels and annotations come from the template, so that they can go again."""
+    """Value of the annotation that records which labels and annotations come from the template, so that they can be
+    removed later."""
     return f"{','.join(sorted(machine_labels(machine_set)))};{','.join(sorted(machine_annotations(machine_set)))}"
 
 
@@ -109,5 +116,5 @@ def _machine(machine_set: Object, meta: Object, spec: Object) -> Object:
     return {"apiVersion": MACHINE.api_version, "kind": MACHINE.kind, "metadata": metadata, "spec": named}
 
 
-def _made(template: Template, name: str) -> Object:
-    return {"apiGroup": reference_group(template.reference), "kind": template.made_kind, "name": name}
+def _cloned_reference(template: Template, name: str) -> Object:
+    return {"apiGroup": reference_group(template.reference), "kind": template.cloned_kind, "name": name}

@@ -1,4 +1,4 @@
-"""What must hold of the control plane before Machines are made, or replaced because they are broken."""
+"""Preflight checks before Machines are created or remediated: control plane stability and version skew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from herder.api.capi.contract import control_plane, reference_group
 from herder.api.capi.names import SKIP_PREFLIGHT_CHECKS, annotations_of
 from herder.api.capi.versions import Version, parse
 from herder.controllers.capi.externals import External, look_up
-from herder.controllers.capi.machineset.scope import Scope
+from herder.controllers.capi.machineset.scope import MachineSetScope
 from herder.engine.meta.kinds import Object
 
 ALL = "All"
@@ -17,12 +17,12 @@ KUBERNETES_VERSION_SKEW = "KubernetesVersionSkew"
 KUBEADM_VERSION_SKEW = "KubeadmVersionSkew"
 
 OLDER_MINORS = 3
-"""So far behind its control plane a kubelet may be."""
+"""How many minor versions a kubelet may be older than its control plane."""
 KUBEADM = ("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate")
 
 
-def failed_checks(scope: Scope, action: str) -> list[str]:
-    """Why the action must wait; empty when it may go ahead, or when the control plane has no version to compare."""
+def failed_checks(scope: MachineSetScope, action: str) -> list[str]:
+    """Messages of failed checks; empty if the action may proceed or the control plane has no version."""
     skipped = _skipped(scope.machine_set)
     reference = (scope.cluster.get("spec") or {}).get("controlPlaneRef")
     if ALL in skipped or not reference:

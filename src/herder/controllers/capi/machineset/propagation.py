@@ -1,7 +1,8 @@
-"""What a MachineSet's template changes on Machines that are there, without replacing them.
+"""In-place propagation of a MachineSet's template to existing Machines.
 
-A Machine remembers which of its labels and annotations came from the template. So from the Machine alone one can tell
-by a digest what it has of the template's, an index counts those that are in step, and edits by others show as well.
+An annotation on each Machine records which labels and annotations came from the template. A digest of the propagated
+values is therefore computable from the Machine alone: an index counts the Machines with the wanted digest, and changes
+by others are detected too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import PROPAGATED, annotations_of, is_deleting, labels_of
-from herder.api.writing import object_patch, ref
+from herder.api.writes import object_patch, ref
 from herder.controllers.capi.externals import External, look_up
 from herder.controllers.capi.machineset.machines import (
     IN_PLACE,
@@ -21,40 +22,43 @@ from herder.controllers.capi.machineset.machines import (
     machine_labels,
     updated_machine,
 )
-from herder.controllers.capi.machineset.scope import BATCH, MANAGER, METADATA_MANAGER, Scope
+from herder.controllers.capi.machineset.scope import BATCH, MANAGER, METADATA_MANAGER, MachineSetScope
 from herder.engine.control.cache import controller_in_namespace
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Decision, Parallel, Patch, Write
 
-IN_STEP = "set-in-step"
-DEFAULT_NODE_DELETION_SECONDS = 10  # what admission fills in where the template says nothing
+PROPAGATED_INDEX = "set-in-step"
+DEFAULT_NODE_DELETION_SECONDS = 10  # the default that admission sets
 
 Propagated = tuple[dict[str, str], dict[str, str], Object]
-"""Labels, annotations, fields of the spec."""
+"""Labels, annotations, and spec fields."""
 
 
-def propagate(scope: Scope) -> Decision:
-    """The objects beside a Machine go first: the Machine stays out of step until all of it is done."""
+def propagate(scope: MachineSetScope) -> Decision:
+    """Update Machines with an outdated digest.
+
+    Bootstrap and infrastructure objects are updated first: the Machine's digest stays outdated until they are done.
+    """
     wanted = wanted_digests(scope.machine_set)
-    if sum(scope.members.count(IN_STEP, f"/{digest}") for digest in wanted) == scope.members.total:
+    if sum(scope.members.count(PROPAGATED_INDEX, f"/{digest}") for digest in wanted) == scope.members.total:
         return Decision()
     behind = [machine for machine in scope.members.listed() if _digest_of(machine) not in wanted][:BATCH]
     externals = [(external, machine) for machine in behind for external in _externals(scope, machine)]
     steps: tuple[list[Write], ...] = (
         [patch for external, machine in externals for patch in _removals(scope.machine_set, machine, external)],
         [_metadata(scope.machine_set, external) for external, _ in externals],
-        [write for machine in behind for write in _in_step(scope.machine_set, machine)],
+        [write for machine in behind for write in _update_machine(scope.machine_set, machine)],
     )
     return Decision(writes=tuple(Parallel(tuple(writes)) for writes in steps if writes))
 
 
-def in_step(machine: Object) -> Iterable[str]:
-    """Index: by the set and what the Machine has of its template."""
+def by_propagated_digest(machine: Object) -> Iterable[str]:
+    """Indexer: owner UID and digest of the propagated values."""
     return [f"{owner}/{_digest_of(machine)}" for owner in controller_in_namespace(machine)]
 
 
 def wanted_digests(machine_set: Object) -> tuple[str, str]:
-    """Of Machines that stay, and of those that go, which follow only what matters for their going."""
+    """Wanted digest of a Machine, and of one being deleted, which only gets the fields that affect its deletion."""
     fields = _fields(machine_set["spec"]["template"]["spec"])
     return _digest((machine_labels(machine_set), machine_annotations(machine_set), fields)), _digest(({}, {}, fields))
 
@@ -62,7 +66,7 @@ def wanted_digests(machine_set: Object) -> tuple[str, str]:
 def _digest_of(machine: Object) -> str:
     if is_deleting(machine):
         return _digest(({}, {}, _fields(machine["spec"])))
-    labels, annotations = _remembered(machine)
+    labels, annotations = _propagated_keys(machine)
     return _digest(
         (
             {key: value for key, value in labels_of(machine).items() if key in labels},
@@ -77,39 +81,39 @@ def _digest(propagated: Propagated) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def _remembered(machine: Object) -> tuple[set[str], set[str]]:
+def _propagated_keys(machine: Object) -> tuple[set[str], set[str]]:
     labels, _, annotations = annotations_of(machine).get(PROPAGATED, "").partition(";")
     return set(labels.split(",")) - {""}, set(annotations.split(",")) - {""}
 
 
 def _fields(spec: Object) -> Object:
-    """The fields that follow the template, so that different ways to say the same are equal."""
+    """The propagated spec fields in canonical form."""
     fields: Object = {name: _canonical(spec[name]) for name in IN_PLACE if spec.get(name)}
     deletion = fields.get("deletion") or {}
     return {**fields, "deletion": {"nodeDeletionTimeoutSeconds": DEFAULT_NODE_DELETION_SECONDS, **deletion}}
 
 
 def _canonical(value: Any) -> Any:
-    """Lists of gates and taints are keyed: their order says nothing."""
+    """Gates and taints are keyed lists: their order is irrelevant."""
     return sorted(value, key=lambda item: json.dumps(item, sort_keys=True)) if isinstance(value, list) else value
 
 
-# --- bringing into step ---------------------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------------------------
 
 
-def _in_step(machine_set: Object, machine: Object) -> tuple[Write, ...]:
+def _update_machine(machine_set: Object, machine: Object) -> tuple[Write, ...]:
     if not is_deleting(machine):
         updated = updated_machine(machine_set, machine)
-        return (Apply(MACHINE, updated, "the template says so", manager=MANAGER),)
+        return (Apply(MACHINE, updated, "propagate the template in place", manager=MANAGER),)
     spec = {name: value for name, value in machine["spec"].items() if name not in IN_PLACE}
     template = machine_set["spec"]["template"]["spec"]
     spec |= {name: template[name] for name in IN_PLACE if name in template}
     default = {"nodeDeletionTimeoutSeconds": DEFAULT_NODE_DELETION_SECONDS}
     spec["deletion"] = {**default, **(template.get("deletion") or {})}
-    return object_patch(MACHINE, machine, {**machine, "spec": spec}, "the template says how Machines go")
+    return object_patch(MACHINE, machine, {**machine, "spec": spec}, "propagate the deletion fields of the template")
 
 
-def _externals(scope: Scope, machine: Object) -> list[External]:
+def _externals(scope: MachineSetScope, machine: Object) -> list[External]:
     if is_deleting(machine):
         return []
     spec = machine["spec"]
@@ -128,19 +132,22 @@ def _metadata(machine_set: Object, external: External) -> Apply:
         "metadata": {
             "name": meta["name"],
             "namespace": meta["namespace"],
-            "uid": meta["uid"],  # never makes one anew that has just gone
+            "uid": meta["uid"],  # The UID prevents the apply from recreating a deleted object.
             "labels": machine_labels(machine_set),
             "annotations": machine_annotations(machine_set),
         },
     }
-    return Apply(external.kind, obj, "labels and annotations of the template", manager=METADATA_MANAGER)
+    return Apply(external.kind, obj, "propagate labels and annotations of the template", manager=METADATA_MANAGER)
 
 
 def _removals(machine_set: Object, machine: Object, external: External) -> tuple[Patch, ...]:
-    """Who made the object owns what it was made with, so an apply by another cannot take it away."""
+    """Patches that remove labels and annotations.
+
+    The creator's field manager owns them, so an apply by another manager cannot remove them.
+    """
     assert external.obj is not None
     assert external.kind is not None
-    labels, annotations = _remembered(machine)
+    labels, annotations = _propagated_keys(machine)
     changes: Object = {}
     if gone := (labels - machine_labels(machine_set).keys()) & labels_of(external.obj).keys():
         changes["labels"] = dict.fromkeys(sorted(gone))
@@ -148,4 +155,10 @@ def _removals(machine_set: Object, machine: Object, external: External) -> tuple
         changes["annotations"] = dict.fromkeys(sorted(gone))
     if not changes:
         return ()
-    return (Patch(ref(external.kind, external.obj), {"metadata": changes}, "the template no longer says so"),)
+    return (
+        Patch(
+            ref(external.kind, external.obj),
+            {"metadata": changes},
+            "the template no longer has these labels or annotations",
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Replacing Machines that a health check found broken: so many at a time, those that never came up first."""
+"""Remediate unhealthy Machines of a MachineSet, limited by maxInFlight, Machines without a Node first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from herder.api.capi.conditions import (
 from herder.api.capi.kinds import MACHINE, MACHINE_SET
 from herder.api.capi.names import DEPLOYMENT_NAME, REMEDIATE_MACHINE, annotations_of, is_deleting, labels_of
 from herder.api.capi.rollout import ON_DELETE, scaled, strategy_of
-from herder.api.writing import delete, status_patch
+from herder.api.writes import delete, status_patch
 from herder.controllers.capi.machineset.preflight import failed_checks
-from herder.controllers.capi.machineset.scope import Scope
-from herder.controllers.capi.members import UNHEALTHY, Members, moment, only, to_be_remediated
+from herder.controllers.capi.machineset.scope import MachineSetScope
+from herder.controllers.capi.set_members import UNHEALTHY, SetMembers, awaits_owner_remediation, moment, owned_where
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Parallel, Patch, Write
@@ -35,59 +35,73 @@ IN_FLIGHT = "set-remediation-in-flight"
 UNLIMITED = sys.maxsize
 
 
-def remediate(scope: Scope) -> Decision:
-    acts = _together([patch for machine in scope.members.listed(RECOVERED) for patch in _forgive(scope, machine)])
+def remediate(scope: MachineSetScope) -> Decision:
+    actions = _parallel(
+        [patch for machine in scope.members.listed(RECOVERED) for patch in _clear_remediation(scope, machine)]
+    )
     if scope.of_deployment and scope.deployment is None:
-        return acts
+        return actions
     if not scope.current_revision:
-        return acts + _leave(scope)
-    broken = sorted(_broken(_in_charge_of(scope)), key=_urgency)
+        return actions + _report_pending_removal(scope)
+    broken = sorted(_broken(_remediated_members(scope)), key=_urgency)
     if not broken:
-        return acts
+        return actions
     allowed = max(_limit(scope) - _in_flight(scope), 0)
-    acts += _report_remediation(scope, broken[allowed:], "RemediationDeferred", _too_many(scope))
-    return acts + _replace(scope, broken[:allowed])
+    actions += _report_remediation(scope, broken[allowed:], "RemediationDeferred", _too_many(scope))
+    return actions + _replace(scope, broken[:allowed])
 
 
-def _leave(scope: Scope) -> Decision:
-    """A rolling update removes old Machines anyway. Where only users do, the current MachineSet sees to them."""
+def _report_pending_removal(scope: MachineSetScope) -> Decision:
+    """Report that a rolling update replaces the Machine anyway.
+
+    With strategy OnDelete, the current MachineSet remediates Machines of old sets instead.
+    """
     if _only_users_delete(scope):
         return Decision()
     pending = "Machine won't be remediated because it is pending removal due to rollout"
     return _report_remediation(scope, _broken(scope.members), "CannotBeRemediated", pending)
 
 
-def _in_charge_of(scope: Scope) -> Members:
-    """The current MachineSet makes the replacements of old Machines, so it decides on them as well: were it left to
-    their own sets, several would begin at once, each not knowing of the others, and exceed what may be in flight."""
-    return _of_all_sets(scope) if _only_users_delete(scope) else scope.members
+def _remediated_members(scope: MachineSetScope) -> SetMembers:
+    """The Machines whose remediation this MachineSet decides.
+
+    With OnDelete the current set creates the replacements of old Machines, so it decides for all sets: independent
+    decisions of several sets could exceed maxInFlight together.
+    """
+    return _members_of_all_sets(scope) if _only_users_delete(scope) else scope.members
 
 
-def _only_users_delete(scope: Scope) -> bool:
+def _only_users_delete(scope: MachineSetScope) -> bool:
     return scope.deployment is not None and strategy_of(scope.deployment["spec"]) == ON_DELETE
 
 
-def _of_all_sets(scope: Scope) -> Members:
+def _members_of_all_sets(scope: MachineSetScope) -> SetMembers:
     assert scope.deployment is not None
-    return Members(scope.view, scope.view.owned(MACHINE_SET, scope.deployment["metadata"]["uid"]))
+    return SetMembers(scope.view, scope.view.owned(MACHINE_SET, scope.deployment["metadata"]["uid"]))
 
 
-def _broken(members: Members) -> list[Object]:
-    return [machine for machine in members.listed(UNHEALTHY) if to_be_remediated(machine) and not is_deleting(machine)]
+def _broken(members: SetMembers) -> list[Object]:
+    return [
+        machine
+        for machine in members.listed(UNHEALTHY)
+        if awaits_owner_remediation(machine) and not is_deleting(machine)
+    ]
 
 
-def _replace(scope: Scope, machines: list[Object]) -> Decision:
+def _replace(scope: MachineSetScope, machines: list[Object]) -> Decision:
     failed = failed_checks(scope, "Machine remediation") if machines else []
     if failed:
         waiting = legacy(REMEDIATED, "False", "WaitingForRemediation", "Warning", "; ".join(failed))
         message = "\n".join(f"* {message}" for message in failed)
         return _report_remediation(scope, machines, "RemediationDeferred", message, waiting)
-    # Told before the deletion: so that Machines which are going can be counted as being remediated.
+    # The condition is written before the deletion, so that deleting Machines count as remediations in flight.
     reported = _report_remediation(scope, machines, DELETING_REASON, "Machine is deleting", legacy(REMEDIATED, "True"))
-    return reported + _together([delete(MACHINE, machine, "it is unhealthy, and replaced") for machine in machines])
+    return reported + _parallel(
+        [delete(MACHINE, machine, "the Machine is unhealthy and is replaced") for machine in machines]
+    )
 
 
-def _limit(scope: Scope) -> int:
+def _limit(scope: MachineSetScope) -> int:
     maximum = _max_in_flight(scope)
     if scope.deployment is None or maximum is None:
         return UNLIMITED
@@ -95,33 +109,33 @@ def _limit(scope: Scope) -> int:
     return scaled(maximum, replicas, round_up=True, field="spec.remediation.maxInFlight")
 
 
-def _max_in_flight(scope: Scope) -> int | str | None:
+def _max_in_flight(scope: MachineSetScope) -> int | str | None:
     spec = scope.deployment["spec"] if scope.deployment else {}
     maximum: int | str | None = (spec.get("remediation") or {}).get("maxInFlight")
     return maximum
 
 
-def _in_flight(scope: Scope) -> int:
-    """In all sets of the deployment: the limit is the deployment's."""
-    return (_of_all_sets(scope) if scope.deployment else scope.members).count(IN_FLIGHT)
+def _in_flight(scope: MachineSetScope) -> int:
+    """Remediations in flight in all sets of the deployment, as maxInFlight applies to the deployment."""
+    return (_members_of_all_sets(scope) if scope.deployment else scope.members).count(IN_FLIGHT)
 
 
 def _urgency(machine: Object) -> tuple[bool, float, str]:
-    """Users' wishes first, then the newest: those that fail to come up serve nobody yet."""
+    """Sort key: Machines that a user marked first, then the newest, which are most likely not in service yet."""
     created = moment(machine["metadata"]["creationTimestamp"]).timestamp()
     return REMEDIATE_MACHINE not in annotations_of(machine), -created, machine["metadata"]["name"]
 
 
-def _too_many(scope: Scope) -> str:
+def _too_many(scope: MachineSetScope) -> str:
     limit = f"(spec.strategy.remediation.maxInFlight is {_max_in_flight(scope)})"
     return f"Waiting because there are already too many remediations in progress {limit}"
 
 
-# --- on the Machines ------------------------------------------------------------------------------------------------
+# --- conditions of the Machines -------------------------------------------------------------------------------------
 
 
 def _report_remediation(
-    scope: Scope, machines: Iterable[Object], reason: str, message: str, older: Condition | None = None
+    scope: MachineSetScope, machines: Iterable[Object], reason: str, message: str, older: Condition | None = None
 ) -> Decision:
     wanted = condition(REMEDIATED, "False", reason, message)
     patches = [
@@ -129,15 +143,15 @@ def _report_remediation(
         for machine in machines
         for patch in _conditions(scope, machine, [wanted], [older] if older else [], f"remediation: {reason}")
     ]
-    return _together(patches)
+    return _parallel(patches)
 
 
-def _forgive(scope: Scope, machine: Object) -> tuple[Patch, ...]:
-    return _conditions(scope, machine, [], [], "it is healthy again", drop=(REMEDIATED,))
+def _clear_remediation(scope: MachineSetScope, machine: Object) -> tuple[Patch, ...]:
+    return _conditions(scope, machine, [], [], "the Machine is healthy again", drop=(REMEDIATED,))
 
 
 def _conditions(
-    scope: Scope,
+    scope: MachineSetScope,
     machine: Object,
     wanted: list[Condition],
     older: list[Condition],
@@ -154,7 +168,7 @@ def _conditions(
     return status_patch(MACHINE, machine, changed, reason)
 
 
-def _together(writes: Sequence[Write]) -> Decision:
+def _parallel(writes: Sequence[Write]) -> Decision:
     return Decision(writes=(Parallel(tuple(writes)),) if writes else ())
 
 
@@ -179,20 +193,20 @@ def _is_in_flight(machine: Object) -> bool:
     return is_deleting(machine) and (status.get("status"), status.get("reason")) == ("False", DELETING_REASON)
 
 
-def turned(change: Change) -> bool:
-    """Whether a Machine is to be remediated that was not, or is no more."""
-    return _told_of(change.old) != _told_of(change.new)
+def remediation_changed(change: Change) -> bool:
+    """Whether a Machine starts or stops waiting for remediation."""
+    return _with_status(change.old) != _with_status(change.new)
 
 
-def _told_of(machine: Object | None) -> tuple[bool, Condition | None] | None:
+def _with_status(machine: Object | None) -> tuple[bool, Condition | None] | None:
     condition = find(machine, REMEDIATED)
     return (is_deleting(machine), condition) if machine is not None and condition is not None else None
 
 
-def deployment_of(obj: Object) -> Iterable[str]:
-    """By which a Machine finds all sets of its deployment."""
+def by_deployment(obj: Object) -> Iterable[str]:
+    """Indexer: the deployment of a MachineSet; also maps a Machine to the sets of its deployment."""
     name = labels_of(obj).get(DEPLOYMENT_NAME)
     return [f"{obj['metadata']['namespace']}/{name}"] if name else ()
 
 
-INDEXES = {RECOVERED: only(_has_recovered), IN_FLIGHT: only(_is_in_flight)}
+INDEXES = {RECOVERED: owned_where(_has_recovered), IN_FLIGHT: owned_where(_is_in_flight)}

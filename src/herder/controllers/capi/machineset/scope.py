@@ -1,4 +1,4 @@
-"""What one pass over a MachineSet looks at."""
+"""Scope of one reconciliation of a MachineSet: the objects it reads."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ from dataclasses import dataclass
 
 from herder.api.capi.kinds import MACHINE_DEPLOYMENT
 from herder.api.capi.names import DEPLOYMENT_NAME, REVISION, annotations_of, labels_of
-from herder.controllers.capi.members import Members
+from herder.controllers.capi.set_members import SetMembers
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
 
 MANAGER = "capi-machineset"
 METADATA_MANAGER = "capi-machineset-metadata"
-"""Owns labels and annotations of bootstrap and infrastructure objects, whose other fields are never applied again."""
+"""Field manager for labels and annotations of bootstrap and infrastructure objects, whose other fields are applied
+only once."""
 
 BATCH = 50
-"""Machines that are made, completed, changed or deleted in one pass; the next one follows at once."""
+"""Maximum number of Machines that one pass creates, completes, updates or deletes; the next pass follows
+immediately."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class MachineSetScope:
+    """The MachineSet, its Cluster, its MachineDeployment if any, and its Machines."""
+
     view: View
     machine_set: Object
     cluster: Object
     deployment: Object | None
-    members: Members
+    members: SetMembers
 
     @property
     def uid(self) -> str:
@@ -49,13 +53,14 @@ class Scope:
 
     @property
     def current_revision(self) -> bool:
-        """Whether this is what the MachineDeployment wants now; a set that stands alone always is."""
+        """Whether this set is the current revision of its MachineDeployment; always true for a standalone set."""
         if self.deployment is None:
             return not self.of_deployment
         return annotations_of(self.deployment).get(REVISION) == annotations_of(self.machine_set).get(REVISION)
 
 
-def survey(view: View, machine_set: Object, cluster: Object) -> Scope:
+def new_scope(view: View, machine_set: Object, cluster: Object) -> MachineSetScope:
+    """Read all objects that a reconciliation of this MachineSet needs."""
     name = labels_of(machine_set).get(DEPLOYMENT_NAME)
     deployment = view.get(MACHINE_DEPLOYMENT, name) if name else None
-    return Scope(view, machine_set, cluster, deployment, Members(view, [machine_set]))
+    return MachineSetScope(view, machine_set, cluster, deployment, SetMembers(view, [machine_set]))

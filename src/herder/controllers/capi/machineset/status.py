@@ -1,4 +1,4 @@
-"""What a MachineSet tells about itself and its Machines."""
+"""Status of a MachineSet."""
 
 from __future__ import annotations
 
@@ -16,20 +16,9 @@ from herder.api.capi.conditions import (
 )
 from herder.api.capi.kinds import MACHINE_SET
 from herder.api.capi.names import is_deleting, labels_of
-from herder.api.writing import PROGRESS_PATIENCE, status_patch
-from herder.controllers.capi.machineset.propagation import IN_STEP, wanted_digests
-from herder.controllers.capi.members import (
-    LEGACY_READY,
-    LEGACY_UNREADY,
-    NODE_READY,
-    UNAVAILABLE,
-    Members,
-    machines_ready,
-    machines_up_to_date,
-    remediating,
-    stale,
-)
-from herder.controllers.capi.reports import (
+from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
+from herder.controllers.capi.machineset.propagation import PROPAGATED_INDEX, wanted_digests
+from herder.controllers.capi.replica_status import (
     counters,
     earliest,
     observed_conditions,
@@ -37,40 +26,52 @@ from herder.controllers.capi.reports import (
     versions_in_use,
     with_bullets,
 )
+from herder.controllers.capi.set_members import (
+    LEGACY_READY,
+    LEGACY_UNREADY,
+    NODE_READY,
+    UNAVAILABLE,
+    SetMembers,
+    machines_ready,
+    machines_up_to_date,
+    remediating,
+    slow_deletions,
+)
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 
-SOON = 0.5
-"""Seconds that news of Machines which become available waits for more of it: rollouts go on with it."""
+AVAILABILITY_DELAY = 0.5
+"""Seconds to collect further changes before newly available Machines are reported; rollouts wait for this status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a pass found out that the objects alone do not tell."""
+    """Results of a pass that cannot be derived from the objects."""
 
     paused: Condition
-    missing_templates: str = ""  # in words
-    blocked: list[str] = field(default_factory=list)  # why no Machines are made although some are missing
-    legacy_reason: str = ""  # why so, in a word of the older conditions
-    refused: str = ""  # by a guard, of what is tried again now
+    missing_templates: str = ""  # message
+    blocked: list[str] = field(default_factory=list)  # why no Machines are created although some are missing
+    legacy_reason: str = ""  # reason for the v1beta1 condition
+    refused: str = ""  # refusal by a guard, of an action that is retried now
 
     @property
     def causes(self) -> list[str]:
         return [*self.blocked, *([self.missing_templates] if self.missing_templates else [])]
 
 
-def told(machine_set: Object, members: Members, findings: Findings, now: datetime) -> Decision:
-    up_to_date, next_asked = machines_up_to_date(members, now)
+def report_status(machine_set: Object, members: SetMembers, findings: Findings, now: datetime) -> Decision:
+    """Write the status if it changed."""
+    up_to_date, next_up_to_date_check = machines_up_to_date(members, now)
     desired = _desired(machine_set)
     surplus = desired is not None and members.total > desired
-    slow, next_slow = stale(members, now) if surplus else ("", None)
+    slow_message, next_slow_deletion = slow_deletions(members, now) if surplus else ("", None)
     conditions = [
         _scaling_up(machine_set, members, findings),
-        _scaling_down(machine_set, members, slow, findings.refused),
+        _scaling_down(machine_set, members, slow_message, findings.refused),
         machines_ready(members),
         up_to_date,
         _remediating(machine_set, members, findings.refused),
-        _deleting(machine_set, members, slow, findings.refused),
+        _deleting(machine_set, members, slow_message, findings.refused),
         findings.paused,
     ]
     before = machine_set.get("status") or {}
@@ -83,29 +84,32 @@ def told(machine_set: Object, members: Members, findings: Findings, now: datetim
         "conditions": observed_conditions(machine_set, conditions, now),
         "deprecated": _deprecated(machine_set, members, findings, now),
     }
-    patience = _patience(machine_set, before, status)
-    writes = status_patch(MACHINE_SET, machine_set, status, "tell how it is", patience=patience)
-    return Decision(writes=writes, wake_at=earliest(next_asked, next_slow))
+    debounce = _status_debounce(machine_set, before, status)
+    writes = status_patch(MACHINE_SET, machine_set, status, "update the MachineSet status", debounce=debounce)
+    return Decision(writes=writes, wake_at=earliest(next_up_to_date_check, next_slow_deletion))
 
 
-def _patience(machine_set: Object, before: Object, after: Object) -> float:
-    """A rollout goes on when Machines are available or gone, and users wait for the end; the rest is progress."""
+def _status_debounce(machine_set: Object, before: Object, after: Object) -> float:
+    """Seconds the status write may be deferred.
+
+    Rollouts wait for available and deleted Machines, and users for the final state; everything else is progress.
+    """
     target = 0 if is_deleting(machine_set) else machine_set["spec"].get("replicas")
     if is_deleting(machine_set) and after["replicas"]:
-        return PROGRESS_PATIENCE
+        return PROGRESS_DEBOUNCE
     have = after["availableReplicas"], before.get("availableReplicas", 0)
     arrived = after["replicas"] == target and after["availableReplicas"] == target
     if arrived or after["replicas"] < before.get("replicas", 0) or have[0] < have[1]:
         return 0.0
     if before.get("observedGeneration") != after["observedGeneration"]:
         return 0.0
-    return SOON if have[0] > have[1] else PROGRESS_PATIENCE
+    return AVAILABILITY_DELAY if have[0] > have[1] else PROGRESS_DEBOUNCE
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------
 
 
-def _scaling_up(machine_set: Object, members: Members, findings: Findings) -> Condition:
+def _scaling_up(machine_set: Object, members: SetMembers, findings: Findings) -> Condition:
     desired = _desired(machine_set)
     if desired is None:
         return condition("ScalingUp", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
@@ -119,30 +123,30 @@ def _scaling_up(machine_set: Object, members: Members, findings: Findings) -> Co
     return condition("ScalingUp", "True", "ScalingUp", message)
 
 
-def _scaling_down(machine_set: Object, members: Members, slow: str, refused: str) -> Condition:
+def _scaling_down(machine_set: Object, members: SetMembers, slow_message: str, refused: str) -> Condition:
     desired = _desired(machine_set)
     if desired is None:
         return condition("ScalingDown", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
     if members.total <= desired:
         return condition("ScalingDown", "False", "NotScalingDown")
     message = f"Scaling down from {members.total} to {desired} replicas"
-    return condition("ScalingDown", "True", "ScalingDown", with_bullets(message, slow, refused))
+    return condition("ScalingDown", "True", "ScalingDown", with_bullets(message, slow_message, refused))
 
 
-def _remediating(machine_set: Object, members: Members, refused: str) -> Condition:
-    """What is refused where there are neither too many Machines nor too few is that an unhealthy one goes."""
+def _remediating(machine_set: Object, members: SetMembers, refused: str) -> Condition:
+    """Add a guard's refusal only if the set has the desired size: otherwise it concerns scaling."""
     found = remediating(members, "MachineSet")
     concerned = members.total == _desired(machine_set) and found["status"] == "True"
     return {**found, "message": with_bullets(found["message"], refused)} if concerned else found
 
 
-def _deleting(machine_set: Object, members: Members, slow: str, refused: str) -> Condition:
+def _deleting(machine_set: Object, members: SetMembers, slow_message: str, refused: str) -> Condition:
     if not is_deleting(machine_set):
         return condition("Deleting", "False", "NotDeleting")
     if not members.total:
         return condition("Deleting", "True", "Deleting", "Deletion completed")
     message = f"Deleting {members.total} Machine{'' if members.total == 1 else 's'}"
-    return condition("Deleting", "True", "Deleting", with_bullets(message, slow, refused))
+    return condition("Deleting", "True", "Deleting", with_bullets(message, slow_message, refused))
 
 
 def _desired(machine_set: Object) -> int | None:
@@ -150,10 +154,10 @@ def _desired(machine_set: Object) -> int | None:
     return 0 if replicas is not None and is_deleting(machine_set) else replicas
 
 
-# --- for clients of v1beta1 -----------------------------------------------------------------------------------------
+# --- status.deprecated.v1beta1 --------------------------------------------------------------------------------------
 
 
-def _deprecated(machine_set: Object, members: Members, findings: Findings, now: datetime) -> Object:
+def _deprecated(machine_set: Object, members: SetMembers, findings: Findings, now: datetime) -> Object:
     before = (machine_set.get("status") or {}).get("deprecated") or {}
     v1beta1 = before.get("v1beta1") or {}
     waits = (machine_set["spec"]["template"]["spec"].get("minReadySeconds") or 0) > 0
@@ -169,7 +173,7 @@ def _deprecated(machine_set: Object, members: Members, findings: Findings, now: 
     return {**before, "v1beta1": {**v1beta1, **counts}}
 
 
-def _legacy_conditions(machine_set: Object, members: Members, findings: Findings, ready: int) -> list[Condition]:
+def _legacy_conditions(machine_set: Object, members: SetMembers, findings: Findings, ready: int) -> list[Condition]:
     created, resized = find_legacy(machine_set, "MachinesCreated"), find_legacy(machine_set, "Resized")
     desired = _desired(machine_set)
     if desired is not None and members.total < desired:
@@ -194,8 +198,8 @@ def _resizing(reason: str, direction: str, desired: int, current: int) -> Condit
     return legacy("Resized", "False", reason, "Warning", message)
 
 
-def _legacy_machines_ready(members: Members) -> Condition | None:
-    """As the aggregate of all; since those that are ready are only counted, the count is put in afterwards."""
+def _legacy_machines_ready(members: SetMembers) -> Condition | None:
+    """Aggregate of the v1beta1 Ready conditions; ready Machines are only counted, so the count is filled in here."""
     ready, unready = members.count(LEGACY_READY), members.listed(LEGACY_UNREADY)
     if not unready:
         return legacy("MachinesReady", "True") if ready or not members.total else None
@@ -203,8 +207,8 @@ def _legacy_machines_ready(members: Members) -> Condition | None:
     return {**worst, "message": f"{ready} of {members.total} completed"} if worst else None
 
 
-def _fully_labelled(machine_set: Object, members: Members) -> int:
-    if sum(members.count(IN_STEP, f"/{digest}") for digest in wanted_digests(machine_set)) == members.total:
+def _fully_labelled(machine_set: Object, members: SetMembers) -> int:
+    if sum(members.count(PROPAGATED_INDEX, f"/{digest}") for digest in wanted_digests(machine_set)) == members.total:
         return members.total
     wanted = ((machine_set["spec"]["template"].get("metadata") or {}).get("labels") or {}).items()
     return sum(wanted <= labels_of(machine).items() for machine in members.listed())

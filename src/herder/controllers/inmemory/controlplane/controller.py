@@ -1,7 +1,7 @@
-"""InMemoryControlPlane: the Machines that a cluster's control plane consists of, and the kubeconfig to reach it with.
+"""InMemoryControlPlane reconciler: control plane Machines and the cluster's kubeconfig.
 
-The kubeconfig is there before the first Machine, so whoever follows the Machines' Nodes finds a way in. Machines come,
-go and are replaced one at a time; the control plane is initialized when the first of them has its Node.
+The kubeconfig exists before the first Machine, so that controllers can connect when Nodes register. Machines are
+created, deleted and replaced one at a time; the control plane is initialized when the first Machine has a Node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from herder.api.capi.conditions import Condition, find, is_false, is_true, merged, paused_condition
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
-from herder.api.capi.kubeconfigs import keep_kubeconfig
+from herder.api.capi.kubeconfigs import reconcile_kubeconfig
 from herder.api.capi.names import (
     DELETE_MACHINE,
     SECRET_TYPE,
@@ -22,7 +22,7 @@ from herder.api.capi.names import (
     kubeconfig_secret,
 )
 from herder.api.capi.naming import MAX_NAME, RANDOM_LENGTH
-from herder.api.inmemory.behaviour import behaviour
+from herder.api.inmemory.behavior import behavior_of
 from herder.api.inmemory.kinds import (
     IN_MEMORY_BOOTSTRAP,
     IN_MEMORY_CONTROL_PLANE,
@@ -30,26 +30,18 @@ from herder.api.inmemory.kinds import (
     IN_MEMORY_MACHINE_TEMPLATE,
 )
 from herder.api.inmemory.names import CONTROL_PLANE_FINALIZER, STUCK_DELETION
-from herder.api.writing import (
-    PROGRESS_PATIENCE,
-    delete,
-    object_patch,
-    owner_reference,
-    ref,
-    status_patch,
-    with_owner,
-)
-from herder.controllers.inmemory.controlplane import machines as making
-from herder.controllers.inmemory.controlplane.planning import Member, Step, next_step
+from herder.api.writes import PROGRESS_DEBOUNCE, delete, object_patch, owner_reference, ref, status_patch, with_owner
+from herder.controllers.inmemory.conditions import simulated_failure, status_with
+from herder.controllers.inmemory.controlplane import machines as desired
+from herder.controllers.inmemory.controlplane.scale import Member, Step, next_step
 from herder.controllers.inmemory.controlplane.status import is_initialized, status
-from herder.controllers.inmemory.reports import status_with, trouble
-from herder.controllers.inmemory.surroundings import (
+from herder.controllers.inmemory.owners import (
     BY_CLUSTER,
-    all_that_need,
     cluster_label,
     infrastructure_provisioned,
+    objects_needing_secret,
     owner_cluster,
-    referred,
+    referenced,
 )
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -60,14 +52,14 @@ from herder.engine.runtime.view import View
 BY_TEMPLATE = "template"
 
 
-class Scene(NamedTuple):
-    """All that one pass looks at."""
+class ControlPlaneScope(NamedTuple):
+    """The objects of one reconciliation."""
 
     view: View
     plane: Object
     cluster: Object
     machines: list[Object]
-    judged: dict[str, Condition]  # each Machine's UpToDate condition
+    up_to_date_conditions: dict[str, Condition]  # UpToDate condition by Machine name
     members: list[Member]
     template: Object | None
 
@@ -79,205 +71,222 @@ def reconcile(view: View) -> Decision:
     cluster = owner_cluster(view, plane)
     if is_paused(cluster, plane):
         status = status_with(plane, {}, [paused_condition(cluster, plane)], view.now)
-        return Decision(writes=status_patch(IN_MEMORY_CONTROL_PLANE, plane, status, "tell that it is paused"))
+        return Decision(writes=status_patch(IN_MEMORY_CONTROL_PLANE, plane, status, "report that it is paused"))
     if cluster is None:
         return _orphaned(plane, view)
     if is_deleting(plane):
-        return _remove(_scene(view, plane, cluster))
+        return _reconcile_delete(_new_scope(view, plane, cluster))
     if CONTROL_PLANE_FINALIZER not in (plane["metadata"].get("finalizers") or []):
         return _add_finalizer(plane)
-    return _live(_scene(view, plane, cluster))
+    return _reconcile_normal(_new_scope(view, plane, cluster))
 
 
-def _scene(view: View, plane: Object, cluster: Object) -> Scene:
+def _new_scope(view: View, plane: Object, cluster: Object) -> ControlPlaneScope:
     machines = view.owned(MACHINE, plane["metadata"]["uid"])
-    judged = {machine["metadata"]["name"]: _judge(view, plane, machine) for machine in machines}
-    members = [_member(machine, judged[machine["metadata"]["name"]]) for machine in machines]
-    template = view.get(IN_MEMORY_MACHINE_TEMPLATE, making.template_name(plane))
-    return Scene(view, plane, cluster, machines, judged, members, template)
+    up_to_date_conditions = {machine["metadata"]["name"]: _up_to_date(view, plane, machine) for machine in machines}
+    members = [_member(machine, up_to_date_conditions[machine["metadata"]["name"]]) for machine in machines]
+    template = view.get(IN_MEMORY_MACHINE_TEMPLATE, desired.template_name(plane))
+    return ControlPlaneScope(view, plane, cluster, machines, up_to_date_conditions, members, template)
 
 
-def _judge(view: View, plane: Object, machine: Object) -> Condition:
+def _up_to_date(view: View, plane: Object, machine: Object) -> Condition:
     infra = view.get(IN_MEMORY_MACHINE, machine["spec"]["infrastructureRef"]["name"])
-    return making.up_to_date(plane, machine, infra, view.now)
+    return desired.up_to_date(plane, machine, infra, view.now)
 
 
-def _member(machine: Object, judged: Condition) -> Member:
+def _member(machine: Object, up_to_date_conditions: Condition) -> Member:
     meta = machine["metadata"]
     return Member(
         name=meta["name"],
         created=meta["creationTimestamp"],
         ready=is_true(machine, "Ready"),
-        up_to_date=judged["status"] == "True",
+        up_to_date=up_to_date_conditions["status"] == "True",
         deleting=is_deleting(machine),
         to_remediate=is_false(machine, "HealthCheckSucceeded") and is_false(machine, "OwnerRemediated"),
-        unwanted=DELETE_MACHINE in annotations_of(machine),
+        delete_first=DELETE_MACHINE in annotations_of(machine),
     )
 
 
 def _add_finalizer(plane: Object) -> Decision:
     finalizers = [*(plane["metadata"].get("finalizers") or []), CONTROL_PLANE_FINALIZER]
-    return Decision(writes=_with_finalizers(plane, finalizers, "its Machines must be removed before it goes"))
+    return Decision(writes=_with_finalizers(plane, finalizers, "add the finalizer to delete its Machines"))
 
 
-# --- while it lives ---------------------------------------------------------------------------------------------
+# --- normal reconciliation ------------------------------------------------------------------------------------------
 
 
-def _live(scene: Scene) -> Decision:
-    asked = trouble(behaviour(scene.plane), "the control plane")
-    if asked is not None and not is_initialized(scene.plane):
-        return _report_status(scene) + waiting(asked["message"])
-    if not infrastructure_provisioned(scene.cluster):
-        return _report_status(scene) + waiting(
-            "the cluster's infrastructure is not provisioned", ref(CLUSTER, scene.cluster)
+def _reconcile_normal(scope: ControlPlaneScope) -> Decision:
+    behavior = simulated_failure(behavior_of(scope.plane), "the control plane")
+    if behavior is not None and not is_initialized(scope.plane):
+        return _report_status(scope) + waiting(behavior["message"])
+    if not infrastructure_provisioned(scope.cluster):
+        return _report_status(scope) + waiting(
+            "the cluster's infrastructure is not provisioned", ref(CLUSTER, scope.cluster)
         )
-    endpoint = (scene.cluster.get("spec") or {}).get("controlPlaneEndpoint") or {}
+    endpoint = (scope.cluster.get("spec") or {}).get("controlPlaneEndpoint") or {}
     if not endpoint.get("host") or not endpoint.get("port"):
-        return _report_status(scene) + waiting("the Cluster has no endpoint yet", ref(CLUSTER, scene.cluster))
-    credentials = keep_kubeconfig(
-        scene.view,
-        scene.cluster,
+        return _report_status(scope) + waiting("the Cluster has no endpoint yet", ref(CLUSTER, scope.cluster))
+    credentials = reconcile_kubeconfig(
+        scope.view,
+        scope.cluster,
         f"https://{endpoint['host']}:{endpoint['port']}",
-        owner_reference(IN_MEMORY_CONTROL_PLANE, scene.plane, controller=True),
+        owner_reference(IN_MEMORY_CONTROL_PLANE, scope.plane, controller=True),
     )
-    if scene.view.get(SECRET_METADATA, kubeconfig_secret(scene.cluster["metadata"]["name"])) is None:
-        return credentials + _report_status(scene)
-    blocked = _blocked(scene)
-    step = next_step(scene.plane["spec"].get("replicas", 1), scene.members)
+    if scope.view.get(SECRET_METADATA, kubeconfig_secret(scope.cluster["metadata"]["name"])) is None:
+        return credentials + _report_status(scope)
+    blocked = _blocked(scope)
+    step = next_step(scope.plane["spec"].get("replicas", 1), scope.members)
     return (
         credentials
-        + _own_template(scene)
-        + _complete(scene)
-        + _sync(scene)
-        + (waiting(blocked) if blocked else _take(step, scene))
-        + _report_status(scene, blocked)
-        + Decision(wake_at=_next_rollout(scene))
+        + _own_template(scope)
+        + _complete(scope)
+        + _sync(scope)
+        + (waiting(blocked) if blocked else _execute(step, scope))
+        + _report_status(scope, blocked)
+        + Decision(wake_at=_next_rollout(scope))
     )
 
 
-def _blocked(scene: Scene) -> str:
-    if is_deleting(scene.cluster):
+def _blocked(scope: ControlPlaneScope) -> str:
+    if is_deleting(scope.cluster):
         return "the Cluster is being deleted"
-    reference = scene.plane["spec"]["machineTemplate"]["spec"]["infrastructureRef"]
+    reference = scope.plane["spec"]["machineTemplate"]["spec"]["infrastructureRef"]
     if (reference["apiGroup"], reference["kind"]) != IN_MEMORY_MACHINE_TEMPLATE.group_kind:
         return f"spec.machineTemplate.spec.infrastructureRef: {reference['kind']} is not an InMemoryMachineTemplate"
-    if scene.template is None:
+    if scope.template is None:
         return f"{reference['kind']} {reference['name']} does not exist"
     return ""
 
 
-def _own_template(scene: Scene) -> Decision:
-    """Templates go with their cluster, and move with it."""
-    if scene.template is None:
+def _own_template(scope: ControlPlaneScope) -> Decision:
+    """Add the Cluster as owner: templates are deleted and moved with their cluster."""
+    if scope.template is None:
         return DONE
-    wanted = with_owner(scene.template, owner_reference(CLUSTER, scene.cluster, controller=False))
-    known = scene.template["metadata"].get("ownerReferences") or []
+    wanted = with_owner(scope.template, owner_reference(CLUSTER, scope.cluster, controller=False))
+    known = scope.template["metadata"].get("ownerReferences") or []
     if wanted["metadata"]["ownerReferences"][-1] in known:
         return DONE
-    return Decision(writes=object_patch(IN_MEMORY_MACHINE_TEMPLATE, scene.template, wanted, "the Cluster's template"))
+    return Decision(
+        writes=object_patch(
+            IN_MEMORY_MACHINE_TEMPLATE, scope.template, wanted, "set the Cluster as owner of the template"
+        )
+    )
 
 
-def _complete(scene: Scene) -> Decision:
-    """Machines are made first, then what belongs to them, which is theirs from the start."""
+def _complete(scope: ControlPlaneScope) -> Decision:
+    """Create the bootstrap and infrastructure objects of Machines, which own them from the start."""
     writes = []
-    for machine in scene.machines:
-        if is_deleting(machine) or scene.template is None or _provisioned(machine):
+    for machine in scope.machines:
+        if is_deleting(machine) or scope.template is None or _provisioned(machine):
             continue
         name = machine["metadata"]["name"]
-        if scene.view.get(IN_MEMORY_BOOTSTRAP, name) is None:
-            config = making.bootstrap_config(scene.plane, machine)
-            writes.append(Create(IN_MEMORY_BOOTSTRAP, config, "a machine needs bootstrap data"))
-        if scene.view.get(IN_MEMORY_MACHINE, name) is None:
-            infra = making.infra_machine(scene.plane, machine, scene.template)
-            writes.append(Create(IN_MEMORY_MACHINE, infra, "a Machine needs a machine"))
+        if scope.view.get(IN_MEMORY_BOOTSTRAP, name) is None:
+            config = desired.bootstrap_config(scope.plane, machine)
+            writes.append(Create(IN_MEMORY_BOOTSTRAP, config, "create the bootstrap config of the Machine"))
+        if scope.view.get(IN_MEMORY_MACHINE, name) is None:
+            infra = desired.infra_machine(scope.plane, machine, scope.template)
+            writes.append(Create(IN_MEMORY_MACHINE, infra, "create the infrastructure machine of the Machine"))
     return Decision(writes=(Parallel(tuple(writes)),)) if writes else DONE
 
 
-def _sync(scene: Scene) -> Decision:
-    """Whether each Machine is up to date, and what may change in place."""
+def _sync(scope: ControlPlaneScope) -> Decision:
+    """Report whether each Machine is up to date, and propagate in-place changes."""
     writes: list[Write] = []
-    for machine in scene.machines:
+    for machine in scope.machines:
         if is_deleting(machine):
             continue
-        writes += _report_machine(machine, scene)
-        kept = making.kept_machine(scene.plane, scene.cluster, machine)
-        if not _is_observed(scene.plane) or not making.is_in_step(machine, kept):
-            writes.append(Apply(MACHINE, kept, "follow the control plane's template"))
+        writes += _report_machine(machine, scope)
+        updated = desired.updated_machine(scope.plane, scope.cluster, machine)
+        if not _is_observed(scope.plane) or not desired.has_template_values(machine, updated):
+            writes.append(Apply(MACHINE, updated, "propagate the machine template in place"))
         for kind in (IN_MEMORY_BOOTSTRAP, IN_MEMORY_MACHINE):
-            part = scene.view.get(kind, machine["metadata"]["name"])
+            part = scope.view.get(kind, machine["metadata"]["name"])
             if part is not None:
-                writes += object_patch(kind, part, making.with_template_metadata(scene.plane, part), "as its template")
+                writes += object_patch(
+                    kind,
+                    part,
+                    desired.with_template_metadata(scope.plane, part),
+                    "propagate the metadata of the template",
+                )
     return Decision(writes=tuple(writes))
 
 
 def _is_observed(plane: Object) -> bool:
-    """What the newest spec no longer asks for has been taken from the Machines."""
+    """Whether fields that the newest spec removed have been removed from the Machines."""
     return bool((plane.get("status") or {}).get("observedGeneration") == plane["metadata"].get("generation"))
 
 
-def _report_machine(machine: Object, scene: Scene) -> tuple[Patch, ...]:
+def _report_machine(machine: Object, scope: ControlPlaneScope) -> tuple[Patch, ...]:
     known = machine.get("status") or {}
-    verdict = scene.judged[machine["metadata"]["name"]]
-    said = find(machine, "UpToDate") or {}
-    if all(said.get(field) == verdict[field] for field in ("status", "reason", "message")):
+    known_condition = scope.up_to_date_conditions[machine["metadata"]["name"]]
+    reported_condition = find(machine, "UpToDate") or {}
+    if all(reported_condition.get(field) == known_condition[field] for field in ("status", "reason", "message")):
         return ()
-    status = {**known, "conditions": merged(known.get("conditions"), [verdict], scene.view.now)}
-    return status_patch(MACHINE, machine, status, "tell whether it is up to date")
+    status = {**known, "conditions": merged(known.get("conditions"), [known_condition], scope.view.now)}
+    return status_patch(MACHINE, machine, status, "report whether it is up to date")
 
 
-def _take(step: Step, scene: Scene) -> Decision:
+def _execute(step: Step, scope: ControlPlaneScope) -> Decision:
     if step.create:
-        machine = making.new_machine(
-            scene.plane, scene.cluster, _new_name(scene), making.failure_domain(scene.cluster, scene.machines)
+        machine = desired.new_machine(
+            scope.plane, scope.cluster, _new_name(scope), desired.failure_domain(scope.cluster, scope.machines)
         )
-        return Decision(writes=(Apply(MACHINE, machine, "the control plane needs another machine"),))
+        return Decision(writes=(Apply(MACHINE, machine, "scale up the control plane"),))
     if step.remove:
-        gone = next(machine for machine in scene.machines if machine["metadata"]["name"] == step.remove)
-        return Decision(writes=(delete(MACHINE, gone, "the control plane needs it no more"),))
+        gone = next(machine for machine in scope.machines if machine["metadata"]["name"] == step.remove)
+        return Decision(writes=(delete(MACHINE, gone, "scale down or replace the machine"),))
     return waiting(step.waits_for) if step.waits_for else DONE
 
 
-def _new_name(scene: Scene) -> str:
-    """The same until the machine is there, and another one then."""
-    meta = scene.plane["metadata"]
-    known = [machine["metadata"]["uid"] for machine in scene.machines]
-    random = scene.view.unique("/".join([meta["uid"], meta["resourceVersion"], *known]), RANDOM_LENGTH)
+def _new_name(scope: ControlPlaneScope) -> str:
+    """Stable until the Machine exists, then a new one."""
+    meta = scope.plane["metadata"]
+    known = [machine["metadata"]["uid"] for machine in scope.machines]
+    random = scope.view.unique("/".join([meta["uid"], meta["resourceVersion"], *known]), RANDOM_LENGTH)
     return f"{meta['name'][: MAX_NAME - RANDOM_LENGTH - 1]}-{random}"
 
 
-def _next_rollout(scene: Scene) -> datetime | None:
-    after = making.rollout_after(scene.plane)
-    return after if after is not None and after > scene.view.now else None
+def _next_rollout(scope: ControlPlaneScope) -> datetime | None:
+    after = desired.rollout_after(scope.plane)
+    return after if after is not None and after > scope.view.now else None
 
 
 def _provisioned(machine: Object) -> bool:
     return bool(((machine.get("status") or {}).get("initialization") or {}).get("infrastructureProvisioned"))
 
 
-# --- the end ----------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------------------------
 
 
-def _remove(scene: Scene) -> Decision:
-    """Machines first; Secrets go with their owner."""
-    if CONTROL_PLANE_FINALIZER not in (scene.plane["metadata"].get("finalizers") or []):
+def _reconcile_delete(scope: ControlPlaneScope) -> Decision:
+    """Delete Machines first; Secrets are garbage collected."""
+    if CONTROL_PLANE_FINALIZER not in (scope.plane["metadata"].get("finalizers") or []):
         return DONE
-    if scene.machines:
-        gone = tuple(delete(MACHINE, machine, "its control plane goes") for machine in scene.machines)
-        return Decision(writes=(Parallel(gone),)) + _report_status(scene) + waiting("the Machines go first")
-    return _released(scene.plane)
+    if scope.machines:
+        gone = tuple(delete(MACHINE, machine, "its control plane is being deleted") for machine in scope.machines)
+        return (
+            Decision(writes=(Parallel(gone),))
+            + _report_status(scope)
+            + waiting("waiting for the Machines to be deleted")
+        )
+    return _released(scope.plane)
 
 
 def _orphaned(plane: Object, view: View) -> Decision:
     if not is_deleting(plane):
-        return waiting("the core has yet to make it a Cluster's")
-    return _released(plane) if not view.owned(MACHINE, plane["metadata"]["uid"]) else waiting("the Machines go first")
+        return waiting("waiting for the Cluster controller to set the owner reference")
+    return (
+        _released(plane)
+        if not view.owned(MACHINE, plane["metadata"]["uid"])
+        else waiting("waiting for the Machines to be deleted")
+    )
 
 
 def _released(plane: Object) -> Decision:
-    if behaviour(plane).stuck_deletion:
-        return waiting(f"annotation {STUCK_DELETION} keeps it")
+    if behavior_of(plane).stuck_deletion:
+        return waiting(f"annotation {STUCK_DELETION} blocks the deletion")
     left = [name for name in plane["metadata"].get("finalizers") or [] if name != CONTROL_PLANE_FINALIZER]
-    return Decision(writes=_with_finalizers(plane, left, "nothing is left"))
+    return Decision(writes=_with_finalizers(plane, left, "all Machines are deleted"))
 
 
 def _with_finalizers(plane: Object, finalizers: list[str], reason: str) -> tuple[Patch, ...]:
@@ -285,24 +294,28 @@ def _with_finalizers(plane: Object, finalizers: list[str], reason: str) -> tuple
     return object_patch(IN_MEMORY_CONTROL_PLANE, plane, wanted, reason)
 
 
-# --- what it tells ----------------------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------------------------
 
 
-def _report_status(scene: Scene, blocked: str = "") -> Decision:
-    fields = status(scene.plane, scene.cluster, scene.machines, scene.judged, scene.members, blocked, scene.view.now)
-    known = scene.plane.get("status") or {}
+def _report_status(scope: ControlPlaneScope, blocked: str = "") -> Decision:
+    fields = status(
+        scope.plane, scope.cluster, scope.machines, scope.up_to_date_conditions, scope.members, blocked, scope.view.now
+    )
+    known = scope.plane.get("status") or {}
     awaited = any(fields.get(field) != known.get(field) for field in ("initialization", "ready", "version"))
-    patience = 0.0 if awaited or is_deleting(scene.plane) else PROGRESS_PATIENCE
+    debounce = 0.0 if awaited or is_deleting(scope.plane) else PROGRESS_DEBOUNCE
     return Decision(
-        writes=status_patch(IN_MEMORY_CONTROL_PLANE, scene.plane, fields, "tell how far it is", patience=patience)
+        writes=status_patch(
+            IN_MEMORY_CONTROL_PLANE, scope.plane, fields, "update the control plane status", debounce=debounce
+        )
     )
 
 
 def _template_of(plane: Object) -> Iterable[str]:
-    return (f"{plane['metadata']['namespace']}/{making.template_name(plane)}",)
+    return (f"{plane['metadata']['namespace']}/{desired.template_name(plane)}",)
 
 
-def _template_itself(template: Object) -> Iterable[str]:
+def _template_key(template: Object) -> Iterable[str]:
     return (f"{template['metadata']['namespace']}/{template['metadata']['name']}",)
 
 
@@ -313,7 +326,7 @@ CONTROLLER = Controller(
     watches=(
         Watches(
             CLUSTER,
-            referred(IN_MEMORY_CONTROL_PLANE, "spec", "controlPlaneRef"),
+            referenced(IN_MEMORY_CONTROL_PLANE, "spec", "controlPlaneRef"),
             changed(
                 "spec.paused",
                 "spec.controlPlaneEndpoint",
@@ -329,8 +342,8 @@ CONTROLLER = Controller(
         ),
         Watches(IN_MEMORY_MACHINE),
         Watches(IN_MEMORY_BOOTSTRAP),
-        Watches(IN_MEMORY_MACHINE_TEMPLATE, Indexed(BY_TEMPLATE, _template_itself), changed()),
-        Watches(SECRET_METADATA, all_that_need(kubeconfig_secret), changed(), fields=f"type={SECRET_TYPE}"),
+        Watches(IN_MEMORY_MACHINE_TEMPLATE, Indexed(BY_TEMPLATE, _template_key), changed()),
+        Watches(SECRET_METADATA, objects_needing_secret(kubeconfig_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
     predicate=changed(
         "metadata.annotations",

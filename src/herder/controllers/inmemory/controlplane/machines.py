@@ -1,4 +1,4 @@
-"""The Machines of an in-memory control plane: as they should be, whether they are, and what belongs to them."""
+"""Desired Machines of an in-memory control plane, and whether existing ones are up to date."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from herder.api.inmemory.kinds import (
     IN_MEMORY_MACHINE,
     IN_MEMORY_MACHINE_TEMPLATE,
 )
-from herder.api.writing import owner_reference
+from herder.api.references.approvals import without_record
+from herder.api.writes import owner_reference
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 
@@ -33,7 +34,7 @@ _FROM_TEMPLATE = ("readinessGates", "deletion", "minReadySeconds", "taints")
 
 
 def wanted_version(plane: Object) -> str:
-    """With the `v` that Machines are given when they are let in."""
+    """Version with the `v` prefix that the Machine webhook adds."""
     version: str = plane["spec"]["version"]
     return version if version.startswith("v") else f"v{version}"
 
@@ -55,24 +56,24 @@ def new_machine(plane: Object, cluster: Object, name: str, domain: str) -> Objec
     return _machine(plane, cluster, name, spec)
 
 
-def kept_machine(plane: Object, cluster: Object, machine: Object) -> Object:
-    """A Machine as it should be while it lives: what may change in place follows the template, the rest stays.
+def updated_machine(plane: Object, cluster: Object, machine: Object) -> Object:
+    """Apply configuration of an existing Machine: in-place fields follow the template, the rest stays.
 
-    With its uid, so that one that has gone meanwhile is not made again.
+    The UID prevents the apply from recreating a deleted Machine.
     """
     stays = ("clusterName", "version", "bootstrap", "infrastructureRef", "failureDomain")
     spec = {name: machine["spec"][name] for name in stays if name in machine["spec"]}
     spec["bootstrap"] = {"configRef": machine["spec"]["bootstrap"]["configRef"]}
-    kept = _machine(plane, cluster, machine["metadata"]["name"], spec)
-    return {**kept, "metadata": {**kept["metadata"], "uid": machine["metadata"]["uid"]}}
+    updated = _machine(plane, cluster, machine["metadata"]["name"], spec)
+    return {**updated, "metadata": {**updated["metadata"], "uid": machine["metadata"]["uid"]}}
 
 
-def is_in_step(machine: Object, kept: Object) -> bool:
-    """Whether a Machine has all that it should; what it should have no more is not seen here."""
+def has_template_values(machine: Object, updated: Object) -> bool:
+    """Whether the Machine has all desired values; values to be removed are not detected here."""
     return bool(
-        kept["metadata"]["labels"].items() <= labels_of(machine).items()
-        and kept["metadata"]["annotations"].items() <= annotations_of(machine).items()
-        and apply_merge_patch(machine["spec"], kept["spec"]) == machine["spec"]
+        updated["metadata"]["labels"].items() <= labels_of(machine).items()
+        and updated["metadata"]["annotations"].items() <= annotations_of(machine).items()
+        and apply_merge_patch(machine["spec"], updated["spec"]) == machine["spec"]
     )
 
 
@@ -104,21 +105,21 @@ def bootstrap_config(plane: Object, machine: Object) -> Object:
 
 
 def infra_machine(plane: Object, machine: Object, template: Object) -> Object:
-    made_from = {
+    cloned_from = {
         CLONED_FROM_NAME: template["metadata"]["name"],
         CLONED_FROM_GROUP_KIND: str(IN_MEMORY_MACHINE_TEMPLATE.group_kind),
     }
     inner = template["spec"]["template"]
     metadata = inner.get("metadata") or {}
-    annotations = (metadata.get("annotations") or {}) | made_from
+    annotations = without_record(metadata.get("annotations")) | cloned_from
     return _part(IN_MEMORY_MACHINE, plane, machine, inner.get("spec") or {}, metadata.get("labels") or {}, annotations)
 
 
 def _part(
     kind: Kind, plane: Object, machine: Object, spec: Object, labels: dict[str, str], annotations: dict[str, str]
 ) -> Object:
-    """An object that belongs to a Machine and is the Machine's from the start."""
-    asked_labels, asked_annotations = template_metadata(plane)
+    """An object that the Machine owns from the start."""
+    template_labels, template_annotations = template_metadata(plane)
     own = {name: labels_of(machine)[name] for name in (CLUSTER_NAME, CONTROL_PLANE, CONTROL_PLANE_NAME)}
     return {
         "apiVersion": kind.api_version,
@@ -126,8 +127,8 @@ def _part(
         "metadata": {
             "name": machine["metadata"]["name"],
             "namespace": machine["metadata"]["namespace"],
-            "labels": labels | asked_labels | own,
-            "annotations": asked_annotations | annotations,
+            "labels": labels | template_labels | own,
+            "annotations": template_annotations | annotations,
             "ownerReferences": [owner_reference(MACHINE, machine, controller=True)],
         },
         "spec": spec,
@@ -136,11 +137,11 @@ def _part(
 
 def template_metadata(plane: Object) -> tuple[dict[str, str], dict[str, str]]:
     metadata = plane["spec"]["machineTemplate"].get("metadata") or {}
-    return metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return metadata.get("labels") or {}, without_record(metadata.get("annotations"))
 
 
 def with_template_metadata(plane: Object, part: Object) -> Object:
-    """An object of a Machine with the labels and annotations that the template has by now; none is taken away."""
+    """The object with the template's current labels and annotations; none are removed."""
     labels, annotations = template_metadata(plane)
     meta = part["metadata"]
     wanted = {**meta, "labels": labels_of(part) | {k: v for k, v in labels.items() if k not in _OWN_LABELS}}
@@ -153,7 +154,7 @@ _OWN_LABELS = (CLUSTER_NAME, CONTROL_PLANE, CONTROL_PLANE_NAME)
 
 
 def up_to_date(plane: Object, machine: Object, infra: Object | None, now: datetime) -> Condition:
-    """What the control plane says of a Machine: whether it is as it would be made today."""
+    """UpToDate condition of a Machine."""
     reasons = []
     if machine["spec"].get("version") != wanted_version(plane):
         reasons.append(f"Version {machine['spec'].get('version')}, {wanted_version(plane)} required")
@@ -173,7 +174,7 @@ def rollout_after(plane: Object) -> datetime | None:
 
 
 def failure_domain(cluster: Object, machines: Sequence[Object]) -> str:
-    """Where fewest of the machines are, of the domains that are good for a control plane; empty without any."""
+    """The control plane failure domain with the fewest Machines; empty if there is none."""
     domains = (cluster.get("status") or {}).get("failureDomains") or []
     good = [domain["name"] for domain in domains if domain.get("controlPlane")]
     taken = Counter(machine["spec"].get("failureDomain") for machine in machines)

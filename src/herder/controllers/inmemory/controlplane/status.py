@@ -1,4 +1,4 @@
-"""What an in-memory control plane tells of itself: counters, versions and conditions, for both contracts."""
+"""Status of an in-memory control plane: counters, versions and conditions, for both contracts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime
 
 from herder.api.capi.conditions import Condition, Reasons, aggregate, condition, is_true, paused_condition
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, is_deleting
-from herder.api.inmemory.behaviour import behaviour
-from herder.api.spans import version_numbers
-from herder.controllers.inmemory.controlplane.planning import Member
-from herder.controllers.inmemory.reports import failure, status_with, trouble
+from herder.api.durations import version_numbers
+from herder.api.inmemory.behavior import behavior_of
+from herder.controllers.inmemory.conditions import failure, simulated_failure, status_with
+from herder.controllers.inmemory.controlplane.scale import Member
 from herder.engine.meta.kinds import Object
 
 SELECTOR = f"{CLUSTER_NAME}={{cluster}},{CONTROL_PLANE}"
@@ -25,32 +25,33 @@ def status(
     plane: Object,
     cluster: Object | None,
     machines: Sequence[Object],
-    judged: Mapping[str, Condition],
+    up_to_date_conditions: Mapping[str, Condition],
     members: Sequence[Member],
     blocked: str,
     now: datetime,
 ) -> Object:
-    """`judged` has each Machine's UpToDate condition, by name; `blocked` is what keeps machines from being made."""
-    asked = behaviour(plane)
-    condition = trouble(asked, "the control plane") if asked.fail or not is_initialized(plane) else None
+    """Compute the status. `up_to_date_conditions` are by Machine name; `blocked` says why no Machines can be
+    created."""
+    behavior = behavior_of(plane)
+    condition = simulated_failure(behavior, "the control plane") if behavior.fail or not is_initialized(plane) else None
     joined = any((machine.get("status") or {}).get("nodeRef") for machine in machines)
     initialized = is_initialized(plane) or (joined and condition is None)
-    available = _available(condition, machines, initialized, asked.problem)
+    available = _available(condition, machines, initialized, behavior.problem)
     conditions = [
         available,
         _either("Initialized", initialized, "Initialized", "NotInitialized"),
-        _rolling_out(judged.values()),
+        _rolling_out(up_to_date_conditions.values()),
         *_scaling(plane, machines, blocked),
         _remediating(members),
-        *_machines(machines, judged),
+        *_machines(machines, up_to_date_conditions),
         _deleting(plane, machines),
         paused_condition(cluster, plane),
     ]
     fields: Object = {
         "observedGeneration": plane["metadata"].get("generation", 1),
-        **_counters(machines, judged),
+        **_counters(machines, up_to_date_conditions),
         **_versions(machines),
-        **(failure(asked, condition) if condition else {}),
+        **(failure(behavior, condition) if condition else {}),
         "initialized": initialized,
         "ready": available["status"] == "True",
     }
@@ -62,23 +63,23 @@ def status(
     return status_with(plane, fields, conditions, now, legacy_too=legacy)
 
 
-def _available(conditions: Condition | None, machines: Sequence[Object], initialized: bool, remark: str) -> Condition:
+def _available(conditions: Condition | None, machines: Sequence[Object], initialized: bool, message: str) -> Condition:
     if conditions is not None:
         return {**conditions, "type": "Available"}
     if not initialized:
         return condition("Available", "False", "NotAvailable", "Control plane not yet initialized")
     if not any(is_true(machine, "Ready") for machine in machines):
         return condition("Available", "False", "NotAvailable", "No Machine of the control plane is ready")
-    return condition("Available", "True", "Available", remark)
+    return condition("Available", "True", "Available", message)
 
 
-def _rolling_out(judged: Iterable[Condition]) -> Condition:
-    outdated = [verdict for verdict in judged if verdict["status"] == "False"]
+def _rolling_out(up_to_date_conditions: Iterable[Condition]) -> Condition:
+    outdated = [known_condition for known_condition in up_to_date_conditions if known_condition["status"] == "False"]
     if not outdated:
         return condition("RollingOut", "False", "NotRollingOut")
-    reasons = {line for verdict in outdated for line in verdict["message"].split("\n")}
-    in_order = sorted(reasons, key=lambda line: (not line.startswith("* Version"), line))
-    message = "\n".join([f"Rolling out {len(outdated)} not up-to-date replicas", *in_order])
+    reasons = {line for known_condition in outdated for line in known_condition["message"].split("\n")}
+    ordered = sorted(reasons, key=lambda line: (not line.startswith("* Version"), line))
+    message = "\n".join([f"Rolling out {len(outdated)} not up-to-date replicas", *ordered])
     return condition("RollingOut", "True", "RollingOut", message)
 
 
@@ -95,12 +96,14 @@ def _scaling(plane: Object, machines: Sequence[Object], blocked: str) -> tuple[C
 
 
 def _remediating(members: Sequence[Member]) -> Condition:
-    sick = [member.name for member in members if member.to_remediate]
-    message = f"Machines to be replaced: {', '.join(sick)}"
-    return _either("Remediating", bool(sick), "Remediating", "NotRemediating", message)
+    unhealthy = [member.name for member in members if member.to_remediate]
+    message = f"Machines to be replaced: {', '.join(unhealthy)}"
+    return _either("Remediating", bool(unhealthy), "Remediating", "NotRemediating", message)
 
 
-def _machines(machines: Sequence[Object], judged: Mapping[str, Condition]) -> tuple[Condition, Condition]:
+def _machines(
+    machines: Sequence[Object], up_to_date_conditions: Mapping[str, Condition]
+) -> tuple[Condition, Condition]:
     return (
         aggregate(
             "MachinesReady",
@@ -115,7 +118,7 @@ def _machines(machines: Sequence[Object], judged: Mapping[str, Condition]) -> tu
             "UpToDate",
             reasons=Reasons("NotUpToDate", "UpToDateUnknown", "UpToDate"),
             none=condition("MachinesUpToDate", "True", "NoReplicas"),
-            find_in=lambda machine, _type: judged.get(machine["metadata"]["name"]),
+            find_in=lambda machine, _type: up_to_date_conditions.get(machine["metadata"]["name"]),
         ),
     )
 
@@ -125,13 +128,13 @@ def _deleting(plane: Object, machines: Sequence[Object]) -> Condition:
         return condition("Deleting", "False", "NotDeleting")
     if machines:
         names = ", ".join(machine["metadata"]["name"] for machine in machines[:3])
-        return condition("Deleting", "True", "WaitingForMachineDeletion", f"Machines that are still there: {names}")
+        return condition("Deleting", "True", "WaitingForMachineDeletion", f"Remaining Machines: {names}")
     return condition("Deleting", "True", "DeletionCompleted")
 
 
-def _counters(machines: Sequence[Object], judged: Mapping[str, Condition]) -> Object:
+def _counters(machines: Sequence[Object], up_to_date_conditions: Mapping[str, Condition]) -> Object:
     ready = sum(is_true(machine, "Ready") for machine in machines)
-    fresh = sum(verdict["status"] == "True" for verdict in judged.values())
+    fresh = sum(known_condition["status"] == "True" for known_condition in up_to_date_conditions.values())
     return {
         "replicas": len(machines),
         "readyReplicas": ready,
@@ -146,10 +149,10 @@ def _versions(machines: Sequence[Object]) -> Object:
     counted = Counter(machine["spec"]["version"] for machine in machines if machine["spec"].get("version"))
     if not counted:
         return {}
-    in_order = sorted(counted, key=_numbers)
+    ordered = sorted(counted, key=_numbers)
     return {
-        "version": in_order[0],
-        "versions": [{"version": version, "replicas": counted[version]} for version in in_order],
+        "version": ordered[0],
+        "versions": [{"version": version, "replicas": counted[version]} for version in ordered],
     }
 
 

@@ -1,6 +1,6 @@
-"""A CustomMachine is a machine that somebody else made: it is there already, and nobody here removes it.
+"""CustomMachines: machines that the user created and registered; Herder neither creates nor deletes them.
 
-Where its cluster says so, one whose Node has been gone for long enough is given up: its Machine is deleted.
+If the RKECluster has a timeout annotation, a Machine whose Node is missing for longer is deleted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import CUSTOM_MACHINE, RKE_CLUSTER
-from herder.api.writing import delete, object_patch, ref, status_patch
-from herder.controllers.machines.managed import BY_NAME, NODES, management_of, own_key
+from herder.api.writes import delete, object_patch, ref, status_patch
+from herder.controllers.machines.cluster_access import BY_NAME, NODES, management_of, own_key
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -36,8 +36,8 @@ def reconcile(view: View) -> Decision:
     if custom is None:
         return DONE
     if is_deleting(custom):
-        return _let_go(custom)
-    return _report_status(view, custom) + _give_up(view, custom)
+        return _release(custom)
+    return _report_status(view, custom) + _delete_if_node_missing(view, custom)
 
 
 def _report_status(view: View, custom: Object) -> Decision:
@@ -45,24 +45,24 @@ def _report_status(view: View, custom: Object) -> Decision:
     ready = [condition("Ready", "True", "")]
     known = {"initialization": {"provisioned": True}, "ready": True} if _provider_id(custom) else {}
     wanted = {**status, **known, "conditions": merged_with_updates(status.get("conditions"), ready, view.now)}
-    return Decision(writes=status_patch(CUSTOM_MACHINE, custom, wanted, "the machine is there"))
+    return Decision(writes=status_patch(CUSTOM_MACHINE, custom, wanted, "a registered machine is provisioned"))
 
 
 def _provider_id(custom: Object) -> str:
     return str((custom.get("spec") or {}).get("providerID") or "")
 
 
-def _let_go(custom: Object) -> Decision:
-    """Only other managers' objects have the finalizer: there is nothing to remove."""
+def _release(custom: Object) -> Decision:
+    """Remove the finalizer that only Rancher's objects have; there is nothing to clean up."""
     left = [name for name in custom["metadata"].get("finalizers") or () if name != names.REMOVE_CUSTOM_MACHINE]
     wanted = {**custom, "metadata": {**custom["metadata"], "finalizers": left}}
-    return Decision(writes=object_patch(CUSTOM_MACHINE, custom, wanted, "there is nothing to remove"))
+    return Decision(writes=object_patch(CUSTOM_MACHINE, custom, wanted, "a custom machine needs no cleanup"))
 
 
-# --- one whose Node is gone -----------------------------------------------------------------------------------------
+# --- missing Node ---------------------------------------------------------------------------------------------------
 
 
-def _give_up(view: View, custom: Object) -> Decision:
+def _delete_if_node_missing(view: View, custom: Object) -> Decision:
     cluster = labels_of(custom).get(CLUSTER_NAME, "")
     rke_cluster = view.get(RKE_CLUSTER, cluster) if cluster else None
     after = annotations_of(rke_cluster).get(names.DELETE_MISSING_AFTER) if rke_cluster is not None else None
@@ -74,46 +74,46 @@ def _give_up(view: View, custom: Object) -> Decision:
     if not node or gone is None or (gone["status"], gone.get("reason")) != ("False", NODE_DELETED):
         return DONE
     try:
-        at = datetime.fromisoformat(gone["lastTransitionTime"]) + timedelta(seconds=settings.seconds(after))
+        at = datetime.fromisoformat(gone["lastTransitionTime"]) + timedelta(seconds=settings.parse_duration(after))
     except ValueError:
         message = f'annotation {names.DELETE_MISSING_AFTER}: "{after}" must be a duration such as 15m'
         return waiting(message, ref(RKE_CLUSTER, rke_cluster))
     if view.now < at:
-        return waiting(f"Node {node} is gone: the Machine is deleted if it stays away", wake_at=at)
-    return _if_gone_for_certain(view, machine, node)
+        return waiting(f"Node {node} is missing; the Machine is deleted if it does not return", wake_at=at)
+    return _confirm_and_delete(view, machine, node)
 
 
-def _if_gone_for_certain(view: View, machine: Object, node: str) -> Decision:
-    """By the cluster itself, now: what was once written of a Node is not enough to delete its Machine."""
+def _confirm_and_delete(view: View, machine: Object, node: str) -> Decision:
+    """Delete the Machine only if the cluster itself confirms that the Node is missing."""
     management = management_of(view, view.namespace, machine["spec"]["clusterName"])
     if management is None or not clusters.is_connected(management):
-        return waiting(f"Node {node} is gone, but the cluster's agent is not connected to say so for certain")
-    wish = Observe(management["metadata"]["name"], NODE, projection=NODES, focus=(BY_NAME, node))
-    needs, seen = Decision(observe=(wish,)), view.observed(wish)
+        return waiting(f"Node {node} is missing; waiting for the cluster agent to connect to confirm it")
+    subscription = Observe(management["metadata"]["name"], NODE, projection=NODES, focus=(BY_NAME, node))
+    needs, seen = Decision(observe=(subscription,)), view.observed(subscription)
     if not isinstance(seen, Observed):
-        return needs + waiting(f"Node {node} is gone, but the cluster does not answer to say so for certain")
+        return needs + waiting(f"Node {node} is missing; waiting for the cluster to confirm it")
     if seen.objects:
-        return needs + waiting(f"Node {node} is there again")
-    return needs + Decision(writes=(delete(MACHINE, machine, f"its Node {node} has been gone for too long"),))
+        return needs + waiting(f"Node {node} exists again")
+    return needs + Decision(writes=(delete(MACHINE, machine, f"its Node {node} has been missing for too long"),))
 
 
 def _owner(view: View, custom: Object) -> Object | None:
     for reference in custom["metadata"].get("ownerReferences") or ():
         if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE.group_kind:
             found = view.get(MACHINE, reference["name"])
-            if found is not None and found["metadata"]["uid"] == reference["uid"] and _names(found, custom):
+            if found is not None and found["metadata"]["uid"] == reference["uid"] and _references(found, custom):
                 return found
     return None
 
 
-def _names(machine: Object, custom: Object) -> bool:
-    """An owner reference proves nothing, since whoever writes the object writes it: the Machine must name it too."""
+def _references(machine: Object, custom: Object) -> bool:
+    """Whether the Machine references this object: an owner reference alone is no proof, as its author writes it."""
     reference = machine["spec"].get("infrastructureRef") or {}
     own = (*CUSTOM_MACHINE.group_kind, custom["metadata"]["name"])
     return (reference_group(reference), reference.get("kind"), reference.get("name")) == own
 
 
-# --- what sets it off -----------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _cluster_of(custom: Object) -> Iterable[str]:

@@ -1,1 +1,1 @@
-"""machineprovision: Jobs that create and remove the machines of drivers, and what is known of them."""
+"""machineprovision: create and remove the machines of node drivers by Jobs, and report their status."""

@@ -1,4 +1,4 @@
-"""The machines of drivers: one controller for each kind, all alike."""
+"""Reconciler for the machine kinds of node drivers; one controller per kind, all alike."""
 
 from __future__ import annotations
 
@@ -7,73 +7,74 @@ from functools import partial
 
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NAMESPACE, POD, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, is_paused, labels_of
-from herder.api.machines import archive, hosts, known, names
-from herder.api.machines.credentials import place_of
+from herder.api.machines import archive, hosts, names
+from herder.api.machines.credentials import credential_key
+from herder.api.machines.drivers import known
 from herder.api.machines.jobs import JOB
 from herder.api.machines.kinds import NODE_DRIVER, driver_of, kinds_of
 from herder.api.machines.state import STATE_FINALIZER
-from herder.api.writing import object_patch, ref
-from herder.controllers.machines.provision import reports
+from herder.api.writes import object_patch, ref
+from herder.controllers.machines.provision import conditions
 from herder.controllers.machines.provision.creation import create
-from herder.controllers.machines.provision.preparing import bootstrap_secret
-from herder.controllers.machines.provision.removal import FINALIZER, orphaned, remove
-from herder.controllers.machines.provision.scene import (
+from herder.controllers.machines.provision.preparation import bootstrap_secret
+from herder.controllers.machines.provision.removal import FINALIZER, release_orphan, remove
+from herder.controllers.machines.provision.scope import (
     BY_MACHINE,
     BY_MACHINE_SET,
-    Scene,
+    ProvisionScope,
+    failed_machine_set,
     machine_of_pod,
-    set_of_failure,
-    survey,
+    new_scope,
 )
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
 from herder.engine.runtime.dynamic import DynamicController
-from herder.engine.runtime.handlers import Indexed, KeysOf, Watches, changed, owner
+from herder.engine.runtime.handlers import Indexed, MapFunc, Watches, changed, owner
 from herder.engine.runtime.view import View
 
-BY_CLUSTER, BY_NEED = "cluster", "need"
+BY_CLUSTER, BY_DEPENDENCY = "cluster", "need"
 
 
-def reconcile(kind: Kind, passed: Mapping[str, str], view: View) -> Decision:
+def reconcile(kind: Kind, manager_env: Mapping[str, str], view: View) -> Decision:
     infra = view.get(kind, view.name)
     if infra is None:
         return _without_machine(kind, view)
-    scene = survey(view, kind, infra)
-    if is_paused(scene.cluster, infra):
-        return waiting("it is paused", ref(CLUSTER, scene.cluster) if scene.cluster else None)
+    scope = new_scope(view, kind, infra)
+    if is_paused(scope.cluster, infra):
+        return waiting("reconciliation is paused", ref(CLUSTER, scope.cluster) if scope.cluster else None)
     if is_deleting(infra):
-        return remove(scene, passed)
-    if scene.machine is None:
-        return waiting("the core has yet to make it a Machine's")
-    if scene.cluster is None:
-        return waiting(f"Cluster {scene.machine['spec']['clusterName']} does not exist")
-    if claimed := _claim(scene):
+        return remove(scope, manager_env)
+    if scope.machine is None:
+        return waiting("waiting for the Machine controller to set the owner reference")
+    if scope.cluster is None:
+        return waiting(f"Cluster {scope.machine['spec']['clusterName']} does not exist")
+    if claimed := _claim(scope):
         return Decision(writes=claimed)
-    if scene.job is None and not reports.is_settled(infra):
-        return _not_yet(scene.machine, scene.cluster) or create(scene, passed)
-    return create(scene, passed)
+    if scope.job is None and not conditions.has_result(infra):
+        return _wait_for_prerequisites(scope.machine, scope.cluster) or create(scope, manager_env)
+    return create(scope, manager_env)
 
 
 def _without_machine(kind: Kind, view: View) -> Decision:
     state = view.get(SECRET_METADATA, names.state_secret(view.name))
     if state is None or STATE_FINALIZER not in (state["metadata"].get("finalizers") or ()):
         return DONE
-    return orphaned(view, state) if labels_of(state).get(names.INFRA_KIND_LABEL) == kind.kind else DONE
+    return release_orphan(view, state) if labels_of(state).get(names.INFRA_KIND_LABEL) == kind.kind else DONE
 
 
-def _claim(scene: Scene) -> tuple[Patch, ...]:
-    """From here on it does not go without having been removed."""
-    meta = scene.infra["metadata"]
+def _claim(scope: ProvisionScope) -> tuple[Patch, ...]:
+    """Add the finalizer, so that the machine is removed from its provider before the object is deleted."""
+    meta = scope.infra["metadata"]
     others = [name for name in meta.get("finalizers") or () if name != FINALIZER]
     finalizers = meta["finalizers"] if FINALIZER in (meta.get("finalizers") or ()) else [*others, FINALIZER]
-    labels = {**labels_of(scene.infra), names.MACHINE_NAME_LABEL: names.safe_concat(scene.machine_name)}
-    wanted = {**scene.infra, "metadata": {**meta, "finalizers": finalizers, "labels": labels}}
-    return object_patch(scene.kind, scene.infra, wanted, "it is removed in order")
+    labels = {**labels_of(scope.infra), names.MACHINE_NAME_LABEL: names.safe_concat(scope.machine_name)}
+    wanted = {**scope.infra, "metadata": {**meta, "finalizers": finalizers, "labels": labels}}
+    return object_patch(scope.kind, scope.infra, wanted, "add the finalizer for an ordered removal")
 
 
-def _not_yet(machine: Object, cluster: Object) -> Decision | None:
+def _wait_for_prerequisites(machine: Object, cluster: Object) -> Decision | None:
     if is_deleting(machine):
         return waiting("its Machine is being deleted", ref(MACHINE, machine))
     provisioned = ((cluster.get("status") or {}).get("initialization") or {}).get("infrastructureProvisioned")
@@ -84,7 +85,7 @@ def _not_yet(machine: Object, cluster: Object) -> Decision | None:
     return None
 
 
-# --- what wakes a machine -------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------------------------
 
 
 def _of_cluster(infra: Object) -> Iterable[str]:
@@ -92,13 +93,13 @@ def _of_cluster(infra: Object) -> Iterable[str]:
     return (cluster_key(infra["metadata"]["namespace"], name),) if name else ()
 
 
-def _needs(infra: Object) -> Iterable[str]:
-    """What a Job for it would be made of: of no interest while it has what it asked for."""
-    if reports.is_settled(infra) and not is_deleting(infra):
+def _dependencies(infra: Object) -> Iterable[str]:
+    """Index keys of what a Job for this machine needs; none once creation has succeeded or failed."""
+    if conditions.has_result(infra) and not is_deleting(infra):
         return
     yield _secret(hosts.HOST_NAMESPACE, hosts.HOST_SECRET)
     yield _driver(driver_of(infra["kind"]))
-    if (place := place_of(infra)) is not None:
+    if (place := credential_key(infra)) is not None:
         yield _secret(*place)
 
 
@@ -106,7 +107,7 @@ def _secret(namespace: str, name: str) -> str:
     return f"Secret {namespace}/{name}"
 
 
-def _as_needed_secret(secret: Object) -> Iterable[str]:
+def _secret_key(secret: Object) -> Iterable[str]:
     return (_secret(secret["metadata"]["namespace"], secret["metadata"]["name"]),)
 
 
@@ -114,7 +115,7 @@ def _driver(name: str) -> str:
     return f"NodeDriver {name}"
 
 
-def _as_needed_driver(node_driver: Object) -> Iterable[str]:
+def _driver_key(node_driver: Object) -> Iterable[str]:
     return (_driver(known.driver_name(node_driver)),)
 
 
@@ -122,7 +123,7 @@ def _own_key(obj: Object) -> Iterable[str]:
     return (cluster_key(obj["metadata"]["namespace"], obj["metadata"]["name"]),)
 
 
-def _infrastructure(kind: Kind) -> KeysOf:
+def _infrastructure(kind: Kind) -> MapFunc:
     def keys(machine: Object) -> Iterable[Key]:
         reference = (machine.get("spec") or {}).get("infrastructureRef") or {}
         if (reference.get("apiGroup"), reference.get("kind")) == kind.group_kind:
@@ -131,8 +132,8 @@ def _infrastructure(kind: Kind) -> KeysOf:
     return keys
 
 
-def _labelled(kind: Kind) -> KeysOf:
-    """The machine that a pod or a state Secret says it is for."""
+def _labelled(kind: Kind) -> MapFunc:
+    """The machine in the labels of a pod or state Secret."""
 
     def keys(obj: Object) -> Iterable[Key]:
         labels = labels_of(obj)
@@ -142,7 +143,7 @@ def _labelled(kind: Kind) -> KeysOf:
     return keys
 
 
-def _archived(kind: Kind) -> KeysOf:
+def _archived(kind: Kind) -> MapFunc:
     def keys(log: Object) -> Iterable[Key]:
         annotations = annotations_of(log)
         if annotations.get(archive.KIND_OF) == kind.kind:
@@ -151,11 +152,11 @@ def _archived(kind: Kind) -> KeysOf:
     return keys
 
 
-def controller(kind: Kind, passed: Mapping[str, str]) -> Controller:
+def controller(kind: Kind, manager_env: Mapping[str, str]) -> Controller:
     return Controller(
         name=f"machine-provision-{kind.plural}",
         kind=kind,
-        reconcile=partial(reconcile, kind, passed),
+        reconcile=partial(reconcile, kind, manager_env),
         watches=(
             Watches(
                 MACHINE,
@@ -173,10 +174,11 @@ def controller(kind: Kind, passed: Mapping[str, str]) -> Controller:
             Watches(
                 SECRET_METADATA,
                 Indexed(
-                    BY_NEED, lambda secret: (_secret(secret["metadata"]["namespace"], secret["metadata"]["name"]),)
+                    BY_DEPENDENCY,
+                    lambda secret: (_secret(secret["metadata"]["namespace"], secret["metadata"]["name"]),),
                 ),
             ),
-            Watches(NODE_DRIVER, Indexed(BY_NEED, lambda driver: (_driver(known.driver_name(driver)),))),
+            Watches(NODE_DRIVER, Indexed(BY_DEPENDENCY, lambda driver: (_driver(known.driver_name(driver)),))),
             Watches(NAMESPACE.metadata_only()),
             Watches(
                 archive.CONFIG_MAP_METADATA, _archived(kind), changed("metadata.annotations"), labels=archive.SELECTOR
@@ -192,9 +194,9 @@ def controller(kind: Kind, passed: Mapping[str, str]) -> Controller:
             "status.conditions",
         ),
         indexes={
-            kind: {BY_CLUSTER: _of_cluster, BY_NEED: _needs},
+            kind: {BY_CLUSTER: _of_cluster, BY_DEPENDENCY: _dependencies},
             POD: {BY_MACHINE: machine_of_pod},
-            archive.CONFIG_MAP_METADATA: {BY_MACHINE_SET: set_of_failure},
+            archive.CONFIG_MAP_METADATA: {BY_MACHINE_SET: failed_machine_set},
         },
         workers=16,
         cluster_of=lambda infra: next(iter(_of_cluster(infra)), ""),
@@ -208,9 +210,9 @@ def _kind_of(definition: Object) -> Kind | None:
     return machine if definition["metadata"]["name"] == name else None
 
 
-def family(passed: Mapping[str, str]) -> DynamicController:
-    """`passed` is the environment of which Jobs may inherit what a setting names."""
-    return DynamicController("machine-provision", DEFINITION, _kind_of, lambda kind: controller(kind, passed))
+def dynamic_controller(manager_env: Mapping[str, str]) -> DynamicController:
+    """`manager_env` is the manager's environment, from which Jobs may inherit variables that a setting lists."""
+    return DynamicController("machine-provision", DEFINITION, _kind_of, lambda kind: controller(kind, manager_env))
 
 
-FAMILY = family({})
+DYNAMIC_CONTROLLER = dynamic_controller({})

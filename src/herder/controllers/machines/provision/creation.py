@@ -1,7 +1,7 @@
-"""From a machine that is only asked for to one that exists: one Job, what became of it, and what is left afterwards.
+"""Create a machine: start one Job, track it, record the outcome, and clean up.
 
-A Job is started only where nothing says that there was one: no Job, no pod of one, no record in the state Secret. So
-whatever is lost on the way, a machine is not created twice.
+A Job is started only if there is no trace of an earlier one: no Job, no pod, no record in the state Secret. A machine
+is therefore never created twice.
 """
 
 from __future__ import annotations
@@ -14,168 +14,171 @@ from herder.api.capi.kinds import MACHINE, POD, SECRET, SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import jobs, names
 from herder.api.machines.archive import CONFIG_MAP_METADATA, FINISHED_AT
-from herder.api.machines.credentials import Place, Problem, place_of
-from herder.api.machines.jobs import JOB, Work
+from herder.api.machines.credentials import Problem, SecretKey, credential_key
+from herder.api.machines.jobs import JOB, JobInputs
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
-from herder.api.moments import moment
-from herder.api.writing import delete, object_patch, ref
-from herder.controllers.machines.provision import logs, reports
-from herder.controllers.machines.provision.preparing import Pending, prepare
-from herder.controllers.machines.provision.reading import is_state, read
-from herder.controllers.machines.provision.scene import (
+from herder.api.times import parse_time
+from herder.api.writes import delete, object_patch, ref
+from herder.controllers.machines.provision import conditions, logs
+from herder.controllers.machines.provision.preparation import Pending, prepare
+from herder.controllers.machines.provision.scope import (
     BY_MACHINE_SET,
     FINISHED_PODS,
-    Ended,
-    Scene,
-    ended,
+    JobOutcome,
+    ProvisionScope,
     ended_at,
+    foreign_state_owner,
+    job_outcome,
     live_pod,
     newest_pod,
-    state_of_another,
 )
+from herder.controllers.machines.provision.secret_reader import is_state, read
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Parallel, Write, waiting
 
-POD_PATIENCE = timedelta(seconds=10)
-"""A Job may be seen to have failed before its pod is; one that is gone is not waited for any longer."""
+POD_GRACE = timedelta(seconds=10)
+"""A Job may be seen as failed before its pod is; how long to wait for the pod."""
 
-LATELY, LONGEST_PAUSE = timedelta(minutes=30), timedelta(minutes=10)
+FAILURE_WINDOW, MAX_BACKOFF = timedelta(minutes=30), timedelta(minutes=10)
 """What counts as failing lately, and how long a failed Machine stays at most on that account."""
 
-JOB_IS_LOST = (
-    "its Job is gone, and nobody knows how it ended; what it made is removed with the machine: delete the Machine"
-)
+JOB_IS_LOST = "the Job is lost and its outcome is unknown; delete the Machine to remove what it created"
 
 
-def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
-    if (unguarded := _guard(scene)) is not None:
-        return unguarded
-    if reports.is_created(scene.infra):
-        return reports.provisioned(scene) + tidy(scene)
-    if reports.has_failed(scene.infra):
-        return tidy(scene) + _give_up(scene)
-    if scene.job is not None:
-        return follow(scene, scene.job)
-    return _begin(scene, passed)
+def create(scope: ProvisionScope, manager_env: Mapping[str, str]) -> Decision:
+    if (unprotected := _protect_state(scope)) is not None:
+        return unprotected
+    if conditions.is_created(scope.infra):
+        return conditions.provisioned(scope) + clean_up(scope)
+    if conditions.has_failed(scope.infra):
+        return clean_up(scope) + _delete_failed_machine(scope)
+    if scope.job is not None:
+        return track_job(scope, scope.job)
+    return _start(scope, manager_env)
 
 
-def _guard(scene: Scene) -> Decision | None:
-    """A record that came from elsewhere, or whose finalizer somebody took away, is held as our own are."""
-    state = scene.state
-    if state is None or is_deleting(state) or state_of_another(scene):
+def _protect_state(scope: ProvisionScope) -> Decision | None:
+    """Add finalizer and labels to a state Secret that was restored, migrated, or stripped of its finalizer."""
+    state = scope.state
+    if state is None or is_deleting(state) or foreign_state_owner(scope):
         return None
     meta = state["metadata"]
     if STATE_FINALIZER in (meta.get("finalizers") or ()):
         return None
-    secret, pending = read(scene, Place(scene.namespace, meta["name"]), "create")
+    secret, pending = read(scope, SecretKey(scope.namespace, meta["name"]), "create")
     if pending is not None or not is_state(secret):
         return pending
-    own = jobs.state_secret(scene.infra, scene.kind, scene.machine_name, str(place_of(scene.infra) or ""))["metadata"]
+    own = jobs.state_secret(scope.infra, scope.kind, scope.machine_name, str(credential_key(scope.infra) or ""))[
+        "metadata"
+    ]
     wanted = {
         **meta,
         "finalizers": [*(meta.get("finalizers") or ()), STATE_FINALIZER],
         "labels": {**labels_of(state), **own["labels"]},
         "annotations": {**annotations_of(state), **own["annotations"]},
     }
-    patch = object_patch(SECRET, state, {**state, "metadata": wanted}, "what is known of the machine must not be lost")
+    patch = object_patch(SECRET, state, {**state, "metadata": wanted}, "protect the state Secret of the machine")
     return Decision(writes=patch) if patch else None
 
 
-# --- beginning ------------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------------------------
 
 
-def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
-    if other := state_of_another(scene):
-        return _not_prepared(scene, f"{other} has the same state Secret, which is named after the machine; rename one")
-    if scene.state is not None:
-        if (pod := live_pod(scene)) is not None:
-            return waiting("its Job is gone, and a pod of it still runs", ref(POD, pod))
-        secret, pending = read(scene, Place(scene.namespace, scene.state["metadata"]["name"]), "create")
+def _start(scope: ProvisionScope, manager_env: Mapping[str, str]) -> Decision:
+    if other := foreign_state_owner(scope):
+        return _not_prepared(scope, f"{other} uses the same state Secret; rename one of the machines")
+    if scope.state is not None:
+        if (pod := live_pod(scope)) is not None:
+            return waiting("the Job is deleted, but its pod is still running", ref(POD, pod))
+        secret, pending = read(scope, SecretKey(scope.namespace, scope.state["metadata"]["name"]), "create")
         if pending is not None:
             return pending
         if secret is not None and not is_state(secret):
-            where, type_ = f"Secret {scene.namespace}/{scene.state['metadata']['name']}", secret.get("type")
-            reason = f"{where} is of type {type_}, so it is no state of a machine; delete it, or delete the Machine"
-            return _not_prepared(scene, reason)
-        if (taken_up := _take_up(scene, recorded(secret))) is not None:
-            return taken_up
+            where, type_ = f"Secret {scope.namespace}/{scope.state['metadata']['name']}", secret.get("type")
+            reason = f"{where} is of type {type_}, not a machine state; delete it, or delete the Machine"
+            return _not_prepared(scope, reason)
+        if (resumed := _resume(scope, recorded(secret))) is not None:
+            return resumed
     try:
-        work = prepare(scene, passed, removes=False)
+        work = prepare(scope, manager_env, removes=False)
     except Problem as problem:
-        return _not_prepared(scene, str(problem))
+        return _not_prepared(scope, str(problem))
     except Pending as pending_read:
         return pending_read.decision
-    return launch(scene, work)
+    return launch(scope, work)
 
 
-def _take_up(scene: Scene, record: Recorded) -> Decision | None:
-    """What a record says of a machine whose Job is not there (any more); None: it is to be created."""
+def _resume(scope: ProvisionScope, record: Recorded) -> Decision | None:
+    """Outcome of a machine whose Job does not exist, from its record; None if it must be created."""
     match record:
         case Recorded.CREATED:
-            return reports.created(scene)
-        case Recorded.FOREIGN if reports.is_under_way(scene.infra):
-            return reports.not_created(scene, JOB_IS_LOST)
+            return conditions.created(scope)
+        case Recorded.FOREIGN if conditions.is_in_progress(scope.infra):
+            return conditions.not_created(scope, JOB_IS_LOST)
         case Recorded.FOREIGN:
-            return reports.created(scene)
+            return conditions.created(scope)
         case Recorded.UNREADABLE:
-            where = f"Secret {scene.namespace}/{names.state_secret(scene.name)}"
-            return _not_prepared(scene, f"{where} cannot be read; restore it from a backup, or delete the Machine")
+            where = f"Secret {scope.namespace}/{names.state_secret(scope.name)}"
+            return _not_prepared(scope, f"{where} cannot be read; restore it from a backup, or delete the Machine")
     return None
 
 
-def _not_prepared(scene: Scene, problem: str) -> Decision:
-    return reports.not_prepared(scene, problem, removes=False) + waiting(problem)
+def _not_prepared(scope: ProvisionScope, problem: str) -> Decision:
+    return conditions.not_prepared(scope, problem, removes=False) + waiting(problem)
 
 
-def launch(scene: Scene, work: Work) -> Decision:
-    """The Job comes last: after all that it needs, and after what a successor of ours must know of it."""
-    if taken := _taken(scene, work):
-        return reports.not_prepared(scene, taken, removes=work.removes) + waiting(taken)
-    report_status = reports.deleting if work.removes else reports.creating
-    needed = Decision(writes=(Parallel((*_new_state(scene), *_attendants(work))),))
-    begun = Create(JOB, jobs.job(work), "its machine is removed" if work.removes else "its machine is created")
-    return needed + report_status(scene, **_noted(scene, work)) + Decision(writes=(begun,))
+def launch(scope: ProvisionScope, work: JobInputs) -> Decision:
+    """Create the Job last, after its dependencies and the status that a later pass relies on."""
+    if conflict := _name_conflict(scope, work):
+        return conditions.not_prepared(scope, conflict, removes=work.removes) + waiting(conflict)
+    report_status = conditions.deleting if work.removes else conditions.creating
+    needed = Decision(writes=(Parallel((*_new_state(scope), *_job_dependencies(work))),))
+    job = Create(JOB, jobs.job(work), "remove the machine" if work.removes else "create the machine")
+    return needed + report_status(scope, **_removal_record(scope, work)) + Decision(writes=(job,))
 
 
-def _taken(scene: Scene, work: Work) -> str:
-    """Long names are cut, so what this Job needs can have the name of another machine's, or of a Secret that a user
-    created. Applied over a user's Secret, variables of that user would reach the Job too."""
+def _name_conflict(scope: ProvisionScope, work: JobInputs) -> str:
+    """Message if a name that the Job needs is taken.
+
+    Long names are truncated, so it may belong to another machine or to a user. Applied over a user's Secret, that
+    user's variables would reach the Job.
+    """
     for kind, name in (
-        (SECRET_METADATA, names.environment_secret(scene.name)),
+        (SECRET_METADATA, names.environment_secret(scope.name)),
         (SECRET_METADATA, work.job_name),
         (JOB, work.job_name),
     ):
-        found = scene.view.get(kind, name)
+        found = scope.view.get(kind, name)
         owners = (found["metadata"].get("ownerReferences") or ()) if found is not None else ()
-        if found is not None and not any(each.get("controller") and each["uid"] == scene.uid for each in owners):
-            where = f"{kind.kind} {scene.namespace}/{name}"
-            return f"{where} is needed for its Job and belongs to something else; delete it, or delete the Machine"
+        if found is not None and not any(each.get("controller") and each["uid"] == scope.uid for each in owners):
+            where = f"{kind.kind} {scope.namespace}/{name}"
+            return f"{where} is needed for the Job but has another owner; delete it, or delete the Machine"
     return ""
 
 
-def _new_state(scene: Scene) -> tuple[Write, ...]:
-    if scene.state is not None:
+def _new_state(scope: ProvisionScope) -> tuple[Write, ...]:
+    if scope.state is not None:
         return ()
-    secret = jobs.state_secret(scene.infra, scene.kind, scene.machine_name, str(place_of(scene.infra) or ""))
-    return (Create(SECRET, secret, "what is known of the machine is kept here"),)
+    secret = jobs.state_secret(scope.infra, scope.kind, scope.machine_name, str(credential_key(scope.infra) or ""))
+    return (Create(SECRET, secret, "create the state Secret of the machine"),)
 
 
-def _attendants(work: Work) -> tuple[Write, ...]:
+def _job_dependencies(work: JobInputs) -> tuple[Write, ...]:
     files = [(SECRET, jobs.files_secret(work))] if work.files else []
-    served = [
+    dependencies = [
         (SECRET, jobs.environment_secret(work)),
         *files,
         (jobs.SERVICE_ACCOUNT, jobs.service_account(work)),
         (jobs.ROLE, jobs.role(work)),
         *((jobs.ROLE_BINDING, binding) for binding in jobs.role_bindings(work)),
     ]
-    return tuple(Apply(kind, obj, "its Job needs it") for kind, obj in served)
+    return tuple(Apply(kind, obj, "the Job needs it") for kind, obj in dependencies)
 
 
-def _noted(scene: Scene, work: Work) -> dict[str, str]:
-    """What its removal needs, should the NodeDriver be gone by then."""
-    common = (scene.infra.get("spec") or {}).get("common") or {}
-    credential = common.get("cloudCredentialSecretName") or scene.status.get("cloudCredentialSecretName")
+def _removal_record(scope: ProvisionScope, work: JobInputs) -> dict[str, str]:
+    """What the removal needs in case the NodeDriver no longer exists."""
+    common = (scope.infra.get("spec") or {}).get("common") or {}
+    credential = common.get("cloudCredentialSecretName") or scope.status.get("cloudCredentialSecretName")
     return {
         "jobName": work.job_name,
         "driverUrl": work.download.url,
@@ -184,83 +187,86 @@ def _noted(scene: Scene, work: Work) -> dict[str, str]:
     }
 
 
-# --- what becomes of it ---------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------------------------
 
 
-def follow(scene: Scene, job: Object) -> Decision:
-    match ended(job):
-        case Ended.COMPLETE:
-            return reports.created(scene) + tidy(scene)
-        case Ended.FAILED:
-            return _failed(scene, job)
-    hindrance = held_up(scene, job)
-    decision = reports.creating(scene, hindrance, jobName=job["metadata"]["name"])
-    return decision + waiting(hindrance or "the machine is being created", ref(JOB, job))
+def track_job(scope: ProvisionScope, job: Object) -> Decision:
+    match job_outcome(job):
+        case JobOutcome.COMPLETE:
+            return conditions.created(scope) + clean_up(scope)
+        case JobOutcome.FAILED:
+            return _failed(scope, job)
+    blocked = blocked_by(scope, job)
+    decision = conditions.creating(scope, blocked, jobName=job["metadata"]["name"])
+    return decision + waiting(blocked or "the machine is being created", ref(JOB, job))
 
 
-def _failed(scene: Scene, job: Object) -> Decision:
-    if (pause := pod_is_awaited(scene, job)) is not None:
-        return pause
-    words, pending = logs.last_words(scene, job)
+def _failed(scope: ProvisionScope, job: Object) -> Decision:
+    if (awaited := wait_for_pod(scope, job)) is not None:
+        return awaited
+    message, pending = logs.termination_message(scope, job)
     if pending is not None:
         return pending
-    return reports.not_created(scene, words) + tidy(scene)
+    return conditions.not_created(scope, message) + clean_up(scope)
 
 
-def pod_is_awaited(scene: Scene, job: Object) -> Decision | None:
-    """None when the pod of a Job that failed is seen to have ended too, or will not be."""
-    pod = newest_pod(scene.view, job)
+def wait_for_pod(scope: ProvisionScope, job: Object) -> Decision | None:
+    """None once the pod of a failed Job is seen to have ended, or will not be."""
+    pod = newest_pod(scope.view, job)
     if pod is not None and (pod.get("status") or {}).get("phase") in FINISHED_PODS:
         return None
     since = ended_at(job)
-    if not since or scene.view.now >= (until := datetime.fromisoformat(since) + POD_PATIENCE):
+    if not since or scope.view.now >= (until := datetime.fromisoformat(since) + POD_GRACE):
         return None
-    return waiting("its Job failed, and why is not known yet", ref(JOB, job), wake_at=until)
+    return waiting("the Job failed; waiting for its pod to report why", ref(JOB, job), wake_at=until)
 
 
-def held_up(scene: Scene, job: Object) -> str:
-    """What keeps a Job from its work, as far as its pod tells: an image that cannot be had, no node for it."""
-    status = (newest_pod(scene.view, job) or {}).get("status") or {}
+def blocked_by(scope: ProvisionScope, job: Object) -> str:
+    """Why the Job does not run, from its pod: image pull errors, or no schedulable node."""
+    status = (newest_pod(scope.view, job) or {}).get("status") or {}
     containers = status.get("containerStatuses") or ()
     waits = [(container.get("state") or {}).get("waiting") or {} for container in containers]
     known_of = status.get("conditions") or ()
     unscheduled = [known for known in known_of if known["type"] == "PodScheduled" and known["status"] == "False"]
     messages = [cause["message"] for cause in (*waits, *unscheduled) if cause.get("message")]
-    return f"its pod waits: {messages[0]}" if messages else ""
+    return f"pod is waiting: {messages[0]}" if messages else ""
 
 
-# --- afterwards -----------------------------------------------------------------------------------------------------
+# --- cleanup --------------------------------------------------------------------------------------------------------
 
 
-def tidy(scene: Scene) -> Decision:
-    """Of what made the machine only the state Secret is left, once the log is kept."""
-    job = scene.job
-    if job is None or ended(job) is None or is_deleting(job):
+def clean_up(scope: ProvisionScope) -> Decision:
+    """Delete the Job and its dependencies once its log is archived; only the state Secret stays."""
+    job = scope.job
+    if job is None or job_outcome(job) is None or is_deleting(job):
         return DONE
-    if not logs.is_kept(scene, job):
-        return logs.keep(scene, job)
-    return Decision(writes=logs.clear(scene, job, "its machine is created, or is not"))
+    if not logs.is_saved(scope, job):
+        return logs.save(scope, job)
+    return Decision(writes=logs.delete_job(scope, job, "the creation has finished"))
 
 
-def _give_up(scene: Scene) -> Decision:
-    """A MachineSet makes another one in place of a Machine that has no server."""
-    machine = scene.machine
-    if machine is None or is_deleting(machine) or not scene.machine_set:
+def _delete_failed_machine(scope: ProvisionScope) -> Decision:
+    """Delete a Machine without an instance, so that its MachineSet replaces it."""
+    machine = scope.machine
+    if machine is None or is_deleting(machine) or not scope.machine_set:
         return DONE
-    patience = timedelta(seconds=settings.seconds(scene.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
-    failed = reports.failed_at(scene.infra)
-    at = failed + max(patience, _failing_for(scene, failed))
-    if at > scene.view.now:
-        return waiting("its server could not be created; another takes its place", ref(MACHINE, machine), wake_at=at)
-    return Decision(writes=(delete(MACHINE, machine, "its server could not be created"),))
+    patience = timedelta(seconds=settings.parse_duration(scope.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
+    failed = conditions.failed_at(scope.infra)
+    at = failed + max(patience, _failing_since(scope, failed))
+    if at > scope.view.now:
+        return waiting("the server could not be created; the MachineSet replaces it", ref(MACHINE, machine), wake_at=at)
+    return Decision(writes=(delete(MACHINE, machine, "the server could not be created"),))
 
 
-def _failing_for(scene: Scene, until: datetime) -> timedelta:
-    """How long its MachineSet has had machines fail lately. Who waits that long each time tries ever more rarely: a
-    pool that cannot work must not fill the archive, and shows why it cannot."""
-    logs_of_failures = scene.view.select(
-        CONFIG_MAP_METADATA, index=(BY_MACHINE_SET, f"{scene.namespace}/{scene.machine_set}")
+def _failing_since(scope: ProvisionScope, until: datetime) -> timedelta:
+    """How long Machines of this MachineSet have been failing recently.
+
+    Waiting that long each time makes retries exponentially rarer: a pool that cannot work must not fill the archive,
+    and its failed Machine stays visible.
+    """
+    logs_of_failures = scope.view.select(
+        CONFIG_MAP_METADATA, index=(BY_MACHINE_SET, f"{scope.namespace}/{scope.machine_set}")
     )
-    ends = [moment(annotations_of(log).get(FINISHED_AT)) for log in logs_of_failures]
-    first = min((time for time in ends if time and until - LATELY < time < until), default=until)
-    return min(until - first, LONGEST_PAUSE)
+    ends = [parse_time(annotations_of(log).get(FINISHED_AT)) for log in logs_of_failures]
+    first = min((time for time in ends if time and until - FAILURE_WINDOW < time < until), default=until)
+    return min(until - first, MAX_BACKOFF)

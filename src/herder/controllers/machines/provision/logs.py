@@ -1,4 +1,4 @@
-"""What a Job said, kept after the Job and its machine are gone; and the Job itself, cleared away once that is done."""
+"""Archive the log of a Job with sensitive values redacted, then delete the Job and its dependencies."""
 
 from __future__ import annotations
 
@@ -6,47 +6,54 @@ from typing import NamedTuple
 
 from herder.api.capi.kinds import NAMESPACE, SECRET, SECRET_METADATA
 from herder.api.machines import names
-from herder.api.machines.archive import CONFIG_MAP, CONFIG_MAP_METADATA, LARGEST_LOG, kept_for, log_object
-from herder.api.machines.arguments import spec_fields
-from herder.api.machines.credentials import Place, hidden
-from herder.api.machines.jobs import CONTAINER, JOB, attendants
-from herder.api.writing import delete
-from herder.controllers.machines.provision.reading import read, texts
-from herder.controllers.machines.provision.scene import Ended, Scene, ended, ended_at, newest_pod, removes
+from herder.api.machines.archive import CONFIG_MAP, CONFIG_MAP_METADATA, MAX_LOG_BYTES, archived_job_uid, log_object
+from herder.api.machines.credentials import SecretKey, redact
+from herder.api.machines.drivers.arguments import spec_fields
+from herder.api.machines.jobs import CONTAINER, JOB, job_dependents
+from herder.api.writes import delete
+from herder.controllers.machines.provision.scope import (
+    JobOutcome,
+    ProvisionScope,
+    ended_at,
+    job_outcome,
+    newest_pod,
+    removes,
+)
+from herder.controllers.machines.provision.secret_reader import read, texts
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Apply, Decision, Delete, Effect, Parallel, Ref, Writes, waiting
 
 TRIES = 3
-"""To read a log: a pod that is gone must not hold anything up."""
+"""Attempts to read a log; a missing pod must not block anything."""
 
-POD_IS_GONE = "(its pod is gone, and what it said is lost)\n"
-NOTHING_TO_HIDE_BY = "(what it said is not kept: the Secret is gone that tells which words in it are secret)\n"
-
-
-def is_kept(scene: Scene, job: Object) -> bool:
-    kept = scene.view.get(CONFIG_MAP_METADATA, names.archived_log(scene.namespace, scene.name), names.ARCHIVE_NAMESPACE)
-    return kept is not None and kept_for(kept, _key(job)) == job["metadata"]["uid"]
+POD_IS_GONE = "(the pod does not exist anymore; its log is lost)\n"
+NOT_REDACTABLE = "(log not archived: the Secret that lists the values to redact does not exist anymore)\n"
 
 
-def keep(scene: Scene, job: Object) -> Decision:
+def is_saved(scope: ProvisionScope, job: Object) -> bool:
+    kept = scope.view.get(CONFIG_MAP_METADATA, names.archived_log(scope.namespace, scope.name), names.ARCHIVE_NAMESPACE)
+    return kept is not None and archived_job_uid(kept, _key(job)) == job["metadata"]["uid"]
+
+
+def save(scope: ProvisionScope, job: Object) -> Decision:
     """Read the log and write it to the archive."""
-    text, pending = _text(scene, job)
+    text, pending = _text(scope, job)
     if pending is not None:
         return pending
-    failed_in = scene.machine_set if ended(job) is Ended.FAILED and not removes(job) else ""
+    failed_in = scope.machine_set if job_outcome(job) is JobOutcome.FAILED and not removes(job) else ""
     uid, at = job["metadata"]["uid"], ended_at(job)
-    log = log_object(scene.infra, scene.kind, _key(job), uid, text, at, failed_in=failed_in)
-    writer = f"machine-log-{_key(job)}"  # so that one log does not take the other's place
-    write = Apply(CONFIG_MAP, log, "what its Job said is kept", manager=writer)
-    return Decision(writes=(*archive_namespace(scene), write))
+    log = log_object(scope.infra, scope.kind, _key(job), uid, text, at, failed_in=failed_in)
+    writer = f"machine-log-{_key(job)}"  # a field manager per log, so that one does not remove the other
+    write = Apply(CONFIG_MAP, log, "archive the log of the Job", manager=writer)
+    return Decision(writes=(*archive_namespace(scope), write))
 
 
-def archive_namespace(scene: Scene) -> tuple[Apply, ...]:
-    """Made where it is not there yet."""
-    if scene.view.get(NAMESPACE.metadata_only(), names.ARCHIVE_NAMESPACE) is not None:
+def archive_namespace(scope: ProvisionScope) -> tuple[Apply, ...]:
+    """Create the archive namespace if it does not exist."""
+    if scope.view.get(NAMESPACE.metadata_only(), names.ARCHIVE_NAMESPACE) is not None:
         return ()
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.ARCHIVE_NAMESPACE}}
-    return (Apply(NAMESPACE, space, "what outlives machines is kept here"),)
+    return (Apply(NAMESPACE, space, "create the namespace of the archive"),)
 
 
 def _key(job: Object) -> str:
@@ -58,68 +65,70 @@ class _Text(NamedTuple):
     pending: Decision | None = None
 
 
-def _text(scene: Scene, job: Object) -> _Text:
-    pod = newest_pod(scene.view, job)
+def _text(scope: ProvisionScope, job: Object) -> _Text:
+    pod = newest_pod(scope.view, job)
     if pod is None:
         return _Text(POD_IS_GONE)
-    effect = _reading(scene, job, pod)
-    result = scene.view.result(effect.key)
-    words = secret_words(scene)
-    if result is None or words.pending is not None or (not result.done and result.attempts < TRIES):
-        waits = Decision(effects=(effect,)) + waiting("its Job's log is being kept", Ref(JOB, job["metadata"]["name"]))
-        return _Text(pending=waits + (words.pending or Decision()))
+    effect = _log_effect(scope, job, pod)
+    result = scope.view.result(effect.key)
+    sensitive = sensitive_values(scope)
+    if result is None or sensitive.pending is not None or (not result.done and result.attempts < TRIES):
+        waits = Decision(effects=(effect,)) + waiting("reading the log of the Job", Ref(JOB, job["metadata"]["name"]))
+        return _Text(pending=waits + (sensitive.pending or Decision()))
     if not result.done:
-        return _Text(f"(its log could not be read: {result.error})\n")
-    if words.values is None:
-        return _Text(NOTHING_TO_HIDE_BY)
-    return _Text(scrubbed(scene, result.value, words.values))
+        return _Text(f"(the log could not be read: {result.error})\n")
+    if sensitive.values is None:
+        return _Text(NOT_REDACTABLE)
+    return _Text(redacted(scope, result.value, sensitive.values))
 
 
-def _reading(scene: Scene, job: Object, pod: Object) -> Effect:
+def _log_effect(scope: ProvisionScope, job: Object, pod: Object) -> Effect:
     meta = pod["metadata"]
     arguments = {
         "namespace": meta["namespace"],
         "pod": meta["name"],
         "container": CONTAINER,
-        "limit_bytes": LARGEST_LOG,
+        "limit_bytes": MAX_LOG_BYTES,
     }
-    key = ("pod-log", scene.uid, job["metadata"]["uid"], meta["uid"])
-    return Effect("pod-log", key, arguments, "what its Job said is kept")
+    key = ("pod-log", scope.uid, job["metadata"]["uid"], meta["uid"])
+    return Effect("pod-log", key, arguments, "archive the log of the Job")
 
 
-# --- what must not be told ------------------------------------------------------------------------------------------
+# --- redaction ------------------------------------------------------------------------------------------------------
 
 
-class Words(NamedTuple):
-    """None: they are not known any more."""
+class SensitiveValues(NamedTuple):
+    """Values to redact; None if they are no longer known."""
 
     values: tuple[str, ...] | None = None
     pending: Decision | None = None
 
 
-def secret_words(scene: Scene) -> Words:
-    """All that its Job was told in confidence."""
-    secret, pending = read(scene, Place(scene.namespace, names.environment_secret(scene.name)))
+def sensitive_values(scope: ProvisionScope) -> SensitiveValues:
+    """All values in the environment Secret of the Job."""
+    secret, pending = read(scope, SecretKey(scope.namespace, names.environment_secret(scope.name)))
     if pending is not None:
-        return Words(pending=pending)
-    return Words(tuple(texts(secret).values()) if secret is not None else None)
+        return SensitiveValues(pending=pending)
+    return SensitiveValues(tuple(texts(secret).values()) if secret is not None else None)
 
 
-def scrubbed(scene: Scene, text: str, words: tuple[str, ...]) -> str:
-    """What stands in the spec for everybody to read, such as a region, stays readable."""
-    return hidden(text, words, known=[value for value in spec_fields(scene.infra).values() if isinstance(value, str)])
+def redacted(scope: ProvisionScope, text: str, sensitive: tuple[str, ...]) -> str:
+    """Redact sensitive values, but keep those that the spec shows anyway, such as a region."""
+    return redact(
+        text, sensitive, known=[value for value in spec_fields(scope.infra).values() if isinstance(value, str)]
+    )
 
 
-def last_words(scene: Scene, job: Object) -> _Text:
-    """Why a Job failed, as its newest pod says."""
-    pod = newest_pod(scene.view, job)
+def termination_message(scope: ProvisionScope, job: Object) -> _Text:
+    """Why a Job failed, from the termination message of its newest pod."""
+    pod = newest_pod(scope.view, job)
     text = _termination(pod) if pod is not None else ""
     if not text:
-        return _Text(_without_words(job))
-    words = secret_words(scene)
-    if words.pending is not None:
-        return _Text(pending=words.pending)
-    return _Text(scrubbed(scene, text, words.values) if words.values is not None else NOTHING_TO_HIDE_BY.strip())
+        return _Text(_job_message(job))
+    sensitive = sensitive_values(scope)
+    if sensitive.pending is not None:
+        return _Text(pending=sensitive.pending)
+    return _Text(redacted(scope, text, sensitive.values) if sensitive.values is not None else NOT_REDACTABLE.strip())
 
 
 def _termination(pod: Object) -> str:
@@ -130,24 +139,26 @@ def _termination(pod: Object) -> str:
     return str((pod.get("status") or {}).get("message") or "")
 
 
-def _without_words(job: Object) -> str:
+def _job_message(job: Object) -> str:
     conditions = (job.get("status") or {}).get("conditions") or ()
-    message = next((known.get("message") for known in conditions if known["type"] == "Failed"), "") or "its Job failed"
-    return f"{message}; its pod is gone or said nothing"
+    message = next((known.get("message") for known in conditions if known["type"] == "Failed"), "") or "the Job failed"
+    return f"{message}; its pod does not exist or reported no message"
 
 
-# --- clearing away --------------------------------------------------------------------------------------------------
+# --- cleanup --------------------------------------------------------------------------------------------------------
 
 
-def clear(scene: Scene, job: Object, why: str) -> Writes:
-    """What serves the Job first, the Job last: while it is there, there is something to clear away."""
-    served = tuple(write for kind, name in attendants(scene.name) for write in _unserve(scene, kind, name, why))
-    return (Parallel(served), delete(JOB, job, why))
+def delete_job(scope: ProvisionScope, job: Object, why: str) -> Writes:
+    """Delete the dependencies first and the Job last: while it exists, cleanup continues."""
+    dependencies = tuple(
+        write for kind, name in job_dependents(scope.name) for write in _delete_dependency(scope, kind, name, why)
+    )
+    return (Parallel(dependencies), delete(JOB, job, why))
 
 
-def _unserve(scene: Scene, kind: Kind, name: str, why: str) -> tuple[Delete, ...]:
-    """Only of Secrets is it known here whether they are there."""
+def _delete_dependency(scope: ProvisionScope, kind: Kind, name: str, why: str) -> tuple[Delete, ...]:
+    """Only Secrets are cached here; everything else is deleted without checking whether it exists."""
     if kind != SECRET:
-        return (Delete(Ref(kind, name, scene.namespace), "", why),)
-    known = scene.view.get(SECRET_METADATA, name)
+        return (Delete(Ref(kind, name, scope.namespace), "", why),)
+    known = scope.view.get(SECRET_METADATA, name)
     return (delete(SECRET, known, why),) if known is not None else ()

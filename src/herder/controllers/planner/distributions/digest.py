@@ -66,7 +66,7 @@ def machine_digest(inputs: MachineInputs) -> str:
         "external_addresses": inputs.external_addresses,
         "ipv6_address": inputs.ipv6_address,
         "driver": inputs.driver,
-        "join_url_by_hand": inputs.join_url_by_hand,
+        "join_url_by_hand": inputs.join_url_autoset_disabled,
     })  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _agent(agent: Agent) -> dict[str, Any]:
         "image": agent.image,
         "strict": agent.strict,
         "environment": agent.environment,
-        "comes_first": agent.comes_first,
+        "comes_first": agent.pre_bootstrap,
     }
 
 

@@ -1,6 +1,6 @@
-"""`+herderN`: our own API server as a cluster's control plane, on one server, with nodes that run no pods.
+"""Embedded distribution (`+herderN`): Herder's own API server on one server, with nodes that run no Pods.
 
-Its programs are `herder.embedded`; the gateway itself is the registry that they are installed from.
+Its programs are in `herder.embedded`; machines install them from the gateway, which is also an image registry.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.rke.distributions import EMBEDDED
 from herder.api.rke.names import MACHINE_UID, TAINTS
-from herder.api.rke.node_tokens import node_token
-from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe, file
-from herder.api.rke.roles import refusal
+from herder.api.rke.node.join_token import node_token
+from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
+from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -25,7 +25,7 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Roles,
 )
-from herder.controllers.planner.distributions.selected import install_variables, selected
+from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
 
 REPOSITORY = "herder/system-agent-installer-herder"
 API_PORT, NODE_PORT = 6443, 10248
@@ -33,7 +33,7 @@ CONFIG = "/etc/rancher/herder/config.yaml.d/50-rancher.yaml"
 REGISTRIES, MANAGER_AUTHORITY = "/etc/rancher/agent/registries.yaml", "/etc/rancher/agent/manager-ca.crt"
 DATA = "/var/lib/rancher/herder"
 JOIN_PROTOCOL = "node-tokens-2"
-"""Part of what restarts machines: a server must know the tokens of single machines before workers present them."""
+"""Part of the restart stamp: servers must support per-machine tokens before workers present them."""
 _EFFECTS = "NoSchedule|PreferNoSchedule|NoExecute"
 LISTS = {
     "node-label": (re.compile(r"[^=]+=.*"), "key=value"),
@@ -41,11 +41,13 @@ LISTS = {
     "tls-san": (re.compile(r".+"), "a name or an address"),
 }
 TEXTS = {"log-level": (re.compile("debug|info|warning|error"), "debug, info, warning or error")}
-"""What users may set, for all machines or for some, and what it looks like: a machine that reads something else starts
-no more. Everything else is the planner's to say."""
+"""Configuration that users may set, and its syntax: a machine does not start with an invalid value. The planner sets
+everything else."""
 
 
 class Embedded:
+    """Renders plans of the embedded distribution."""
+
     name = EMBEDDED.name
     revision = 3
     supervisor_port = API_PORT
@@ -54,7 +56,7 @@ class Embedded:
     authorities: Sequence[str] = ("ca",)
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
-        return refusal(EMBEDDED.build, etcd=roles.etcd, control_plane=roles.control_plane)
+        return unsupported_roles(EMBEDDED.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return ()
@@ -62,57 +64,59 @@ class Embedded:
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"
 
-    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
+    def owns_file(self, cluster: ClusterInputs, path: str) -> bool:
         return path in (REGISTRIES, MANAGER_AUTHORITY)
 
     def member_removal(self) -> str:
         return EMBEDDED.member_removal
 
     def drain_hash(self, plan: Plan) -> str:
-        return next((_value(each.env, "DRAIN_HASH") for each in plan.instructions if each.name == "install"), "")
+        return next(
+            (_environment_value(each.env, "DRAIN_HASH") for each in plan.instructions if each.name == "install"), ""
+        )
 
     def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
         if machine.windows:
             raise ConfigError("machinePools: the embedded distribution has no Windows nodes")
         if machine.roles.is_server and not machine.is_init:
             raise ConfigError(
-                "machinePools: the embedded distribution has one server, and this cluster has it already: have one "
-                "machine with etcdRole and controlPlaneRole"
+                "machinePools: the embedded distribution supports a single server; keep one machine with etcdRole and "
+                "controlPlaneRole"
             )
         if not (machine.internal_addresses or machine.external_addresses):
-            raise ConfigError(f"machine {machine.name}: has told no address; register it with --internal-address")
+            raise ConfigError(f"machine {machine.name}: has no address; register it with --internal-address")
         files = tuple(_files(cluster, machine))
         return Plan(files=files, instructions=(_install(cluster, machine, files),), probes=_probes(cluster, machine))
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
     if cluster.server_certificates:
         registries = {
-            # Said in so many words, since agents take a registry on loopback to be one without TLS.
-            "mirrors": {_manager(cluster): {"endpoint": [f"https://{_manager(cluster)}"]}},
-            "configs": {_manager(cluster): {"tls": {"ca_file": MANAGER_AUTHORITY}}},
+            # The scheme is explicit because agents use plain HTTP for registries on loopback.
+            "mirrors": {_manager_host(cluster): {"endpoint": [f"https://{_manager_host(cluster)}"]}},
+            "configs": {_manager_host(cluster): {"tls": {"ca_file": MANAGER_AUTHORITY}}},
         }
         yield file(MANAGER_AUTHORITY, cluster.server_certificates, dynamic=True)
         yield file(REGISTRIES, json.dumps(registries), dynamic=True)
     yield file(CONFIG, json.dumps(_config(cluster, machine), indent=2, sort_keys=True))
-    authority, data = cluster.authorities["ca"], _data(cluster)
+    authority, directory = cluster.authorities["ca"], _data_directory(cluster)
     if machine.roles.is_server:
-        yield file(f"{data}/server/tls/ca.crt", authority.certificate)
-        yield file(f"{data}/server/tls/ca.key", authority.key)
+        yield file(f"{directory}/server/tls/ca.crt", authority.certificate)
+        yield file(f"{directory}/server/tls/ca.key", authority.key)
         if cluster.agent is not None:
             objects = as_yaml(manifest(cluster.agent))
-            yield file(f"{data}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)
-        addons = "" if cluster.has_agent_first else cluster.spec.get("additionalManifest") or ""
-        yield file(f"{data}/server/manifests/rancher/addons.yaml", addons, dynamic=True)
+            yield file(f"{directory}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)
+        addons = "" if cluster.is_pre_bootstrap else cluster.spec.get("additionalManifest") or ""
+        yield file(f"{directory}/server/manifests/rancher/addons.yaml", addons, dynamic=True)
     else:
-        yield file(f"{data}/agent/server-ca.crt", authority.certificate)
+        yield file(f"{directory}/agent/server-ca.crt", authority.certificate)
 
 
 def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
-    config = selected(cluster, machine, _checked)
+    config = merge_config(cluster, machine, _checked_config)
     labels = [f"{key}={value}" for key, value in sorted({**machine.node_labels, MACHINE_UID: machine.uid}.items())]
     taints = [_taint(machine.name, each) for each in machine.node_taints]
     config["node-label"] = [*config.get("node-label", ()), *labels]
@@ -120,7 +124,7 @@ def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
     config["node-ip"] = list(machine.internal_addresses or machine.external_addresses)
     config["node-external-ip"] = list(machine.external_addresses) if machine.internal_addresses else []
     config["node-name"] = machine.node_name
-    config["data-dir"] = _data(cluster)
+    config["data-dir"] = _data_directory(cluster)
     if machine.roles.is_server:
         config["token"], config["agent-token"] = cluster.server_token, cluster.agent_token
     else:
@@ -128,7 +132,7 @@ def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
     return {key: value for key, value in config.items() if value}
 
 
-def _checked(field: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_config(field: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _value_of(f"{field}.{key}", key, given) for key, given in config.items() if given is not None}
 
 
@@ -138,7 +142,7 @@ def _value_of(field: str, key: str, given: Any) -> str | list[str]:
     if key in TEXTS:
         return _text(field, given, *TEXTS[key])
     known = ", ".join((*LISTS, *TEXTS))
-    raise ConfigError(f"{field}: the embedded distribution does not know it; it knows {known}")
+    raise ConfigError(f"{field}: unknown option of the embedded distribution; use one of {known}")
 
 
 def _text(field: str, given: Any, form: re.Pattern[str], wanted: str) -> str:
@@ -153,17 +157,17 @@ def _taint(machine: str, taint: Mapping[str, str]) -> str:
     return _text(f"machine {machine}, annotation {TAINTS}", written, *LISTS["node-taint"])
 
 
-# --- instruction and probes -----------------------------------------------------------------------------------------
+# --- instruction and probes -------------------------------------------------------------------------------------------
 
 
 def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[File]) -> Instruction:
-    image = f"{_manager(cluster)}/{REPOSITORY}:{cluster.version.replace('+', '-')}"
+    image = f"{_manager_host(cluster)}/{REPOSITORY}:{cluster.version.replace('+', '-')}"
     stamp = _stamp(cluster, image, files)
     environment = [
         f"RESTART_STAMP={stamp}",
         f"DRAIN_HASH={stamp}",
         *(f"{each['name']}={each['value']}" for each in install_variables(cluster)),
-        f"HERDER_DATA_DIR={_data(cluster)}",
+        f"HERDER_DATA_DIR={_data_directory(cluster)}",
         *(() if machine.roles.is_server else ("INSTALL_HERDER_EXEC=agent",)),
     ]
     return Instruction(name="install", image=image, command="sh", args=("-c", "run.sh"), env=tuple(environment))
@@ -178,11 +182,11 @@ def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File]) -> str:
 
 
 def _probes(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Probe]:
-    """At the machine's own address: machines of one host may share its loopback."""
+    """Probe the machine's own address: machines on one host may share its loopback."""
     address = _bracketed((machine.internal_addresses or machine.external_addresses)[0])
     probes = {"kubelet": _probe(HttpGet(url=f"http://{address}:{NODE_PORT}/healthz"))}
     if machine.roles.is_server:
-        authority = f"{_data(cluster)}/server/tls/ca.crt"
+        authority = f"{_data_directory(cluster)}/server/tls/ca.crt"
         probes["kube-apiserver"] = _probe(HttpGet(url=f"https://{address}:{API_PORT}/readyz", ca_cert=authority))
     return probes
 
@@ -191,16 +195,16 @@ def _probe(get: HttpGet) -> Probe:
     return Probe(initial_delay_seconds=1, timeout_seconds=5, success_threshold=1, failure_threshold=2, http_get=get)
 
 
-# --- small things ---------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _manager(cluster: ClusterInputs) -> str:
+def _manager_host(cluster: ClusterInputs) -> str:
     if cluster.agent is None or not cluster.agent.server_url:
-        raise ConfigError("setting server-url: not set, so machines cannot be told where to install from")
+        raise ConfigError("setting server-url: not set, so machines cannot install; set it to the URL of this server")
     return urlsplit(cluster.agent.server_url).netloc
 
 
-def _data(cluster: ClusterInputs) -> str:
+def _data_directory(cluster: ClusterInputs) -> str:
     return str((cluster.spec.get("dataDirectories") or {}).get("k8sDistro") or DATA)
 
 
@@ -208,5 +212,5 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _value(environment: Sequence[str], name: str) -> str:
+def _environment_value(environment: Sequence[str], name: str) -> str:
     return next((each.partition("=")[2] for each in environment if each.startswith(f"{name}=")), "")

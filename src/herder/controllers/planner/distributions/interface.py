@@ -1,7 +1,7 @@
-"""What the planner asks of a distribution of Kubernetes, and all that a distribution is told.
+"""Interface between the planner and Kubernetes distributions, and the inputs of plans.
 
-A distribution is pure: equal inputs give an equal plan, byte for byte. So a plan is rendered only when its inputs have
-changed, and whatever a plan depends on is among them.
+Rendering is a pure function: equal inputs give an equal plan, byte for byte. A plan is therefore rendered only if its
+inputs have changed, and everything that a plan depends on must be an input.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 from herder.api.management.manifest import Agent
 from herder.api.rke import names
-from herder.api.rke.plan import Plan
+from herder.api.rke.node.plan import Plan
 from herder.controllers.planner.distributions.digest import cluster_digest, machine_digest
 from herder.engine.meta.kinds import Object
 
 
 class ConfigError(ValueError):
-    """What the user asked for cannot be rendered. The message names the field and what to do."""
+    """The user's configuration cannot be rendered. The message names the field and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Roles:
 
     @property
     def only_etcd(self) -> bool:
-        """Of what makes a server; it may be a worker too."""
+        """A server without a control plane; it may be a worker too."""
         return self.etcd and not self.control_plane
 
     @property
@@ -61,7 +61,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """A Secret or ConfigMap that the cluster's spec names, as it is now: contents decoded, by key."""
+    """Content of a Secret or ConfigMap that the cluster's spec refers to, decoded, by key."""
 
     annotations: Mapping[str, str]
     data: Mapping[str, bytes] = field(repr=False)
@@ -78,27 +78,27 @@ class Reference(NamedTuple):
 
 
 FOR_SERVERS = ("additionalManifest", "chartValues", "etcd", names.CLUSTER_SPEC)
-"""Of the spec and of the annotations: what is in no plan of a worker."""
+"""Fields of the spec, and annotations, that no plan of a worker contains."""
 
 
 @dataclass(frozen=True)
 class ClusterInputs:
-    """What is the same for all machines of a cluster."""
+    """Inputs that all machines of a cluster share."""
 
     namespace: str
     name: str  # of the RKEControlPlane and of the Cluster API Cluster
     management_name: str
     version: str  # spec.kubernetesVersion
-    spec: Object = field(repr=False)  # of the RKEControlPlane, but for what no plan depends on
+    spec: Object = field(repr=False)  # of the RKEControlPlane, without fields that no plan depends on
     annotations: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the RKEControlPlane
     config_generation: int = 0  # status.configGeneration
-    initialized: bool = False  # the control plane has answered once
+    initialized: bool = False  # status.initialization.controlPlaneInitialized
     server_token: str = field(default="", repr=False)
     agent_token: str = field(default="", repr=False)
     authorities: Mapping[str, Authority] = field(default_factory=dict)  # by `ca`, `etcd`, `sa`, `proxy`
-    agent: Agent | None = None  # what the cluster agent dials with
-    server_certificates: str = ""  # the CA of the manager's own front, in PEM; empty for a public one
-    installer_image: str = ""  # setting system-agent-installer-image: what the distribution's name is appended to
+    agent: Agent | None = None  # how the cluster agent connects
+    server_certificates: str = ""  # CA certificates of the manager, in PEM; empty if they are public
+    installer_image: str = ""  # setting system-agent-installer-image, a prefix of the distribution's name
     default_registry: str = ""  # setting system-default-registry
     prime: bool = False  # setting rke2-provisioning-prime-default
     referenced: Mapping[Reference, Referenced] = field(default_factory=dict)
@@ -109,22 +109,21 @@ class ClusterInputs:
         return self.spec.get("machineGlobalConfig") or {}
 
     @property
-    def has_agent_first(self) -> bool:
-        """The cluster is to have its agent, and nothing else that is applied to it, until it has what that brings."""
-        return self.agent is not None and self.agent.comes_first
+    def is_pre_bootstrap(self) -> bool:
+        """Whether only the cluster agent is deployed, until the cluster has its pre-bootstrap Secrets."""
+        return self.agent is not None and self.agent.pre_bootstrap
 
     @cached_property
     def for_workers(self) -> ClusterInputs:
-        """Without what servers alone are told: a worker's plan cannot depend on it, so it need not be looked at when
-        that changes."""
+        """The inputs without those for servers only, so that workers are not planned again when these change."""
         spec = {part: value for part, value in self.spec.items() if part not in FOR_SERVERS}
         marks = {mark: value for mark, value in self.annotations.items() if mark not in FOR_SERVERS}
-        agent = replace(self.agent, token="", comes_first=False) if self.agent else None
+        agent = replace(self.agent, token="", pre_bootstrap=False) if self.agent else None
         return replace(self, spec=spec, annotations=marks, agent=agent)
 
     @property
     def manager(self) -> str:
-        """Host and port of the manager, as machines reach it; empty where they cannot."""
+        """Host and port at which machines reach the manager; empty if they cannot."""
         return urlsplit(self.agent.server_url).netloc if self.agent is not None else ""
 
     @cached_property
@@ -134,7 +133,7 @@ class ClusterInputs:
 
 @dataclass(frozen=True)
 class MachineInputs:
-    """What is one machine's own."""
+    """Inputs of a single machine."""
 
     name: str  # of the Machine
     uid: str
@@ -142,15 +141,15 @@ class MachineInputs:
     is_init: bool = False
     join_url: str = ""  # the server to join; empty for the init node
     windows: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)  # of the Machine: selectors look at them
-    node_name: str = ""  # empty: the machine's own host name
-    node_labels: Mapping[str, str] = field(default_factory=dict)  # that users want on the Node
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the Machine, for machineLabelSelector
+    node_name: str = ""  # empty: the machine's host name
+    node_labels: Mapping[str, str] = field(default_factory=dict)  # requested by users
     node_taints: Sequence[Mapping[str, str]] = ()
     internal_addresses: Sequence[str] = ()
     external_addresses: Sequence[str] = ()
     ipv6_address: str = ""
-    driver: str = ""  # the node driver's name; empty for machines that others made
-    join_url_by_hand: bool = False  # nobody is to find out how this machine is joined
+    driver: str = ""  # name of the node driver; empty for registered machines
+    join_url_autoset_disabled: bool = False  # the user sets the join URL
 
     @cached_property
     def digest(self) -> str:
@@ -158,48 +157,48 @@ class MachineInputs:
 
 
 class Distribution(Protocol):
-    """One distribution of Kubernetes; chosen by the version string."""
+    """A Kubernetes distribution, selected by the build suffix of the version."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def revision(self) -> int:
-        """Counted up when the same inputs are to give another plan: every machine is rendered again."""
+        """Increment it if the same inputs must give another plan: all plans are rendered again."""
 
     @property
     def supervisor_port(self) -> int:
-        """Where joining machines ask; part of join URLs."""
+        """Port that joining machines connect to; part of join URLs."""
 
     @property
     def api_port(self) -> int: ...
 
     @property
     def names_servers(self) -> bool:
-        """Whether plans name every server, so that machines find another when one is gone."""
+        """Whether plans list every server, so that machines can fail over."""
 
     @property
     def authorities(self) -> Sequence[str]:
-        """Which of `ca`, `etcd`, `sa`, `proxy` must have been made before the first plan."""
+        """Which of `ca`, `etcd`, `sa`, `proxy` the manager must create before the first plan."""
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
-        """Why a machine cannot have these roles, in words for its owner; empty where it can."""
+        """Why a machine cannot have these roles; empty if it can."""
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
-        """The Secrets and ConfigMaps that plans are made of, besides those that every cluster has."""
+        """Secrets and ConfigMaps that the spec refers to and that plans contain."""
 
     def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
-        """ConfigError for what cannot be rendered."""
+        """Render the plan of a machine. Raises ConfigError."""
 
     def unit(self, roles: Roles) -> str:
-        """The service that runs on such a machine, for people who look into its log."""
+        """The systemd unit that runs on such a machine, for messages that refer to its log."""
 
     def drain_hash(self, plan: Plan) -> str:
-        """Two plans between which this differs must not follow each other on a node that has not been drained."""
+        """A node must be drained between two plans with different hashes."""
 
-    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
-        """Whether what lies there is of plans alone, so that it goes when no plan names it any more."""
+    def owns_file(self, cluster: ClusterInputs, path: str) -> bool:
+        """Whether only plans write this file, so that it is deleted if no plan contains it any more."""
 
     def member_removal(self) -> str:
-        """The prefix of the Node annotations `<prefix>/remove` and `<prefix>/removed-node-name`, by which servers take
-        a member out of etcd; empty where members go by themselves."""
+        """Prefix of the Node annotations `<prefix>/remove` and `<prefix>/removed-node-name`, which make servers remove
+        an etcd member; empty if the distribution needs no request."""

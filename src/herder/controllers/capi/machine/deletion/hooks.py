@@ -1,10 +1,10 @@
-"""Hooks: annotations by which others hold a deletion until they have done what they must do first."""
+"""Pre-drain and pre-terminate lifecycle hooks: annotations that block the deletion until they are removed."""
 
 from __future__ import annotations
 
 from herder.api.capi.conditions import legacy
 from herder.api.capi.names import PRE_DRAIN_HOOK, PRE_TERMINATE_HOOK, annotations_of
-from herder.controllers.capi.machine.deletion.reports import Held, Stage, succeeded
+from herder.controllers.capi.machine.deletion.stage import Stage, StagePending, succeeded
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import waiting
 
@@ -26,4 +26,4 @@ def _hooks(machine: Object, prefix: str, moment: str, reason: str, condition_typ
         return succeeded(condition_type)
     message = f"Waiting for {moment} hooks to succeed (hooks: {','.join(hooks)})"
     condition = legacy(condition_type, "False", "WaitingExternalHook", "Info")
-    return Held(reason, message, waiting(message), (condition,), patience=0.0)
+    return StagePending(reason, message, waiting(message), (condition,), debounce=0.0)

@@ -1,4 +1,4 @@
-"""What every stage of a deletion looks at."""
+"""Scope of the deletion of a Machine: the objects that every stage reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KUBEADM_CLEANUP = f"{PRE_TERMINATE_HOOK}/kcp-cleanup"
 
 
 class Clock(NamedTuple):
-    """A time limit that counts from a moment kept in the Machine; without a limit it never runs out."""
+    """A timeout that counts from a time stored in the Machine; without a limit it never expires."""
 
     started: datetime | None
     limit: timedelta | None
@@ -37,25 +37,30 @@ def earlier(moment: datetime, other: datetime | None) -> datetime:
 
 
 class NodeOperations(NamedTuple):
-    """What may be done to the Machine's Node, and what is known of it."""
+    """State of the Machine's Node and whether it may be changed."""
 
-    off: str = ""  # why nothing is done to it
+    skip_reason: str = ""  # why the Node is not touched
     name: str = ""
-    record: Object | None = None  # None: it does not exist
+    record: Object | None = None  # None if it does not exist
     unreachable: Unreachable | None = None
-    looking: bool = False  # nothing is known yet
-    unseen: tuple[str, str] | None = None  # by what no Node was seen; off too: nothing is to be taken out of service
+    pending: bool = False  # no answer from the cluster yet
+    # index key that matched no Node; skip_reason is set too, as there is nothing to drain
+    unmatched: tuple[str, str] | None = None
     observe: tuple[Observe, ...] = ()
 
     @property
     def unknown(self) -> bool:
-        """There is nothing to take out of service: no Node, or none that was ever seen in a cluster that is silent now.
-        In the latter case one may still have to be deleted, when the cluster answers again in time."""
-        return bool(self.off) or (self.unreachable is not None and not self.name)
+        """Whether there is nothing to drain: no Node, or none seen before the cluster became unreachable.
+
+        In the latter case a Node may still have to be deleted if the cluster answers again in time.
+        """
+        return bool(self.skip_reason) or (self.unreachable is not None and not self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class DeletionScope:
+    """The Machine, its Cluster, its objects, and its Node."""
+
     view: View
     machine: Object
     cluster: Object
@@ -65,16 +70,16 @@ class Scope:
 
     @property
     def workload(self) -> str:
-        """The workload cluster, as the target of writes and observations."""
+        """Key of the workload cluster, the target of writes and observations."""
         return cluster_key(self.cluster["metadata"]["namespace"], self.cluster["metadata"]["name"])
 
     def clock(self, started: str, limit: str) -> Clock:
-        """By a time in status.deletion and a limit in spec.deletion; a limit of 0 is none."""
+        """Clock from a start time in status.deletion and a limit in spec.deletion; 0 means no limit."""
         since = ((self.machine.get("status") or {}).get("deletion") or {}).get(started)
         return Clock(self.running_since(since), self.limit(limit))
 
     def running_since(self, started: str | None) -> datetime | None:
-        """A pause stops every clock: they begin anew when it is over. One that is still told has only just ended."""
+        """Start of a clock; a pause stops all clocks, and they restart when it ends."""
         if not started:
             return None
         paused = find(self.machine, "Paused")
@@ -88,18 +93,20 @@ class Scope:
         seconds = (self.machine["spec"].get("deletion") or {}).get(name) or 0
         return timedelta(seconds=seconds) if seconds > 0 else None
 
-    def leaves_workloads_alone(self) -> bool:
-        """Whether there is no point any more in draining the Node or in waiting for its volumes."""
+    def skips_workloads(self) -> bool:
+        """Whether draining and waiting for volumes have become pointless."""
         return (
-            find_legacy(self.machine, PRE_TERMINATE_SUCCEEDED) is not None  # that is over, and not begun anew
+            find_legacy(self.machine, PRE_TERMINATE_SUCCEEDED) is not None  # the drain is finished and not repeated
             or self.infrastructure.missing
             or (self.infrastructure.obj is not None and is_deleting(self.infrastructure.obj))
-            or self._left_by_kubeadm()
+            or self._etcd_member_removed()
         )
 
-    def _left_by_kubeadm(self) -> bool:
-        """Kubeadm's control plane takes its hook away when the member has left etcd: its API server, by which alone
-        the Pods of that Node could be ended, is gone with it."""
+    def _etcd_member_removed(self) -> bool:
+        """Whether KubeadmControlPlane has removed its hook, which it does once the etcd member has left.
+
+        The API server on that Node, the only one that could terminate its Pods, stops with it.
+        """
         owners = self.machine["metadata"].get("ownerReferences") or []
         return (
             CONTROL_PLANE in labels_of(self.machine)

@@ -1,4 +1,4 @@
-"""The order of a deletion. Each stage says from the objects alone whether it is over, so a restart loses nothing."""
+"""Order of the deletion stages. Each derives its state from the objects alone, so a restart loses nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from herder.api.capi.conditions import Condition, condition
 from herder.api.capi.kinds import MACHINE, MACHINE_DRAIN_RULE
 from herder.api.capi.names import MACHINE_FINALIZER, is_deleting
-from herder.api.writing import delete, object_patch, ref
+from herder.api.writes import delete, object_patch, ref
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import hooks
 from herder.controllers.capi.machine.deletion.drain import drain
@@ -15,10 +15,10 @@ from herder.controllers.capi.machine.deletion.node import (
     ACTIVE_CONTROL_PLANE,
     active_control_plane,
     delete_node,
-    look_at_node,
+    node_operations,
 )
-from herder.controllers.capi.machine.deletion.reports import STARTED, DeletionStep, Held, Passed, Stage
-from herder.controllers.capi.machine.deletion.scope import Scope
+from herder.controllers.capi.machine.deletion.scope import DeletionScope
+from herder.controllers.capi.machine.deletion.stage import STARTED, DeletionStep, Stage, StageDone, StagePending
 from herder.controllers.capi.machine.deletion.volumes import wait_for_volumes
 from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Kind, Object
@@ -26,11 +26,11 @@ from herder.engine.runtime.decision import Decision, Observe, Wait, waiting
 from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
-GOING = "going"
-"""The index of Machines that are being deleted, by namespace: a change of the rules there is for all of them."""
+DELETING_INDEX = "going"
+"""Index of Machines being deleted by namespace: a changed MachineDrainRule affects all of them."""
 
 
-def _going(machine: Object) -> Iterable[str]:
+def _by_namespace_if_deleting(machine: Object) -> Iterable[str]:
     return _namespace(machine) if is_deleting(machine) else ()
 
 
@@ -38,85 +38,91 @@ def _namespace(obj: Object) -> Iterable[str]:
     return (obj["metadata"]["namespace"],)
 
 
-WATCHES: tuple[Watches, ...] = (Watches(MACHINE_DRAIN_RULE, Indexed(GOING, _namespace), changed("spec")),)
-"""What the Machine controller watches for the sake of deletions."""
+WATCHES: tuple[Watches, ...] = (Watches(MACHINE_DRAIN_RULE, Indexed(DELETING_INDEX, _namespace), changed("spec")),)
+"""Watches of the Machine controller that deletion needs."""
 
-INDEXES: Mapping[Kind, Mapping[str, Indexer]] = {MACHINE: {ACTIVE_CONTROL_PLANE: active_control_plane, GOING: _going}}
-"""What the Machine controller indexes for the sake of deletions."""
+INDEXES: Mapping[Kind, Mapping[str, Indexer]] = {
+    MACHINE: {ACTIVE_CONTROL_PLANE: active_control_plane, DELETING_INDEX: _by_namespace_if_deleting}
+}
+"""Indexes of the Machine controller that deletion needs."""
 
 
 def step(
     view: View, machine: Object, cluster: Object, *, infrastructure: External, bootstrap: External
 ) -> DeletionStep:
-    """The Node is found here: by the name in `status.nodeRef`, else by the provider ID."""
-    node = look_at_node(view, machine, cluster, infrastructure)
-    scope = Scope(view, machine, cluster, infrastructure, bootstrap, node)
+    """Run the stages in order up to the first pending one."""
+    node = node_operations(view, machine, cluster, infrastructure)
+    scope = DeletionScope(view, machine, cluster, infrastructure, bootstrap, node)
     conditions: tuple[Condition, ...] = ()
     observe = node.observe
     for stage in STAGES:
         reached = stage(scope)
         conditions += reached.legacy
-        if isinstance(reached, Held):
-            return _held(scope, reached, conditions, observe)
+        if isinstance(reached, StagePending):
+            return _pending(scope, reached, conditions, observe)
         observe += reached.observe
     return _finished(scope, conditions)
 
 
-def _pre_drain_hooks(scope: Scope) -> Stage:
-    if scope.node.looking:
-        return Held(*STARTED)
-    return Passed() if scope.node.unknown else hooks.pre_drain(scope.machine)
+def _pre_drain_hooks(scope: DeletionScope) -> Stage:
+    if scope.node.pending:
+        return StagePending(*STARTED)
+    return StageDone() if scope.node.unknown else hooks.pre_drain(scope.machine)
 
 
-def _drain(scope: Scope) -> Stage:
-    return Passed() if scope.node.unknown else drain(scope)
+def _drain(scope: DeletionScope) -> Stage:
+    return StageDone() if scope.node.unknown else drain(scope)
 
 
-def _volumes(scope: Scope) -> Stage:
-    return Passed() if scope.node.unknown else wait_for_volumes(scope)
+def _volumes(scope: DeletionScope) -> Stage:
+    return StageDone() if scope.node.unknown else wait_for_volumes(scope)
 
 
-def _pre_terminate_hooks(scope: Scope) -> Stage:
+def _pre_terminate_hooks(scope: DeletionScope) -> Stage:
     return hooks.pre_terminate(scope.machine)
 
 
-def _infrastructure(scope: Scope) -> Stage:
+def _infrastructure(scope: DeletionScope) -> Stage:
     reference = scope.machine["spec"].get("infrastructureRef")
-    return _gone(scope.infrastructure, reference, "WaitingForInfrastructureDeletion", "its Machine is deleted")
+    return _delete_reference(
+        scope.infrastructure, reference, "WaitingForInfrastructureDeletion", "its Machine is deleted"
+    )
 
 
-def _bootstrap(scope: Scope) -> Stage:
+def _bootstrap(scope: DeletionScope) -> Stage:
     reference = (scope.machine["spec"].get("bootstrap") or {}).get("configRef")
-    return _gone(scope.bootstrap, reference, "WaitingForBootstrapDeletion", "its Machine is deleted")
+    return _delete_reference(scope.bootstrap, reference, "WaitingForBootstrapDeletion", "its Machine is deleted")
 
 
-STAGES: tuple[Callable[[Scope], Stage], ...] = (
+STAGES: tuple[Callable[[DeletionScope], Stage], ...] = (
     _pre_drain_hooks,
     _drain,
     _volumes,
     _pre_terminate_hooks,
     _infrastructure,
     _bootstrap,
-    delete_node,  # only when nothing runs there any more
+    delete_node,  # last, when nothing runs on the Node anymore
 )
 
 
-def _gone(found: External, reference: Object | None, reason: str, why: str) -> Stage:
-    """Deletes what a reference leads to, and waits until it is gone."""
+def _delete_reference(found: External, reference: Object | None, reason: str, why: str) -> Stage:
+    """Delete the referenced object and wait until it is gone."""
     if not reference or not reference.get("kind") or found.missing:
-        return Passed()
+        return StageDone()
     if found.obj is None or found.kind is None:
         message = f"Failed to delete {reference['kind']}: {found.problem}"
-        return Held("InternalError", message, waiting(message), patience=0.0)
+        return StagePending("InternalError", message, waiting(message), debounce=0.0)
     message = f"Waiting for {reference['kind']} to be deleted"
     writes = () if is_deleting(found.obj) else (delete(found.kind, found.obj, why),)
-    return Held(reason, message, Decision(writes=writes, wait=Wait(message, ref(found.kind, found.obj))))
+    return StagePending(reason, message, Decision(writes=writes, wait=Wait(message, ref(found.kind, found.obj))))
 
 
-def _held(scope: Scope, held: Held, conditions: tuple[Condition, ...], observe: tuple[Observe, ...]) -> DeletionStep:
+def _pending(
+    scope: DeletionScope, held: StagePending, conditions: tuple[Condition, ...], observe: tuple[Observe, ...]
+) -> DeletionStep:
     status = scope.machine.get("status") or {}
-    acts = held.decision.writes or held.decision.effects
-    refused = scope.view.refused if acts else None  # of what is tried again now
+    actions = held.decision.writes or held.decision.effects
+    refused = scope.view.refused if actions else None  # refusal of an action that is retried now
     message = f"{held.message}\n* {refused}" if refused else held.message
     return DeletionStep(
         held.decision + Decision(observe=observe),
@@ -124,16 +130,16 @@ def _held(scope: Scope, held: Held, conditions: tuple[Condition, ...], observe: 
         conditions,
         {**(status.get("deletion") or {}), **held.started},
         scope.node.name,
-        held.patience if status.get("nodeRef") else 0.0,
+        held.debounce if status.get("nodeRef") else 0.0,
     )
 
 
-def _finished(scope: Scope, conditions: tuple[Condition, ...]) -> DeletionStep:
+def _finished(scope: DeletionScope, conditions: tuple[Condition, ...]) -> DeletionStep:
     meta = scope.machine["metadata"]
     left = [name for name in meta.get("finalizers") or [] if name != MACHINE_FINALIZER]
     wanted = {**scope.machine, "metadata": {**meta, "finalizers": left}}
     return DeletionStep(
-        Decision(writes=object_patch(MACHINE, scope.machine, wanted, "nothing of it is left")),
+        Decision(writes=object_patch(MACHINE, scope.machine, wanted, "deletion is complete")),
         condition("Deleting", "True", "DeletionCompleted", "Deletion completed"),
         conditions,
         (scope.machine.get("status") or {}).get("deletion") or {},

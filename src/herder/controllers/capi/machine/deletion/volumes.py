@@ -1,4 +1,4 @@
-"""Waiting until the volumes of a Node are detached: a disk that goes with its machine while attached may be lost."""
+"""Wait until the volumes of a Node are detached: deleting a machine with an attached disk may lose data."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from herder.api.capi.conditions import legacy, timestamp
-from herder.api.capi.drained import claims_of
+from herder.api.capi.drain_records import claims_of
 from herder.api.capi.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from herder.api.capi.names import EXCLUDE_WAIT_FOR_VOLUME_DETACH, annotations_of
 from herder.api.capi.typed import mapping, text, texts
-from herder.api.writing import PROGRESS_PATIENCE
+from herder.api.writes import PROGRESS_DEBOUNCE
 from herder.controllers.capi.machine.deletion.drain.filters import UnknownNamespace, skipped
-from herder.controllers.capi.machine.deletion.drain.looking import Unseen, look_at_pods, observe_all
+from herder.controllers.capi.machine.deletion.drain.observation import NotObserved, observe_all, observe_pods
 from herder.controllers.capi.machine.deletion.drain.report import named
 from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
 from herder.controllers.capi.machine.deletion.node import is_unreachable, why_unreachable
-from herder.controllers.capi.machine.deletion.reports import STARTED, Held, Passed, Stage, succeeded
-from herder.controllers.capi.machine.deletion.scope import Clock, Scope, earlier
+from herder.controllers.capi.machine.deletion.scope import Clock, DeletionScope, earlier
+from herder.controllers.capi.machine.deletion.stage import STARTED, Stage, StageDone, StagePending, succeeded
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Observe, Projection, waiting
 
@@ -26,47 +26,47 @@ WAITING = "WaitingForVolumeDetach"
 SUCCEEDED = "VolumeDetachSucceeded"
 START = "waitForNodeVolumeDetachStartTime"
 
-LOOK_AGAIN = timedelta(seconds=20)
+RECHECK = timedelta(seconds=20)
 NAMES_SHOWN = 5
 
 
-def wait_for_volumes(scope: Scope) -> Stage:
+def wait_for_volumes(scope: DeletionScope) -> Stage:
     clock = scope.clock(START, "nodeVolumeDetachTimeoutSeconds")
     excluded = EXCLUDE_WAIT_FOR_VOLUME_DETACH in annotations_of(scope.machine)
-    if excluded or scope.leaves_workloads_alone() or clock.ran_out(scope.view.now):
-        return Passed()
+    if excluded or scope.skips_workloads() or clock.ran_out(scope.view.now):
+        return StageDone()
     node = scope.node
-    if node.looking:
-        return Held(*STARTED)
+    if node.pending:
+        return StagePending(*STARTED)
     if node.unreachable is not None:
         return _wait(scope, clock, f"\n* {why_unreachable(node)}", ())
     if node.record is None or is_unreachable(node.record):
-        return succeeded(SUCCEEDED)  # nobody there would detach anything
+        return succeeded(SUCCEEDED)  # No kubelet is there to detach them.
     try:
         return _detached(scope, clock, node.record)
     except (InvalidRule, UnknownNamespace) as error:
         return _wait(scope, clock, f"\n* {error}", ())
 
 
-def _detached(scope: Scope, clock: Clock, node: Object) -> Stage:
+def _detached(scope: DeletionScope, clock: Clock, node: Object) -> Stage:
     attachments = Observe(
         scope.workload, VOLUME_ATTACHMENT, projection=ATTACHMENT_RECORD, focus=("node", node["metadata"]["name"])
     )
     found = observe_all(scope.view, (attachments,))
-    if isinstance(found, Unseen):
+    if isinstance(found, NotObserved):
         return _not_seen(scope, clock, found)
     in_use = {volume["name"] for volume in node["status"].get("volumesAttached") or []}
     by_attachment = {obj["spec"]["source"].get("persistentVolumeName", "") for obj in found[attachments]}
     if not in_use and not by_attachment:
         return succeeded(SUCCEEDED, (attachments,))
-    volumes = Observe(scope.workload, PERSISTENT_VOLUME, freshness=LOOK_AGAIN.total_seconds(), projection=VOLUME_RECORD)
+    volumes = Observe(scope.workload, PERSISTENT_VOLUME, freshness=RECHECK.total_seconds(), projection=VOLUME_RECORD)
     known = observe_all(scope.view, (attachments, volumes))
-    if isinstance(known, Unseen):
+    if isinstance(known, NotObserved):
         return _not_seen(scope, clock, known)
-    pods = look_at_pods(scope, node)
-    if isinstance(pods, Unseen):
+    pods = observe_pods(scope, node)
+    if isinstance(pods, NotObserved):
         return _not_seen(scope, clock, pods._replace(observe=(*pods.observe, attachments, volumes)))
-    ignored = {claim for pod in skipped(pods.pods, pods.surroundings) for claim in claims_of(pod)}
+    ignored = {claim for pod in skipped(pods.pods, pods.context) for claim in claims_of(pod)}
     observe = (*pods.observe, attachments, volumes)
     left = attached(in_use, by_attachment, known[volumes], ignored).lines()
     if not left:
@@ -75,12 +75,12 @@ def _detached(scope: Scope, clock: Clock, node: Object) -> Stage:
 
 
 class Attached(NamedTuple):
-    """What is still attached, by what is known of it. What cannot be told to be harmless is waited for too."""
+    """Volumes that are still attached. Entries that match no known volume are waited for too."""
 
     claims: Collection[str] = ()
     unclaimed: Collection[str] = ()  # volumes
-    unknown_to_node: Collection[str] = ()  # names in the Node's status that fit no volume
-    unknown_to_attachment: Collection[str] = ()  # volumes named by attachments that do not exist
+    unknown_to_node: Collection[str] = ()  # status.volumesAttached entries without a PersistentVolume
+    unknown_to_attachment: Collection[str] = ()  # PersistentVolumes that a VolumeAttachment names but that do not exist
 
     def lines(self) -> list[str]:
         groups = (
@@ -98,7 +98,7 @@ class Attached(NamedTuple):
 def attached(
     in_use: Collection[str], by_attachment: Collection[str], volumes: Iterable[Object], ignored: Collection[str]
 ) -> Attached:
-    """`in_use` are names as a Node's status has them, `by_attachment` names of volumes, `ignored` claims."""
+    """`in_use` are names from the Node's status, `by_attachment` names of PersistentVolumes, `ignored` claims."""
     claims, unclaimed, explained = set(), set(), set()
     for volume in volumes:
         names = {volume["metadata"]["name"], _name_in_use(volume)}
@@ -123,29 +123,31 @@ def _name_in_use(volume: Object) -> str:
     return f"kubernetes.io/csi/{csi.get('driver')}^{csi.get('volumeHandle')}" if csi else ""
 
 
-def _not_seen(scope: Scope, clock: Clock, unseen: Unseen) -> Held:
-    if unseen.why:
-        return _wait(scope, clock, f"\n* {unseen.why}", unseen.observe)
-    return Held(WAITING, f"Looking at the volumes of Node {scope.node.name}", Decision(observe=unseen.observe))
+def _not_seen(scope: DeletionScope, clock: Clock, unmatched: NotObserved) -> StagePending:
+    if unmatched.why:
+        return _wait(scope, clock, f"\n* {unmatched.why}", unmatched.observe)
+    return StagePending(
+        WAITING, f"Looking at the volumes of Node {scope.node.name}", Decision(observe=unmatched.observe)
+    )
 
 
-def _wait(scope: Scope, clock: Clock, details: str, observe: tuple[Observe, ...]) -> Held:
+def _wait(scope: DeletionScope, clock: Clock, details: str, observe: tuple[Observe, ...]) -> StagePending:
     now = scope.view.now
     running = Clock(clock.started or now, clock.limit)
     since = f"Waiting for Node volumes to be detached (started at {timestamp(running.started or now)})"
     condition = legacy(SUCCEEDED, "False", WAITING, "Info", "Waiting for node volumes to be detached")
     started = {} if clock.started else {START: timestamp(now)}
-    decision = Decision(observe=observe) + waiting(since + details, wake_at=earlier(now + LOOK_AGAIN, running.deadline))
-    return Held(
-        WAITING, since + details, decision, (condition,), started, patience=0.0 if started else PROGRESS_PATIENCE
+    decision = Decision(observe=observe) + waiting(since + details, wake_at=earlier(now + RECHECK, running.deadline))
+    return StagePending(
+        WAITING, since + details, decision, (condition,), started, debounce=0.0 if started else PROGRESS_DEBOUNCE
     )
 
 
-# --- what is kept of volumes and their attachments --------------------------------------------------------------
+# --- projections of volumes and attachments -------------------------------------------------------------------------
 
 
 def _attachment(obj: Object) -> Object:
-    """One that is not attached (any more) is kept without its node, so that nobody finds it by that."""
+    """Projection of a VolumeAttachment; a detached one is stored without its node, so that the index skips it."""
     spec, is_attached = mapping(obj.get("spec")), bool(mapping(obj.get("status")).get("attached"))
     volume = text(mapping(spec.get("source")).get("persistentVolumeName"))
     node = text(spec.get("nodeName")) if is_attached else ""

@@ -1,1 +1,1 @@
-"""Plain upstream Kubernetes by kubeadm."""
+"""kubeadm distribution: upstream Kubernetes, installed with kubeadm."""

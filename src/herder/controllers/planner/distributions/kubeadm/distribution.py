@@ -1,8 +1,8 @@
-"""`+kubeadmN`: plain upstream Kubernetes, by kubeadm, under the machine's own containerd.
+"""kubeadm distribution (`+kubeadmN`): upstream Kubernetes on the machine's own containerd.
 
-kubeadm does what it is made for: certificates, joining, static pods. The authorities come with the plan, so every
-server has them and none is a special one; the servers are found by one name, which each machine knows for itself. What
-this renders is read by the installer's script (`herder/kubeadm/run.sh`).
+kubeadm creates certificates and static Pods, and joins machines. The certificate authorities are part of the plan, so
+no server is special. Machines reach the servers by one host name, which each resolves by itself. The installer script
+`herder/kubeadm/run.sh` reads the rendered files.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from herder.api.rke.distributions import KUBEADM
 from herder.api.rke.names import KUBEADM_INSTALLER
-from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe
-from herder.api.rke.roles import refusal
+from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe
+from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -22,16 +22,18 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Roles,
 )
-from herder.controllers.planner.distributions.kubeadm.choices import chosen_for
-from herder.controllers.planner.distributions.kubeadm.common import files_of_every_machine
-from herder.controllers.planner.distributions.kubeadm.members import files_of_role
-from herder.controllers.planner.distributions.kubeadm.places import API_PORT, HERE
+from herder.controllers.planner.distributions.kubeadm.bootstrap_files import bootstrap_files
+from herder.controllers.planner.distributions.kubeadm.node_files import node_files
+from herder.controllers.planner.distributions.kubeadm.paths import API_PORT, CONFIG_DIR
 from herder.controllers.planner.distributions.kubeadm.registries import registry_files
+from herder.controllers.planner.distributions.kubeadm.user_config import user_config
 from herder.controllers.planner.distributions.rancher import registries as pulling
-from herder.controllers.planner.distributions.selected import install_variables
+from herder.controllers.planner.distributions.selector_config import install_variables
 
 
 class Kubeadm:
+    """Renders plans of kubeadm clusters."""
+
     name = KUBEADM.name
     revision = 1
     supervisor_port = API_PORT
@@ -40,7 +42,7 @@ class Kubeadm:
     authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
-        return refusal(KUBEADM.build, etcd=roles.etcd, control_plane=roles.control_plane)
+        return unsupported_roles(KUBEADM.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return pulling.references(spec, namespace)
@@ -48,8 +50,8 @@ class Kubeadm:
     def unit(self, roles: Roles) -> str:
         return "kubelet"
 
-    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
-        return False  # what its programs find there is how they know what a machine is
+    def owns_file(self, cluster: ClusterInputs, path: str) -> bool:
+        return False  # the installer recognizes the machine's state by its files
 
     def member_removal(self) -> str:
         return KUBEADM.member_removal
@@ -61,11 +63,11 @@ class Kubeadm:
     def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
         if machine.windows:
             raise ConfigError("machinePools: kubeadm clusters have no Windows nodes here")
-        chosen = chosen_for(cluster, machine)
+        config = user_config(cluster, machine)
         files = (
-            *files_of_every_machine(cluster, machine, chosen),
+            *node_files(cluster, machine, config),
             *registry_files(cluster),
-            *files_of_role(cluster, machine, chosen),
+            *bootstrap_files(cluster, machine, config),
         )
         install = _install(cluster, machine, files)
         return Plan(files=files, instructions=(install,), probes=_probes(machine))
@@ -91,9 +93,11 @@ def _image(cluster: ClusterInputs) -> str:
 
 
 def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File]) -> str:
-    """Labels and names reach a machine that runs: nothing starts again for them."""
-    quiet = (f"{HERE}/labels", f"{HERE}/join.yaml", f"{HERE}/endpoints")
-    content = "".join(each.path + each.content for each in files if not each.dynamic and each.path not in quiet)
+    """The restart stamp. Labels and endpoints are applied to a running machine and need no restart."""
+    without_restart = (f"{CONFIG_DIR}/labels", f"{CONFIG_DIR}/join.yaml", f"{CONFIG_DIR}/endpoints")
+    content = "".join(
+        each.path + each.content for each in files if not each.dynamic and each.path not in without_restart
+    )
     generation = cluster.spec.get("provisionGeneration") or 0
     return hashlib.sha256(f"{generation}{image}{content}{cluster.config_generation}".encode()).hexdigest()
 
@@ -103,8 +107,8 @@ def _probes(machine: MachineInputs) -> dict[str, Probe]:
     if machine.roles.is_server:
         probes |= {
             "etcd": _probe("http://127.0.0.1:2381/health"),
-            "kube-apiserver": _probe(f"https://127.0.0.1:{API_PORT}/readyz", authority=f"{HERE}/ca.crt"),
-            # Their certificates are of their own making, new at each start.
+            "kube-apiserver": _probe(f"https://127.0.0.1:{API_PORT}/readyz", authority=f"{CONFIG_DIR}/ca.crt"),
+            # Both create a self-signed certificate at each start.
             "kube-controller-manager": _probe("https://127.0.0.1:10257/healthz", insecure=True),
             "kube-scheduler": _probe("https://127.0.0.1:10259/healthz", insecure=True),
         }

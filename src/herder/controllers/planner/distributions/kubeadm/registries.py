@@ -1,4 +1,4 @@
-"""Where images come from: told to the node agent, which pulls the installer, and to containerd."""
+"""Registry configuration of kubeadm machines: for the node agent, which pulls the installer, and for containerd."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from herder.api.rke.plan import File, file
+from herder.api.rke.node.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError
-from herder.controllers.planner.distributions.kubeadm.places import HERE
+from herder.controllers.planner.distributions.kubeadm.paths import CONFIG_DIR
 from herder.controllers.planner.distributions.rancher.registries import registries, with_manager
 
 CONTAINERD = "/etc/containerd/certs.d"
 
 
 def registry_files(cluster: ClusterInputs) -> Iterator[File]:
-    """None of them makes anything start again: both look at them each time."""
-    configuration, files = registries(with_manager(cluster), f"{HERE}/registries")
+    """All files are dynamic: the agent and containerd read them for each pull, so nothing restarts."""
+    configuration, files = registries(with_manager(cluster), f"{CONFIG_DIR}/registries")
     for each in files:
         yield msgspec.structs.replace(each, dynamic=True)
     known = json.loads(configuration or "{}")
@@ -30,18 +30,18 @@ def registry_files(cluster: ClusterInputs) -> Iterator[File]:
 
 
 def _hosts(host: str, mirror: Mapping[str, Any], configs: Mapping[str, Any]) -> str:
-    """TOML's strings are JSON's, for what is in them here."""
+    """A containerd hosts.toml. JSON strings are valid TOML strings for these values."""
     if mirror.get("rewrite"):
         raise ConfigError(
-            f"registries.mirrors[{host}].rewrite: containerd cannot rewrite the names of images: have them in the "
-            "mirror by the names that they are asked for"
+            f"registries.mirrors[{host}].rewrite: containerd cannot rewrite image names; mirror the images under "
+            "their original names"
         )
     lines = []
     for endpoint in mirror.get("endpoint") or [f"https://{host}"]:
-        place = _place(f"registries.mirrors[{host}].endpoint", endpoint)
-        tls = (configs.get(place.netloc) or {}).get("tls") or {}
+        url = _parse_endpoint(f"registries.mirrors[{host}].endpoint", endpoint)
+        tls = (configs.get(url.netloc) or {}).get("tls") or {}
         lines += [f"[host.{json.dumps(endpoint)}]", '  capabilities = ["pull", "resolve"]']
-        if place.path not in {"", "/", "/v2"}:
+        if url.path not in {"", "/", "/v2"}:
             lines.append("  override_path = true")
         if tls.get("ca_file"):
             lines.append(f"  ca = {json.dumps(tls['ca_file'])}")
@@ -52,7 +52,7 @@ def _hosts(host: str, mirror: Mapping[str, Any], configs: Mapping[str, Any]) -> 
     return "\n".join(lines) + "\n"
 
 
-def _place(field: str, endpoint: str) -> SplitResult:
+def _parse_endpoint(field: str, endpoint: str) -> SplitResult:
     try:
         return urlsplit(endpoint)
     except ValueError as error:

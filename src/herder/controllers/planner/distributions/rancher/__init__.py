@@ -1,1 +1,1 @@
-"""K3s and RKE2: plans in the form that their installer images and Rancher's own managers know."""
+"""K3s and RKE2: plans that are byte-compatible with Rancher's and use its installer images."""

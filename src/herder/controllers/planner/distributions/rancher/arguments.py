@@ -1,6 +1,6 @@
-"""Which arguments each distribution knows, as facts of its own documentation and command line.
+"""Arguments of K3s and RKE2 that users may set, from their documentation and `--help`.
 
-What the planner sets itself is not among them. Those of agents are known to servers too.
+Arguments that the planner sets itself are left out. Servers support the arguments of agents too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from herder.api.rke.distributions import release_of
 
 
-class Form(Enum):
+class ValueType(Enum):
     TEXT = "text"
     BOOLEAN = "true or false"
     LIST = "a text or a list of texts"
@@ -20,27 +20,29 @@ class Form(Enum):
 
 
 @dataclass(frozen=True)
-class Table:
-    server: Mapping[str, Form]
-    agent: Mapping[str, Form]
-    since: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # versions that were the first to know one
+class ArgumentTable:
+    """Arguments of one distribution by name, with their types and the first version that supports them."""
 
-    def form(self, argument: str) -> Form | None:
+    server: Mapping[str, ValueType]
+    agent: Mapping[str, ValueType]
+    since: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # first version that supports an argument
+
+    def value_type(self, argument: str) -> ValueType | None:
         return self.agent.get(argument) or self.server.get(argument)
 
-    def knows(self, argument: str, version: str) -> bool:
-        """Whether this version does; of arguments without a first version all are taken to."""
+    def supports(self, argument: str, version: str) -> bool:
+        """Whether a version supports the argument. Without an entry in `since`, every version does."""
         release: tuple[int, ...] = release_of(version) or ()
-        return self.form(argument) is not None and release >= self.since.get(argument, ())
+        return self.value_type(argument) is not None and release >= self.since.get(argument, ())
 
 
-def _forms(*, text: str = "", boolean: str = "", listed: str = "", number: str = "") -> dict[str, Form]:
-    kinds = ((text, Form.TEXT), (boolean, Form.BOOLEAN), (listed, Form.LIST), (number, Form.NUMBER))
-    return {argument: form for arguments, form in kinds for argument in arguments.split()}
+def _arguments(*, text: str = "", boolean: str = "", listed: str = "", number: str = "") -> dict[str, ValueType]:
+    kinds = ((text, ValueType.TEXT), (boolean, ValueType.BOOLEAN), (listed, ValueType.LIST), (number, ValueType.NUMBER))
+    return {argument: value_type for arguments, value_type in kinds for argument in arguments.split()}
 
 
-K3S_ARGUMENTS = Table(
-    server=_forms(
+K3S_ARGUMENTS = ArgumentTable(
+    server=_arguments(
         text="""
             cluster-domain datastore-cafile datastore-certfile datastore-endpoint datastore-keyfile
             default-local-storage-path egress-selector-mode flannel-backend helm-job-image
@@ -58,7 +60,7 @@ K3S_ARGUMENTS = Table(
             kube-cloud-controller-manager-arg kube-controller-manager-arg kube-scheduler-arg service-cidr tls-san
         """,
     ),
-    agent=_forms(
+    agent=_arguments(
         text="""
             bind-address container-runtime-endpoint default-runtime flannel-cni-conf flannel-conf flannel-iface
             image-credential-provider-bin-dir image-credential-provider-config image-service-endpoint log
@@ -93,8 +95,8 @@ K3S_ARGUMENTS = Table(
     },
 )
 
-RKE2_ARGUMENTS = Table(
-    server=_forms(
+RKE2_ARGUMENTS = ArgumentTable(
+    server=_arguments(
         text="""
             audit-policy-file cloud-controller-manager-image cluster-domain
             datastore-cafile datastore-certfile datastore-endpoint datastore-keyfile
@@ -114,7 +116,7 @@ RKE2_ARGUMENTS = Table(
             service-cidr tls-san
         """,
     ),
-    agent=_forms(
+    agent=_arguments(
         text="""
             audit-policy-file bind-address cloud-provider-config cloud-provider-name
             container-runtime-endpoint control-plane-resource-limits control-plane-resource-requests default-runtime

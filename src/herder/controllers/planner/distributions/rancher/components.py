@@ -1,4 +1,4 @@
-"""Arguments of the control plane's own programs, so that the node's agent can ask them how they are."""
+"""Arguments of kube-controller-manager and kube-scheduler that probes of the node agent rely on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from herder.controllers.planner.distributions.rancher.runtime import Runtime
 
 @dataclass(frozen=True)
 class Component:
+    """A control plane component with a secure port."""
+
     name: str
     port: str
 
@@ -25,7 +27,7 @@ class Component:
         return f"{self.name}-extra-mount"
 
     def directory(self, cluster: ClusterInputs, runtime: Runtime) -> str:
-        """Where its certificate is, unless the user says otherwise."""
+        """Default directory of its certificate."""
         return f"{runtime.data(cluster)}/server/tls/{self.name}"
 
 
@@ -34,10 +36,10 @@ SCHEDULER = Component("kube-scheduler", "10259")
 
 
 def add_arguments(config: dict[str, Any], component: Component, cluster: ClusterInputs, runtime: Runtime) -> None:
-    """A certificate and a port that are known, unless the user chose others. A certificate of the user's is mounted."""
+    """Set certificate directory and port unless the user did. RKE2 also needs the directory mounted."""
     arguments = as_list(config.get(component.argument))
-    file, directory = said(arguments, "tls-cert-file"), said(arguments, "cert-dir")
-    port = said(arguments, "secure-port")
+    file, directory = argument_value(arguments, "tls-cert-file"), argument_value(arguments, "cert-dir")
+    port = argument_value(arguments, "secure-port")
     default = component.directory(cluster, runtime)
     added = [] if file or directory else [f"cert-dir={default}"]
     added += [] if port else [f"secure-port={component.port}"]
@@ -47,6 +49,6 @@ def add_arguments(config: dict[str, Any], component: Component, cluster: Cluster
         config[component.mount] = [*as_list(config.get(component.mount)), f"{mounted}:{mounted}"]
 
 
-def said(arguments: list[str], name: str) -> str:
+def argument_value(arguments: list[str], name: str) -> str:
     """The value of the first `name=value`."""
     return next((each.partition("=")[2] for each in arguments if each.partition("=")[0] == name), "")

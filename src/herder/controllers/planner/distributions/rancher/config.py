@@ -1,4 +1,7 @@
-"""The distribution's own configuration of one machine, later words over earlier ones, and the files that it names."""
+"""Render the configuration of one machine (`50-rancher.yaml`) and the files that it refers to.
+
+The user's configuration comes first; values that the planner sets override it.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,34 @@ from typing import Any
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.rke import names
-from herder.api.rke.plan import File, file
+from herder.api.rke.node.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Reference
 from herder.controllers.planner.distributions.rancher.addresses import add_addresses, as_list
 from herder.controllers.planner.distributions.rancher.components import CONTROLLER_MANAGER, SCHEDULER, add_arguments
 from herder.controllers.planner.distributions.rancher.manifests import authentication_file, has_authentication
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, registry
 from herder.controllers.planner.distributions.rancher.snapshots import add_snapshots
-from herder.controllers.planner.distributions.rancher.user_config import chosen
+from herder.controllers.planner.distributions.rancher.user_config import user_config
 
-_CONTENTS = ("audit-policy-file", "cloud-provider-config", "private-registry", "flannel-conf")
-"""Arguments whose value is what shall be in a file; the distribution is told the file's path."""
+_FILE_ARGUMENTS = ("audit-policy-file", "cloud-provider-config", "private-registry", "flannel-conf")
+"""Arguments whose value is written to a file; the configuration gets the file's path instead."""
 
 _AUTHORIZED_SECRET = "v2prov-secret-authorized-for-cluster"
 _SECRET_SCHEME = "secret://"
-NOT_FOR_DRAINS = ("server", "cluster-init")
-"""Whom a machine joins says nothing about what runs on it."""
+NOT_DISRUPTIVE = ("server", "cluster-init")
+"""Arguments whose change needs no drain: the joined server does not affect workloads."""
 
 
 @dataclass(frozen=True)
 class Config:
+    """Rendered arguments and the files that they refer to."""
+
     values: Mapping[str, Any]
-    files: tuple[File, ...]  # in the order that counts for stamps, the config's own not among them
+    files: tuple[File, ...]  # their order is part of the stamps; without the configuration file itself
 
 
 def config_of(cluster: ClusterInputs, machine: MachineInputs, runtime: Runtime, registries: str) -> Config:
-    values = chosen(cluster, machine, runtime)
+    values = user_config(cluster, machine, runtime)
     if directory := (cluster.spec.get("dataDirectories") or {}).get("k8sDistro"):
         values["data-dir"] = directory
     authorities = add_snapshots(values, cluster, machine, runtime)
@@ -46,9 +51,9 @@ def config_of(cluster: ClusterInputs, machine: MachineInputs, runtime: Runtime, 
     add_addresses(values, machine)
     values["node-label"] = _labels(cluster, machine)
     values["node-taint"] = _taints(machine, runtime)
-    contents = list(_contents(values, cluster, runtime, registries))
+    argument_files = list(_argument_files(values, cluster, runtime, registries))
     kept = {key: value for key, value in values.items() if value is not None and value != "" and value != []}
-    return Config(kept, (*authorities, *contents))
+    return Config(kept, (*authorities, *argument_files))
 
 
 def references(spec: Mapping[str, Any]) -> list[Reference]:
@@ -58,7 +63,7 @@ def references(spec: Mapping[str, Any]) -> list[Reference]:
     return [found for value in values if (found := _named_secret(value)) is not None]
 
 
-# --- what the planner knows -----------------------------------------------------------------------------------------
+# --- values that the planner sets -------------------------------------------------------------------------------------
 
 
 def _add_role(values: dict[str, Any], cluster: ClusterInputs, machine: MachineInputs, runtime: Runtime) -> None:
@@ -81,11 +86,11 @@ def _add_role(values: dict[str, Any], cluster: ClusterInputs, machine: MachineIn
 
 
 def _add_prime(values: dict[str, Any], cluster: ClusterInputs, machine: MachineInputs, runtime: Runtime) -> None:
-    """Where the user, the cluster and the setting do not say otherwise, in this order."""
-    said = cluster.annotations.get(names.RKE2_PRIME)
-    wanted = said.lower() == "true" if said else cluster.prime
+    """Enable Prime. Precedence: user configuration, annotation of the cluster, setting."""
+    annotation = cluster.annotations.get(names.RKE2_PRIME)
+    wanted = annotation.lower() == "true" if annotation else cluster.prime
     possible = runtime.name == "rke2" and machine.roles.is_server and "prime" not in values
-    if possible and wanted and runtime.arguments.knows("prime", cluster.version):
+    if possible and wanted and runtime.arguments.supports("prime", cluster.version):
         values["prime"] = True
 
 
@@ -112,7 +117,7 @@ def _labels(cluster: ClusterInputs, machine: MachineInputs) -> list[str]:
 
 
 def _taints(machine: MachineInputs, runtime: Runtime) -> list[str]:
-    """Servers that are no workers keep ordinary pods off. K3s's own charts tolerate no etcd taint beside the other."""
+    """Taint servers without the worker role. K3s charts do not tolerate both taints, so it gets only one."""
     taints = [_taint(each) for each in machine.node_taints if each.get("key")]
     roles = machine.roles
     if not roles.worker and roles.etcd and not (runtime.name == "k3s" and roles.control_plane):
@@ -128,12 +133,14 @@ def _taint(taint: Mapping[str, str]) -> str:
     return f"{taint['key']}{value}{effect}"
 
 
-# --- contents that become files -------------------------------------------------------------------------------------
+# --- files of arguments -----------------------------------------------------------------------------------------------
 
 
-def _contents(values: dict[str, Any], cluster: ClusterInputs, runtime: Runtime, registries: str) -> Iterator[File]:
+def _argument_files(
+    values: dict[str, Any], cluster: ClusterInputs, runtime: Runtime, registries: str
+) -> Iterator[File]:
     values["private-registry"] = registries
-    for argument in _CONTENTS:
+    for argument in _FILE_ARGUMENTS:
         if argument not in values:
             continue
         content = values[argument]

@@ -1,4 +1,4 @@
-"""Both distributions, as the planner asks them."""
+"""Distribution interface of K3s and RKE2: assemble the plan of a machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from herder.api.rke.plan import Plan, file
+from herder.api.rke.node.plan import Plan, file
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -17,7 +17,7 @@ from herder.controllers.planner.distributions.interface import (
 from herder.controllers.planner.distributions.rancher import config as configs
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.rancher import selected_files
-from herder.controllers.planner.distributions.rancher.install import find_address, install
+from herder.controllers.planner.distributions.rancher.install import address_instructions, install
 from herder.controllers.planner.distributions.rancher.manifests import (
     authentication,
     authentication_file,
@@ -25,19 +25,21 @@ from herder.controllers.planner.distributions.rancher.manifests import (
 )
 from herder.controllers.planner.distributions.rancher.probes import probes
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime, registry
-from herder.controllers.planner.distributions.rancher.scripts import once_file, permissions
+from herder.controllers.planner.distributions.rancher.scripts import permissions, run_once_script
 from herder.controllers.planner.distributions.rancher.snapshots import credential_of
 from herder.controllers.planner.distributions.rancher.text import indented
-from herder.controllers.planner.drain_hashes import hash_in_environment
+from herder.controllers.planner.drain.hashes import drain_hash_of
 
 
 @dataclass(frozen=True)
 class Rancher:
+    """Renders plans of K3s or RKE2, depending on the runtime."""
+
     runtime: Runtime
     revision: int = 1
     api_port: int = 6443
-    names_servers: bool = False  # agents find the others by themselves
-    authorities: Sequence[str] = ()  # each makes its own
+    names_servers: bool = False  # agents have their own load balancer
+    authorities: Sequence[str] = ()  # the first server creates them
 
     @property
     def name(self) -> str:
@@ -63,11 +65,14 @@ class Rancher:
         return self.runtime.server_unit if roles.is_server else self.runtime.agent_unit
 
     def drain_hash(self, plan: Plan) -> str:
-        return hash_in_environment(plan)
+        return drain_hash_of(plan)
 
-    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
-        """How images are pulled, certificates, and contents of arguments. Not what servers apply: it would stay in the
-        cluster; nor what users put elsewhere on a machine, which may have been there before."""
+    def owns_file(self, cluster: ClusterInputs, path: str) -> bool:
+        """Registry configuration, certificates and argument files.
+
+        Not manifests, whose objects would stay in the cluster; nor files that users place elsewhere, which may have
+        existed before.
+        """
         own = f"{self.runtime.data(cluster)}/etc/"
         return path.startswith(own) or path in (AGENT_REGISTRIES, authentication_file(cluster, self.runtime))
 
@@ -75,7 +80,7 @@ class Rancher:
         return self.runtime.facts.member_removal
 
     def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
-        """Files in this order: stamps follow from it."""
+        """Render the plan. The order of files is part of the restart stamp: never change it."""
         if machine.windows and not (self.runtime.name == "rke2" and machine.roles.only_worker):
             raise ConfigError(f"machine {machine.name}: Windows nodes can be workers of RKE2, and nothing else")
         if cluster.spec.get("unmanagedConfig"):
@@ -91,17 +96,17 @@ class Rancher:
             file(self.runtime.config_file, indented(config.values)),
             *manifests(cluster, machine, self.runtime, config.values),
             *authentication(cluster, machine, self.runtime),
-            once_file(cluster, machine),
+            run_once_script(cluster, machine),
         ]
         instructions = [install(cluster, machine, self.runtime, files, config.values)]
         if machine.windows and cluster.initialized:
             script, instruction = permissions()
             files.append(script)
             instructions.append(instruction)
-        finding = machine.is_init and machine.roles.only_etcd and not machine.join_url_by_hand
+        is_etcd_only_init = machine.is_init and machine.roles.only_etcd and not machine.join_url_autoset_disabled
         return Plan(
             files=tuple(files),
             instructions=tuple(instructions),
-            periodic_instructions=find_address(cluster, self.runtime) if finding else (),
+            periodic_instructions=address_instructions(cluster, self.runtime) if is_etcd_only_init else (),
             probes=probes(cluster, machine, self.runtime, config.values),
         )

@@ -1,4 +1,7 @@
-"""The instruction that installs the distribution, and the stamps by which it knows whether to restart it."""
+"""Install instruction of K3s and RKE2, with the stamps that decide about restart and drain.
+
+RESTART_STAMP and DRAIN_HASH must stay byte-compatible with Rancher's: another value restarts or drains every machine.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from herder.api.rke.plan import File, Instruction, PeriodicInstruction
+from herder.api.rke.node.plan import File, Instruction, PeriodicInstruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
-from herder.controllers.planner.distributions.rancher.config import NOT_FOR_DRAINS
+from herder.controllers.planner.distributions.rancher.config import NOT_DISRUPTIVE
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, registry
 from herder.controllers.planner.distributions.rancher.text import indented
-from herder.controllers.planner.distributions.selected import install_variables
+from herder.controllers.planner.distributions.selector_config import install_variables
 
 CAPTURE_ADDRESS, ETCD_NAME = "capture-address", "etcd-name"
 
@@ -25,8 +28,8 @@ def install(
 ) -> Instruction:
     image = installer_image(cluster, runtime)
     restart = _stamp(cluster, image, files)
-    undisturbing = {key: value for key, value in config.items() if key not in NOT_FOR_DRAINS}
-    drain = _stamp(cluster, image, files, instead={runtime.config_file: indented(undisturbing)})
+    drain_config = {key: value for key, value in config.items() if key not in NOT_DISRUPTIVE}
+    drain = _stamp(cluster, image, files, replacements={runtime.config_file: indented(drain_config)})
     prefix = "WINS_" if machine.windows else ""
     environment = [f"{prefix}RESTART_STAMP={restart}", f"{prefix}DRAIN_HASH={drain}"]
     environment += [_variable(each, machine) for each in install_variables(cluster)]
@@ -47,34 +50,38 @@ def installer_image(cluster: ClusterInputs, runtime: Runtime) -> str:
     return f"{host.rstrip('/')}/{image if '/' in image else f'rancher/{image}'}"
 
 
-def find_address(cluster: ClusterInputs, runtime: Runtime) -> tuple[PeriodicInstruction, ...]:
-    """Of a machine that runs etcd alone: no Node comes of it, so it says itself under which address it is joined. The
-    pattern makes the command fail while there is no answer yet."""
+def address_instructions(cluster: ClusterInputs, runtime: Runtime) -> tuple[PeriodicInstruction, ...]:
+    """Periodic instructions by which an etcd-only machine, which registers no Node, reports its address.
+
+    `grep` makes the command fail until there is an answer.
+    """
     data = runtime.data(cluster)
-    asked = (
+    query = (
         f"curl -f --retry 100 --retry-delay 5 --cacert {data}/server/tls/server-ca.crt "
         f"https://localhost:{runtime.supervisor_port}/db/info | grep 'clientURLs'"
     )
-    named = f"cat {data}/server/db/etcd/name"
+    read_name = f"cat {data}/server/db/etcd/name"
     return (
-        PeriodicInstruction(name=CAPTURE_ADDRESS, command="sh", args=("-c", asked), period_seconds=600),
-        PeriodicInstruction(name=ETCD_NAME, command="sh", args=("-c", named), period_seconds=600),
+        PeriodicInstruction(name=CAPTURE_ADDRESS, command="sh", args=("-c", query), period_seconds=600),
+        PeriodicInstruction(name=ETCD_NAME, command="sh", args=("-c", read_name), period_seconds=600),
     )
 
 
-def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File], instead: Mapping[str, str] | None = None) -> str:
-    """Of all that a restart follows from. `instead`: what some files count as, by their path."""
-    replaced = instead or {}
+def _stamp(
+    cluster: ClusterInputs, image: str, files: Sequence[File], replacements: Mapping[str, str] | None = None
+) -> str:
+    """Hash of everything that requires a restart. `replacements`: content that counts instead of a file's, by path."""
+    contents = replacements or {}
     digest = hashlib.sha256(f"{cluster.spec.get('provisionGeneration') or 0}{image}".encode())
     for each in files:
         if not each.dynamic:
-            digest.update(f"{each.path}{replaced.get(each.path, each.content)}".encode())
+            digest.update(f"{each.path}{contents.get(each.path, each.content)}".encode())
     digest.update(str(cluster.config_generation).encode())
     return digest.hexdigest()
 
 
 def _variable(variable: Mapping[str, str], machine: MachineInputs) -> str:
     name, value = variable["name"], variable["value"]
-    if machine.windows:  # some write them as PowerShell does
+    if machine.windows:  # users may write them in PowerShell syntax
         name, value = name.removeprefix("$env:"), value.strip('"')
     return f"{name}={value}"

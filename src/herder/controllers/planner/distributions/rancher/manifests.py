@@ -1,4 +1,4 @@
-"""What servers apply to their cluster by themselves, and how its API finds the authentication service."""
+"""Manifests that servers deploy, and the webhook configuration of the authorized cluster endpoint."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import yaml
 
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.rke.names import CLUSTER_SPEC
-from herder.api.rke.plan import File, file
+from herder.api.rke.node.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
 from herder.engine.schema.gotext import to_json
 
 SPEC_KEY = "provisioning-cluster-spec"
-_CSI_OF_VSPHERE = "rancher-vsphere-csi"
+_VSPHERE_CSI = "rancher-vsphere-csi"
 
 
 def manifests(
@@ -25,10 +25,10 @@ def manifests(
     if machine.roles.control_plane:
         agent = as_yaml(manifest(cluster.agent)) if cluster.agent else ""
         yield file(f"{directory}/cluster-agent.yaml", agent, dynamic=True, minor=True)
-    if machine.roles.control_plane and not cluster.has_agent_first:
+    if machine.roles.control_plane and not cluster.is_pre_bootstrap:
         if spec := cluster.annotations.get(CLUSTER_SPEC):
             name = f"{runtime.name}-etcd-snapshot-extra-metadata"
-            yield file(f"{directory}/{name}.yaml", _kept_spec(name, spec), dynamic=True, minor=True)
+            yield file(f"{directory}/{name}.yaml", _spec_config_map(name, spec), dynamic=True, minor=True)
         yield file(f"{directory}/addons.yaml", cluster.spec.get("additionalManifest") or "", dynamic=True)
     if machine.roles.is_server:
         yield file(f"{directory}/managed-chart-config.yaml", _charts(cluster, config), dynamic=True)
@@ -48,22 +48,22 @@ def authentication_file(cluster: ClusterInputs, runtime: Runtime) -> str:
     return f"{runtime.data(cluster)}/kube-api-authn-webhook.yaml"
 
 
-def _kept_spec(name: str, spec: str) -> str:
-    """Snapshots carry it along, so that a restore can bring the cluster's own spec back."""
-    kept = {
+def _spec_config_map(name: str, spec: str) -> str:
+    """ConfigMap with the cluster's spec. Snapshots contain it, so that a restore can recover the spec."""
+    config_map = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": "kube-system"},
         "data": {SPEC_KEY: spec},
     }
-    return yaml.safe_dump(kept, sort_keys=False)
+    return yaml.safe_dump(config_map, sort_keys=False)
 
 
 def _charts(cluster: ClusterInputs, config: Mapping[str, Any]) -> str:
-    """Values for the charts that the distribution brings along; each learns which cluster it is in."""
+    """HelmChartConfigs for the bundled charts; each gets the cluster's ID."""
     values: dict[str, Any] = dict(cluster.spec.get("chartValues") or {})
     if config.get("cloud-provider-name") == "rancher-vsphere":
-        values.setdefault(_CSI_OF_VSPHERE, {})
+        values.setdefault(_VSPHERE_CSI, {})
     charts = [_chart(name, _object(values[name], name), cluster) for name in sorted(values)]
     return yaml.safe_dump_all(charts, sort_keys=False, explicit_start=True) if charts else ""
 

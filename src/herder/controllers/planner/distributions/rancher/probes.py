@@ -1,18 +1,18 @@
-"""How the node's agent asks what runs on a machine whether it is well."""
+"""Health probes that the node agent runs against Kubernetes components."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from herder.api.rke.plan import HttpGet, Probe
+from herder.api.rke.node.plan import HttpGet, Probe
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.rancher.addresses import as_list
 from herder.controllers.planner.distributions.rancher.components import (
     CONTROLLER_MANAGER,
     SCHEDULER,
     Component,
-    said,
+    argument_value,
 )
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
 
@@ -35,7 +35,7 @@ def probes(
         )
         for component in (CONTROLLER_MANAGER, SCHEDULER):
             found[component.name] = _secure(component, cluster, runtime, config)
-    if not (machine.roles.only_etcd and runtime.name == "k3s"):  # which runs no kubelet there
+    if not (machine.roles.only_etcd and runtime.name == "k3s"):  # K3s runs no kubelet on etcd-only machines
         found["kubelet"] = HttpGet(url=f"http://{here}:10248/healthz")
     if not machine.roles.only_etcd and not machine.windows and _has_calico(cluster, runtime):
         found["calico"] = HttpGet(url=f"http://{here}:9099/liveness")
@@ -43,11 +43,11 @@ def probes(
 
 
 def _secure(component: Component, cluster: ClusterInputs, runtime: Runtime, config: Mapping[str, Any]) -> HttpGet:
-    """Its certificate is signed by itself, and so is its own authority."""
+    """Probe the secure port; the self-signed certificate is its own CA."""
     arguments = as_list(config.get(component.argument))
-    directory = said(arguments, "cert-dir") or component.directory(cluster, runtime)
-    certificate = said(arguments, "tls-cert-file") or f"{directory}/{component.name}.crt"
-    port = said(arguments, "secure-port") or component.port
+    directory = argument_value(arguments, "cert-dir") or component.directory(cluster, runtime)
+    certificate = argument_value(arguments, "tls-cert-file") or f"{directory}/{component.name}.crt"
+    port = argument_value(arguments, "secure-port") or component.port
     return HttpGet(url=f"https://{loopback(cluster)}:{port}/healthz", ca_cert=certificate)
 
 

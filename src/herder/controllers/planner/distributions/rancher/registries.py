@@ -1,4 +1,4 @@
-"""How images are pulled: one file that the node's agent and the distribution both read, and certificates beside it."""
+"""Render registries.yaml, which both the node agent and the distribution read, and its certificates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 import msgspec
 
 from herder.api.rke.names import AUTH_SECRET_TYPE
-from herder.api.rke.plan import File, file
+from herder.api.rke.node.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Reference, Referenced
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES
-from herder.controllers.planner.distributions.rancher.text import as_text, in_order
+from herder.controllers.planner.distributions.rancher.text import as_text, compact
 
 _BASIC, _DOCKER, _TLS = "kubernetes.io/basic-auth", "kubernetes.io/dockerconfigjson", "kubernetes.io/tls"
 
 
 def registries(cluster: ClusterInputs, directory: str) -> tuple[str, list[File]]:
-    """The content of registries.yaml, empty where nothing is configured, and the files that it needs, most of them
-    certificates in `directory`."""
+    """Content of registries.yaml, empty if nothing is configured, and the files that it needs.
+
+    Certificates are placed in `directory`.
+    """
     wanted = cluster.spec.get("registries")
     if wanted is None and not cluster.default_registry:
         return "", []
@@ -31,18 +33,18 @@ def registries(cluster: ClusterInputs, directory: str) -> tuple[str, list[File]]
         for host, config in sorted((wanted.get("configs") or {}).items())
     }
     mirrors = {host: _mirror(mirror or {}) for host, mirror in sorted((wanted.get("mirrors") or {}).items())}
-    content = in_order({"configs": configs, "mirrors": mirrors})
+    content = compact({"configs": configs, "mirrors": mirrors})
     own = file(AGENT_REGISTRIES, content, dynamic=True)
     return content, [own, *sorted(certificates, key=lambda each: each.path)]
 
 
 def with_manager(cluster: ClusterInputs) -> ClusterInputs:
-    """The manager may be a registry too, with a certificate that only those know who are told of it."""
+    """Add the manager, which may serve installer images, as a registry with its private CA."""
     if not cluster.manager or not cluster.server_certificates:
         return cluster
     wanted: Mapping[str, Any] = cluster.spec.get("registries") or {}
     manager = {"caBundle": base64.b64encode(cluster.server_certificates.encode()).decode()}
-    # Said in so many words, since agents take a registry with a private address to be one without TLS.
+    # The scheme is explicit because agents use plain HTTP for registries with a private address.
     mirrors = {cluster.manager: {"endpoint": [f"https://{cluster.manager}"]}, **(wanted.get("mirrors") or {})}
     configs = {cluster.manager: manager, **(wanted.get("configs") or {})}
     return replace(cluster, spec={**cluster.spec, "registries": {"mirrors": mirrors, "configs": configs}})
@@ -124,7 +126,7 @@ def _from_docker(host: str, config: str) -> dict[str, str]:
         return {**entry, "auth": base64.b64decode(entry.get("auth") or "").decode()}
     except (ValueError, AttributeError):
         raise ConfigError(
-            f"rkeConfig.registries.configs[{host}].authConfigSecretName: what is in .dockerconfigjson cannot be read"
+            f"rkeConfig.registries.configs[{host}].authConfigSecretName: .dockerconfigjson cannot be parsed"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""What tells the two distributions apart, and what a cluster of either has where."""
+"""Differences between K3s and RKE2: units, ports, paths and arguments."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from herder.api.rke import distributions
 from herder.api.rke.distributions import Facts
 from herder.controllers.planner.distributions.interface import ClusterInputs
-from herder.controllers.planner.distributions.rancher.arguments import K3S_ARGUMENTS, RKE2_ARGUMENTS, Table
+from herder.controllers.planner.distributions.rancher.arguments import K3S_ARGUMENTS, RKE2_ARGUMENTS, ArgumentTable
 
 AGENT_REGISTRIES = "/etc/rancher/agent/registries.yaml"
 
 
 @dataclass(frozen=True)
 class Runtime:
+    """Facts about K3s or RKE2."""
+
     facts: Facts
     server_unit: str
     agent_unit: str
     supervisor_port: int
-    arguments: Table
+    arguments: ArgumentTable
 
     @property
     def name(self) -> str:
@@ -26,7 +28,7 @@ class Runtime:
 
     @property
     def variable(self) -> str:
-        """The prefix of its environment variables."""
+        """Prefix of its environment variables."""
         return self.name.upper()
 
     @property
@@ -55,7 +57,7 @@ def loopback(cluster: ClusterInputs) -> str:
 
 
 def registry(cluster: ClusterInputs) -> str:
-    """What images are pulled from: as the cluster says for all machines, else as the setting says for all clusters."""
+    """The system default registry: of the cluster, if set for all machines, otherwise of the setting."""
     own = cluster.config.get("system-default-registry")
     for each in cluster.spec.get("machineSelectorConfig") or ():
         if each.get("machineLabelSelector") is None:

@@ -1,18 +1,21 @@
-"""Programs that plans bring along: one that runs a command once, and one that closes the files of Windows nodes."""
+"""Scripts in plans: run a command once (`idempotent.sh`), and restrict file permissions on Windows nodes.
+
+The scripts are plan content: their text must not change.
+"""
 
 from __future__ import annotations
 
 import hashlib
 
-from herder.api.rke.plan import File, Instruction, file
+from herder.api.rke.node.plan import File, Instruction, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.rancher.runtime import provisioning_directory
 
 _WINDOWS_DIRECTORY = "c:\\var\\lib\\rancher\\capr"
-_WINDOWS_ONCE = f"{_WINDOWS_DIRECTORY}\\idempotence\\idempotent.ps1"
+_WINDOWS_RUN_ONCE_PATH = f"{_WINDOWS_DIRECTORY}\\idempotence\\idempotent.ps1"
 _WINDOWS_PERMISSIONS = f"{_WINDOWS_DIRECTORY}/windows/set-permissions.ps1"
 
-_ONCE = """#!/bin/sh
+_RUN_ONCE = """#!/bin/sh
 # Runs a command once for each attempt at a value: idempotent.sh KEY VALUE SUM COMMAND DIRECTORY [ARGUMENTS]
 set -u
 key=$1 value=$2 sum=$3 command=$4 directory=$5
@@ -28,7 +31,7 @@ echo "$attempt" > "$place/last-attempt" || exit 1
 exec "$command" "$@"
 """
 
-_ONCE_ON_WINDOWS = """param([string]$Key, [string]$Value, [string]$Sum, [string]$Command, [string]$Directory,
+_RUN_ONCE_WINDOWS = """param([string]$Key, [string]$Value, [string]$Sum, [string]$Command, [string]$Directory,
       [Parameter(ValueFromRemainingArguments)][string[]]$Rest)
 # Runs a command once for each attempt at a value.
 $ErrorActionPreference = 'Stop'
@@ -74,19 +77,21 @@ $directories | ForEach-Object { Close-Path $_ 'ContainerInherit, ObjectInherit' 
 """
 
 
-def once_file(cluster: ClusterInputs, machine: MachineInputs) -> File:
+def run_once_script(cluster: ClusterInputs, machine: MachineInputs) -> File:
     if machine.windows:
-        return file(_WINDOWS_ONCE, _ONCE_ON_WINDOWS, dynamic=True, minor=True)
-    return file(_once_path(cluster), _ONCE, dynamic=True, minor=True)
+        return file(_WINDOWS_RUN_ONCE_PATH, _RUN_ONCE_WINDOWS, dynamic=True, minor=True)
+    return file(_run_once_path(cluster), _RUN_ONCE, dynamic=True, minor=True)
 
 
-def once(cluster: ClusterInputs, key: str, value: str, instruction: Instruction) -> Instruction:
-    """The instruction, run once for each value. Every try after a failure needs a value of its own: agents count the
-    attempts of a plan that is asked for again from the beginning."""
+def run_once(cluster: ClusterInputs, key: str, value: str, instruction: Instruction) -> Instruction:
+    """Wrap an instruction so that it runs once for each value.
+
+    A retry after a failure needs another value: agents restart their attempt count when a plan is requested again.
+    """
     sums = [hashlib.sha256(text.encode()).hexdigest() for text in (value, instruction.command)]
     arguments = (
         "-x",
-        _once_path(cluster),
+        _run_once_path(cluster),
         key.lower(),
         *sums,
         instruction.command,
@@ -103,12 +108,12 @@ def once(cluster: ClusterInputs, key: str, value: str, instruction: Instruction)
     )
 
 
-def _once_path(cluster: ClusterInputs) -> str:
+def _run_once_path(cluster: ClusterInputs) -> str:
     return f"{provisioning_directory(cluster)}/idempotence/idempotent.sh"
 
 
 def permissions() -> tuple[File, Instruction]:
-    """For Windows nodes, once all that they restrict is there."""
+    """Script and instruction that restrict file permissions on Windows nodes, once the files exist."""
     instruction = Instruction(
         name="Set permissions for RKE2 installation files on Windows",
         command="powershell.exe",

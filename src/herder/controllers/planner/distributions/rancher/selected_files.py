@@ -1,4 +1,4 @@
-"""Files that the user brings along in Secrets and ConfigMaps, for the machines that a selector chooses."""
+"""machineSelectorFiles: files from Secrets and ConfigMaps for the machines that a selector matches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
-from herder.api.rke.plan import File, file
+from herder.api.rke.node.plan import File, file
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -17,7 +17,7 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Referenced,
 )
-from herder.controllers.planner.distributions.selected import selector
+from herder.controllers.planner.distributions.selector_config import selector
 
 _PERMISSIONS = re.compile(r"[0-7]{1,5}")
 _ON_WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
@@ -36,8 +36,8 @@ def references(spec: Mapping[str, Any], namespace: str) -> list[Reference]:
 
 def selected_files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
     for index, entry in enumerate(cluster.spec.get("machineSelectorFiles") or ()):
-        matching = selector(f"machineSelectorFiles[{index}]", entry)
-        if matching is not None and not matching.matches(machine.labels):
+        label_selector = selector(f"machineSelectorFiles[{index}]", entry)
+        if label_selector is not None and not label_selector.matches(machine.labels):
             continue
         for number, source in enumerate(entry.get("fileSources") or ()):
             field = f"rkeConfig.machineSelectorFiles[{index}].fileSources[{number}]"
@@ -47,7 +47,7 @@ def selected_files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[F
 
 
 def _check(wanted: File, machine: MachineInputs, field: str) -> None:
-    """What the machine's agent could make nothing of."""
+    """Reject paths and permissions that the node agent cannot apply."""
     if not (wanted.path.startswith("/") or (machine.windows and _ON_WINDOWS.match(wanted.path))):
         raise ConfigError(f'{field}: path "{wanted.path}" must be absolute')
     if wanted.permissions and not _PERMISSIONS.fullmatch(wanted.permissions):
@@ -57,7 +57,7 @@ def _check(wanted: File, machine: MachineInputs, field: str) -> None:
 def _from_source(cluster: ClusterInputs, source: Mapping[str, Any], field: str) -> Iterator[File]:
     named = [(part, kind, source[part]) for part, kind in _SOURCES if (source.get(part) or {}).get("name")]
     if len(named) > 1:
-        raise ConfigError(f"{field}: names a Secret and a ConfigMap; make two entries of it")
+        raise ConfigError(f"{field}: names a Secret and a ConfigMap; use two entries")
     for part, kind, given in named:
         reference = Reference(kind, cluster.namespace, given["name"])
         found = _authorized(cluster, reference, f"{field}.{part}.name")

@@ -1,4 +1,4 @@
-"""Where etcd's snapshots go."""
+"""Configure etcd snapshots: schedule, retention and S3."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from herder.api.machines.credentials import GLOBAL_NAMESPACE
-from herder.api.rke.plan import File
+from herder.api.rke.node.plan import File
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Reference
 from herder.controllers.planner.distributions.rancher.runtime import Runtime
 from herder.controllers.planner.distributions.rancher.text import as_text
 
-_ENABLING = ("bucket", "endpoint", "folder", "cloudCredentialName", "region")
+_S3_FIELDS = ("bucket", "endpoint", "folder", "cloudCredentialName", "region")
 
 
 def add_snapshots(
@@ -32,30 +32,30 @@ def add_snapshots(
 
 
 def credential_of(spec: Mapping[str, Any], namespace: str) -> Reference | None:
-    """`name` in the cluster's own namespace, or `cattle-global-data:name`."""
-    named = str(((spec.get("etcd") or {}).get("s3") or {}).get("cloudCredentialName") or "")
-    place, colon, name = named.partition(":")
-    return Reference("Secret", place if colon else namespace, name if colon else named) if named else None
+    """The cloud credential: `name` in the cluster's namespace, or `cattle-global-data:name`."""
+    full_name = str(((spec.get("etcd") or {}).get("s3") or {}).get("cloudCredentialName") or "")
+    place, colon, name = full_name.partition(":")
+    return Reference("Secret", place if colon else namespace, name if colon else full_name) if full_name else None
 
 
 def _add_s3(config: dict[str, Any], s3: Mapping[str, Any], cluster: ClusterInputs, runtime: Runtime) -> list[File]:
-    """What the cluster says, else what its credential says."""
-    if not any(s3.get(field) for field in _ENABLING):
+    """Add the S3 arguments; the cluster's values override those of its credential."""
+    if not any(s3.get(field) for field in _S3_FIELDS):
         return []
-    known = _credential(cluster)
+    credential = _credential(cluster)
     values = {
-        "bucket": s3.get("bucket") or known.get("defaultBucket"),
-        "access-key": known.get("accessKey"),
-        "secret-key": known.get("secretKey"),
-        "region": s3.get("region") or known.get("defaultRegion"),
-        "folder": s3.get("folder") or known.get("defaultFolder"),
-        "endpoint": s3.get("endpoint") or known.get("defaultEndpoint"),
-        "skip-ssl-verify": s3.get("skipSSLVerify") or known.get("defaultSkipSSLVerify") == "true",
+        "bucket": s3.get("bucket") or credential.get("defaultBucket"),
+        "access-key": credential.get("accessKey"),
+        "secret-key": credential.get("secretKey"),
+        "region": s3.get("region") or credential.get("defaultRegion"),
+        "folder": s3.get("folder") or credential.get("defaultFolder"),
+        "endpoint": s3.get("endpoint") or credential.get("defaultEndpoint"),
+        "skip-ssl-verify": s3.get("skipSSLVerify") or credential.get("defaultSkipSSLVerify") == "true",
         "retention": s3.get("retention"),
     }
     config |= {f"etcd-s3-{name}": value for name, value in values.items() if value}
     config["etcd-s3"] = True
-    authority = s3.get("endpointCA") or known.get("defaultEndpointCA")
+    authority = s3.get("endpointCA") or credential.get("defaultEndpointCA")
     if not authority:
         return []
     file = _authority(str(authority), cluster, runtime)
@@ -77,7 +77,7 @@ def _credential(cluster: ClusterInputs) -> dict[str, str]:
 
 
 def _authority(authority: str, cluster: ClusterInputs, runtime: Runtime) -> File:
-    """Given as PEM, or as PEM in base64."""
+    """The file of the endpoint's CA, which is given as PEM or as PEM in base64."""
     encoded = authority if _is_base64(authority) else base64.b64encode(authority.encode()).decode()
     digest = hashlib.md5(encoded.encode(), usedforsecurity=False).hexdigest()[:5]
     return File(path=f"{runtime.data(cluster)}/etc/config-files/s3-endpoint-ca-{digest}.crt", content=encoded)

@@ -1,4 +1,4 @@
-"""JSON as Go writes it, where bytes count; and what users have put into Secrets, read as text."""
+"""JSON in the byte format of Go's encoder, and decoding of users' Secrets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\
 
 
 def indented(value: Any) -> str:
-    """Keys sorted, two spaces, no newline at the end."""
+    """Indented JSON: sorted keys, two spaces, no trailing newline."""
     return _escaped(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False))
 
 
-def in_order(value: Any) -> str:
-    """Compact, keys as they come."""
+def compact(value: Any) -> str:
+    """Compact JSON in insertion order."""
     return _escaped(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
 
 def as_text(raw: bytes, field: str) -> str:
-    """`field`: who named the Secret, for an error."""
+    """Decode a value of a Secret. `field`: the field that names the Secret, for error messages."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise ConfigError(f"{field}: what is in the Secret is not text") from None
+        raise ConfigError(f"{field}: the Secret's content is not UTF-8 text") from None
 
 
 def _escaped(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Which Pods go now, which are waited for, and which come later: only the lowest order that is left is worked on."""
+"""Group the Pods of a drain: evict now, wait for, or later. Only the lowest remaining order is worked on."""
 
 from __future__ import annotations
 
@@ -6,67 +6,69 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from herder.api.capi.drained import full_name
-from herder.controllers.capi.machine.deletion.drain.filters import Verdict
+from herder.api.capi.drain_records import full_name
+from herder.controllers.capi.machine.deletion.drain.filters import PodDrainStatus
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior
+from herder.controllers.drain.evictions import EVICTED, REFUSED, outcome_of
+from herder.controllers.drain.pods import is_terminating
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import EffectResult
 
 
-class Judged(NamedTuple):
+class PodDrain(NamedTuple):
+    """A Pod and how the drain treats it."""
+
     pod: Object
-    verdict: Verdict
+    status: PodDrainStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Each in the order of names, so that the same Pods give the same plan."""
+    """Groups of Pods, each sorted by name so that the plan is deterministic."""
 
-    evict: tuple[Judged, ...] = ()
-    going: tuple[Judged, ...] = ()  # somebody has deleted them, and they are not gone yet
-    complete: tuple[Judged, ...] = ()  # left alone until they end by themselves
-    evict_later: tuple[Judged, ...] = ()
-    complete_later: tuple[Judged, ...] = ()
+    evict: tuple[PodDrain, ...] = ()
+    terminating: tuple[PodDrain, ...] = ()  # deleted, but still running
+    complete: tuple[PodDrain, ...] = ()  # waiting for completion
+    evict_later: tuple[PodDrain, ...] = ()
+    complete_later: tuple[PodDrain, ...] = ()
 
     @property
     def done(self) -> bool:
-        return not (self.evict or self.going or self.complete or self.evict_later or self.complete_later)
+        return not (self.evict or self.terminating or self.complete or self.evict_later or self.complete_later)
 
 
-def plan(judged: Iterable[Judged]) -> Plan:
-    left = sorted((each for each in judged if each.verdict.behavior is not Behavior.SKIP), key=_by_name)
-    lowest = min((each.verdict.order for each in left), default=0)
-    groups: dict[str, list[Judged]] = {name: [] for name in Plan.__slots__}
+def plan(pod_drain: Iterable[PodDrain]) -> Plan:
+    left = sorted((each for each in pod_drain if each.status.behavior is not Behavior.SKIP), key=_by_name)
+    lowest = min((each.status.order for each in left), default=0)
+    groups: dict[str, list[PodDrain]] = {name: [] for name in Plan.__slots__}
     for each in left:
-        groups[_group(each, now=each.verdict.order == lowest)].append(each)
+        groups[_group(each, now=each.status.order == lowest)].append(each)
     return Plan(**{name: tuple(group) for name, group in groups.items()})
 
 
-def _group(judged: Judged, *, now: bool) -> str:
-    if judged.verdict.behavior is Behavior.WAIT_COMPLETED:
+def _group(pod_drain: PodDrain, *, now: bool) -> str:
+    if pod_drain.status.behavior is Behavior.WAIT_COMPLETED:
         return "complete" if now else "complete_later"
-    if judged.pod["metadata"].get("deletionTimestamp"):
-        return "going"
+    if is_terminating(pod_drain.pod):
+        return "terminating"
     return "evict" if now else "evict_later"
 
 
-def _by_name(judged: Judged) -> str:
-    return full_name(judged.pod)
+def _by_name(pod_drain: PodDrain) -> str:
+    return full_name(pod_drain.pod)
 
 
-# --- what became of evictions -----------------------------------------------------------------------------------
-
-EVICTED, GONE, BLOCKED, FAILED = "evicted", "gone", "blocked", "failed"  # outcomes of the performer `evict`
+# --- results of evictions -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Evictions:
-    """What is known of the evictions that a plan asks for."""
+    """Results of the evictions in a plan."""
 
-    open: tuple[Judged, ...] = ()  # not answered in this round
-    accepted: tuple[Judged, ...] = ()
-    unanswered: tuple[Judged, ...] = ()  # the open ones of which nothing is known from the round before either
-    refused: dict[str, list[Judged]] = field(default_factory=dict)  # by what the server says
+    open: tuple[PodDrain, ...] = ()  # no result in this round
+    accepted: tuple[PodDrain, ...] = ()
+    unanswered: tuple[PodDrain, ...] = ()  # open, and no result in the previous round either
+    refused: dict[str, list[PodDrain]] = field(default_factory=dict)  # by the server's message
 
     @property
     def over(self) -> bool:
@@ -76,18 +78,18 @@ class Evictions:
 ResultOf = Callable[[Object], EffectResult | None]
 
 
-def evictions(evict: Iterable[Judged], this_round: ResultOf, last_round: ResultOf) -> Evictions:
-    """Where this round has brought no answer yet, that of the round before is told: it is most likely still so."""
+def evictions(evict: Iterable[PodDrain], this_round: ResultOf, last_round: ResultOf) -> Evictions:
+    """Collect the results; without one in this round, report the previous round's, which most likely still holds."""
     open_, accepted, unanswered = [], [], []
-    refused: dict[str, list[Judged]] = {}
+    refused: dict[str, list[PodDrain]] = {}
     for each in evict:
         answered = this_round(each.pod)
         if answered is None or not answered.done:
             open_.append(each)
         latest = answered or last_round(each.pod)
-        outcome, words = _outcome_text(latest)
-        if outcome in (BLOCKED, FAILED):
-            refused.setdefault(words, []).append(each)
+        outcome, message = _outcome_text(latest)
+        if outcome in REFUSED:
+            refused.setdefault(message, []).append(each)
         elif answered is None:
             unanswered.append(each)
         elif outcome == EVICTED:
@@ -98,8 +100,7 @@ def evictions(evict: Iterable[Judged], this_round: ResultOf, last_round: ResultO
 def _outcome_text(result: EffectResult | None) -> tuple[str, str]:
     if result is None:
         return "", ""
+    outcome = outcome_of(result)
     if not result.done:
-        return FAILED, result.error
-    value = result.value
-    causes = ",".join(value.get("causes") or ())
-    return value["outcome"], f"{value.get('message', '')} {causes}".strip()
+        return outcome.kind, outcome.message
+    return outcome.kind, f"{outcome.message} {','.join(outcome.causes)}".strip()

@@ -1,6 +1,6 @@
-"""A drain in words: Pods grouped by what they wait for, a few of each named.
+"""Message of a drain: Pods grouped by what they wait for.
 
-People and tools look for these phrases, also in the summaries that are made of them: they are part of the interface.
+Users and Cluster API's summaries match these phrases: they must stay byte-compatible.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from herder.api.capi.conditions import timestamp
-from herder.api.capi.drained import full_name
-from herder.controllers.capi.machine.deletion.drain.plan import Evictions, Judged, Plan
+from herder.api.capi.drain_records import full_name
+from herder.controllers.capi.machine.deletion.drain.plan import Evictions, Plan, PodDrain
 
 PODS_NAMED = 3
 REFUSALS_SHOWN = 5
@@ -20,7 +20,9 @@ AFTERWARDS = "After above Pods have been removed from the Node,"
 
 def drain_message(started: datetime, plan: Plan, evictions: Evictions) -> str:
     lines = [f"Drain not completed yet (started at {timestamp(started)}):"]
-    lines += _bullet((*plan.going, *evictions.accepted), "deletionTimestamp set, but still not removed from the Node")
+    lines += _bullet(
+        (*plan.terminating, *evictions.accepted), "deletionTimestamp set, but still not removed from the Node"
+    )
     lines += _refusals(evictions.refused)
     lines += _bullet(evictions.unanswered, "eviction requested")
     lines += _bullet(plan.complete, "waiting for completion")
@@ -37,24 +39,24 @@ def named(names: Sequence[str], limit: int) -> str:
     return ", ".join([*names[:limit], *more])
 
 
-def _refusals(refused: dict[str, list[Judged]]) -> Iterator[str]:
-    words = sorted(refused)
-    for refusal in words[:REFUSALS_SHOWN]:
+def _refusals(refused: dict[str, list[PodDrain]]) -> Iterator[str]:
+    message = sorted(refused)
+    for refusal in message[:REFUSALS_SHOWN]:
         yield from _bullet(refused[refusal], _refusal(refusal))
-    others = sum(len(refused[refusal]) for refusal in words[REFUSALS_SHOWN:])
+    others = sum(len(refused[refusal]) for refusal in message[REFUSALS_SHOWN:])
     if others:
         yield f"* {others} {'Pod' if others == 1 else 'Pods'} with other issues"
 
 
-def _refusal(words: str) -> str:
-    said = words.replace(BUDGET.capitalize(), BUDGET)
+def _refusal(message: str) -> str:
+    said = message.replace(BUDGET.capitalize(), BUDGET)
     return said if said.startswith(BUDGET) else f"failed to evict Pod, {said}"
 
 
-def _bullet(judged: Sequence[Judged], what: str) -> Iterator[str]:
-    if judged:
-        yield f"* {'Pod' if len(judged) == 1 else 'Pods'} {_names(judged)}: {what}"
+def _bullet(pod_drain: Sequence[PodDrain], what: str) -> Iterator[str]:
+    if pod_drain:
+        yield f"* {'Pod' if len(pod_drain) == 1 else 'Pods'} {_names(pod_drain)}: {what}"
 
 
-def _names(judged: Iterable[Judged]) -> str:
-    return named([full_name(each.pod) for each in judged], PODS_NAMED)
+def _names(pod_drain: Iterable[PodDrain]) -> str:
+    return named([full_name(each.pod) for each in pod_drain], PODS_NAMED)

@@ -1,4 +1,4 @@
-"""MachineDrainRules: which of them speak about a Machine, and what the first of those says about a Pod."""
+"""MachineDrainRules: select the rules for a Machine and match them against Pods."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ class Behavior(StrEnum):
 
 
 class Rule(NamedTuple):
+    """A parsed MachineDrainRule."""
+
     name: str
     behavior: Behavior
     order: int
-    pods: Sequence[Object]  # one of them must match; none given, every Pod does
+    pods: Sequence[Object]  # at least one must match; an empty list matches every Pod
 
     @property
-    def asks_for_namespaces(self) -> bool:
+    def needs_namespaces(self) -> bool:
         return any("namespaceSelector" in item for item in self.pods)
 
     def applies_to(self, pod: Object, namespace_labels: Mapping[str, str]) -> bool:
@@ -35,18 +37,18 @@ class Rule(NamedTuple):
 
 
 class InvalidRule(ValueError):
-    """A rule that got past admission and cannot be understood: better no drain than a wrong one."""
+    """A stored rule that cannot be parsed; the drain stops rather than evict wrongly."""
 
 
 def rules_for(machine: Object, cluster: Object, rules: Iterable[Object]) -> list[Rule]:
-    """The rules that speak about this Machine, in the order of their names."""
+    """The rules that select this Machine, sorted by name."""
     for rule in rules:
         _check(rule)
-    mine = [_rule(rule) for rule in rules if _speaks_about(rule, machine, cluster)]
+    mine = [_rule(rule) for rule in rules if _selects_machine(rule, machine, cluster)]
     return sorted(mine, key=lambda rule: rule.name)
 
 
-def _speaks_about(rule: Object, machine: Object, cluster: Object) -> bool:
+def _selects_machine(rule: Object, machine: Object, cluster: Object) -> bool:
     machines = rule["spec"].get("machines") or []
     return not machines or any(
         _matches(item.get("selector"), labels_of(machine)) and _matches(item.get("clusterSelector"), labels_of(cluster))

@@ -1,0 +1,47 @@
+"""Validate credential documents that drivers act on in their Job: they must not name files or commands of the host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from herder.engine.client.kubeconfig import KubeconfigError, parse_untrusted
+
+SERVICE_ACCOUNT = "service_account"
+
+
+def document_problem(driver: str, fields: Mapping[str, Any]) -> str:
+    """Return the first field that the driver must not get, and why; "" if there is none."""
+    for field, check in _CHECKS.get(driver, {}).items():
+        content = fields.get(field)
+        if content and (why := check(str(content))):
+            return f"{field}: {why}"
+    return ""
+
+
+def _kubeconfig(text: str) -> str:
+    """client-go would run the command of a user's `exec` plugin."""
+    try:
+        parse_untrusted(text)
+    except KubeconfigError as error:
+        return f"{error}; use a kubeconfig with a token or certificates in it"
+    return ""
+
+
+def _google(text: str) -> str:
+    """Google's client library would send the file or URL of an external account to any server."""
+    problem = f'must be the key of a Google service account, in JSON with "type": "{SERVICE_ACCOUNT}"'
+    try:
+        pairs = json.loads(text, object_pairs_hook=tuple)
+    except (ValueError, RecursionError):
+        return problem
+    # Go matches field names case-insensitively, and takes the last one.
+    types = [value for name, value in pairs if name.casefold() == "type"] if isinstance(pairs, tuple) else []
+    return "" if types and all(each == SERVICE_ACCOUNT for each in types) else problem
+
+
+_CHECKS: Mapping[str, Mapping[str, Callable[[str], str]]] = {
+    "google": {"authEncodedJson": _google},
+    "harvester": {"kubeconfigContent": _kubeconfig},
+}

@@ -1,4 +1,0 @@
-"""Where a Cluster says how it is built."""
-
-RKE = ("spec", "rkeConfig")
-PATH = "spec.rkeConfig"

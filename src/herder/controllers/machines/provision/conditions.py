@@ -1,0 +1,103 @@
+"""Status of a machine: conditions in wrangler's flat form, and terminal failures."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from herder.api.capi.conditions import condition, find
+from herder.api.machines.conditions import merged_with_updates
+from herder.api.writes import status_patch
+from herder.controllers.machines.provision.scope import ProvisionScope
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import DONE, Decision
+
+CREATE_JOB, DELETE_JOB, READY = "CreateJob", "DeleteJob", "Ready"
+CREATE_ERROR, DELETE_ERROR = "CreateError", "DeleteError"
+NOT_PREPARED = "NotPrepared"  # the Job cannot be created until a user fixes the problem
+_FAILURE = ("failureReason", "failureMessage")
+
+
+def creating(scope: ProvisionScope, blocked: str = "", **fields: str) -> Decision:
+    return _report_status(
+        scope, CREATE_JOB, "Unknown", "Creating", _with(f"creating {scope.description}", blocked), fields
+    )
+
+
+def created(scope: ProvisionScope) -> Decision:
+    return _report_status(scope, CREATE_JOB, "True", "Created", "", {})
+
+
+def provisioned(scope: ProvisionScope) -> Decision:
+    """Report provisioned once the provider ID is known: before that no Node could match."""
+    if not (scope.infra.get("spec") or {}).get("providerID"):
+        return DONE
+    after = {**scope.status, "initialization": {"provisioned": True}}
+    return Decision(status_patch(scope.kind, scope.infra, after, "it has a provider ID"))
+
+
+def not_created(scope: ProvisionScope, why: str) -> Decision:
+    message = f"failed creating {scope.description}: {CREATE_ERROR}: {why}"
+    return _report_status(scope, CREATE_JOB, "False", CREATE_ERROR, message, _failure(CREATE_ERROR, why))
+
+
+def not_prepared(scope: ProvisionScope, problem: str, *, removes: bool) -> Decision:
+    return _report_status(scope, DELETE_JOB if removes else CREATE_JOB, "False", NOT_PREPARED, problem, {})
+
+
+def deleting(scope: ProvisionScope, blocked: str = "", **fields: str) -> Decision:
+    return _report_status(
+        scope, DELETE_JOB, "Unknown", "Deleting", _with(f"deleting {scope.description}", blocked), fields
+    )
+
+
+def deleted(scope: ProvisionScope) -> Decision:
+    return _report_status(scope, DELETE_JOB, "True", "Deleted", "", {}, ready="False")
+
+
+def not_deleted(scope: ProvisionScope, why: str) -> Decision:
+    message = f"failed deleting {scope.description}: {DELETE_ERROR}: {why}"
+    return _report_status(scope, DELETE_JOB, "False", DELETE_ERROR, message, _failure(DELETE_ERROR, why))
+
+
+def is_created(infra: Object) -> bool:
+    found = find(infra, CREATE_JOB)
+    return found is not None and found["status"] == "True"
+
+
+def has_failed(infra: Object) -> bool:
+    """Whether creation failed for good."""
+    found = find(infra, CREATE_JOB)
+    return found is not None and found["status"] == "False" and found.get("reason") == CREATE_ERROR
+
+
+def has_result(infra: Object) -> bool:
+    return is_created(infra) or has_failed(infra)
+
+
+def is_in_progress(infra: Object) -> bool:
+    """Whether a Job was started and its outcome is not recorded yet."""
+    found = find(infra, CREATE_JOB)
+    return found is not None and found["status"] == "Unknown"
+
+
+def failed_at(infra: Object) -> datetime:
+    found = find(infra, CREATE_JOB) or {}
+    return datetime.fromisoformat(found["lastTransitionTime"])
+
+
+def _with(message: str, blocked: str) -> str:
+    return f"{message}: {blocked}" if blocked else message
+
+
+def _failure(reason: str, message: str) -> Object:
+    return {"failureReason": reason, "failureMessage": message}
+
+
+def _report_status(
+    scope: ProvisionScope, type_: str, status: str, reason: str, message: str, fields: Object, *, ready: str = ""
+) -> Decision:
+    """Set the Job's condition, and Ready to the same."""
+    wanted = [condition(type_, status, reason, message), condition(READY, ready or status, reason, message)]
+    before = {name: value for name, value in scope.status.items() if name not in _FAILURE}
+    after = {**before, **fields, "conditions": merged_with_updates(before.get("conditions"), wanted, scope.view.now)}
+    return Decision(status_patch(scope.kind, scope.infra, after, message or f"{type_} is {status}"))

@@ -1,0 +1,314 @@
+"""Cluster-wide inputs of plans: spec, settings, tokens, certificate authorities and referenced Secrets.
+
+Every referenced object is checked before it is read: it must belong to this cluster, or its reference must be approved.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from herder.api import settings
+from herder.api.capi.kinds import SECRET_METADATA
+from herder.api.management import names as management
+from herder.api.management.commands import ca_checksum
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.manifest import Agent
+from herder.api.management.registration import read_tokens as registration_tokens
+from herder.api.references.approvals import problem_with, recreated
+from herder.api.references.catalogue import Target
+from herder.api.rke import names
+from herder.api.rke.kinds import TOKENS_SECRET
+from herder.controllers.planner.distributions.interface import (
+    Authority,
+    ClusterInputs,
+    ConfigError,
+    Distribution,
+    Reference,
+    Referenced,
+)
+from herder.controllers.planner.distributions.rancher.text import as_text
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.decision import Effect
+from herder.engine.runtime.view import View
+
+CONFIG_MAP_METADATA = Kind("", "v1", "ConfigMap", "configmaps").metadata_only()
+_KINDS = {"Secret": SECRET_METADATA, "ConfigMap": CONFIG_MAP_METADATA}
+
+NOT_RENDERED = (
+    "upgradeStrategy",
+    "rotateCertificates",
+    "rotateEncryptionKeys",
+    "etcdSnapshotCreate",
+    "etcdSnapshotRestore",
+    "controlPlaneEndpoint",
+)
+"""Fields of the spec that control how plans are rolled out. They are no inputs: no plan contains them."""
+
+
+class InputsNotReady(Exception):
+    """An input of plans does not exist yet. `effects` create or read it."""
+
+    def __init__(self, message: str, effects: tuple[Effect, ...] = ()) -> None:
+        super().__init__(message)
+        self.effects = effects
+
+
+def cluster_inputs(
+    view: View,
+    control_plane: Object,
+    distribution: Distribution,
+    *,
+    has_plans: bool,
+    servers: Sequence[str] = (),
+    pre_bootstrap: bool = False,
+) -> ClusterInputs:
+    """Collect the inputs that all machines of a cluster share.
+
+    `has_plans`: machines have plans already, so tokens and certificate authorities must exist and are never created
+    again. `servers`: join URLs of the control plane machines. `pre_bootstrap`: deploy only the cluster agent until the
+    cluster has its pre-bootstrap Secrets. Raises InputsNotReady or ConfigError.
+    """
+    spec: Object = control_plane["spec"]
+    name, namespace = view.name, view.namespace
+    server_token, agent_token = _tokens(view, control_plane, has_plans)
+    references = needs(control_plane, distribution)
+    for purpose in distribution.authorities:
+        authority = view.get(SECRET_METADATA, names.authority_secret(name, purpose))
+        if authority is not None:
+            _check_owner(authority, control_plane)
+            _check_created_for(authority, control_plane)
+    _check_approved(view, control_plane, distribution)
+    contents = _read_references(view, references)
+    authorities = _authorities(contents, control_plane, distribution, has_plans)
+    status = control_plane.get("status") or {}
+    annotations = control_plane["metadata"].get("annotations") or {}
+    referenced = {reference: contents[reference] for reference in distribution.references(spec, namespace)}
+    return ClusterInputs(
+        namespace=namespace,
+        name=name,
+        management_name=spec.get("managementClusterName", ""),
+        version=spec.get("kubernetesVersion", ""),
+        spec={part: value for part, value in spec.items() if part not in NOT_RENDERED},
+        annotations={key: annotations[key] for key in (names.CLUSTER_SPEC, names.RKE2_PRIME) if key in annotations},
+        config_generation=int(status.get("configGeneration") or 0),
+        initialized=bool((status.get("initialization") or {}).get("controlPlaneInitialized")),
+        server_token=server_token,
+        agent_token=agent_token,
+        authorities=authorities,
+        agent=_agent(view.setting, spec, contents, pre_bootstrap),
+        server_certificates=view.setting(settings.SERVER_CERTIFICATES),
+        installer_image=view.setting(settings.INSTALLER_IMAGE),
+        default_registry=view.setting(settings.DEFAULT_REGISTRY),
+        prime=view.setting(settings.RKE2_PRIME_DEFAULT) == "true",
+        referenced={reference: found for reference, found in referenced.items() if found is not None},
+        servers=tuple(sorted(servers)) if distribution.names_servers else (),
+    )
+
+
+def needs(control_plane: Object, distribution: Distribution) -> list[Reference]:
+    """References to every Secret and ConfigMap whose content is part of plans, except the token Secret."""
+    spec, meta = control_plane["spec"], control_plane["metadata"]
+    found = [*distribution.references(spec, meta["namespace"])]
+    found += [
+        Reference("Secret", meta["namespace"], names.authority_secret(meta["name"], purpose))
+        for purpose in distribution.authorities
+    ]
+    if registration := _registration(spec):
+        found.append(registration)
+    return found
+
+
+def _check_approved(view: View, control_plane: Object, distribution: Distribution) -> None:
+    """Refuse references that their author may not read, and objects that replaced the approved ones."""
+    for reference in distribution.references(control_plane["spec"], view.namespace):
+        found_metadata = view.get(_KINDS[reference.kind], reference.name, reference.namespace)
+        if found_metadata is None:
+            continue
+        target = Target("", _KINDS[reference.kind].plural, reference.namespace, reference.name)
+        if why := problem_with(control_plane, target, found_metadata["metadata"]["uid"]):
+            raise InputsNotReady(why)
+    _check_management(view, control_plane)
+
+
+def _check_management(view: View, control_plane: Object) -> None:
+    """Refuse a recreated management Cluster: machines would get the registration token of another user's cluster."""
+    name = control_plane["spec"].get("managementClusterName") or ""
+    found = view.get(MANAGEMENT_CLUSTER, name)
+    target = Target(MANAGEMENT_CLUSTER.group, MANAGEMENT_CLUSTER.plural, "", name)
+    if found and (why := recreated(control_plane, "spec.managementClusterName", target, found["metadata"]["uid"])):
+        raise InputsNotReady(why)
+
+
+def _registration(spec: Mapping[str, Any]) -> Reference | None:
+    """The Secret with the token that the cluster's agent registers with."""
+    cluster = spec.get("managementClusterName")
+    return Reference("Secret", cluster, management.token_secret(management.DEFAULT_TOKEN)) if cluster else None
+
+
+def _tokens(view: View, control_plane: Object, has_plans: bool) -> tuple[str, str]:
+    name = names.tokens_secret(view.name)
+    secret = view.get(TOKENS_SECRET, name)
+    if secret is None and has_plans:
+        raise ConfigError(
+            f"Secret {view.namespace}/{name} does not exist, but machines have joined with what is in it: restore it "
+            "from a backup, since no machine can join or be changed without"
+        )
+    if secret is None:
+        meta = control_plane["metadata"]
+        arguments = {"namespace": view.namespace, "name": name, "owner": _owner(control_plane)}
+        key = (names.MAKE_TOKENS, meta["uid"])
+        effect = Effect(names.MAKE_TOKENS, key, arguments, "join tokens of the cluster", repeat=True)
+        raise InputsNotReady("waiting for the tokens that machines join with", (effect,))
+    _check_owner(secret, control_plane)
+    data = secret.get("data") or {}
+    source = f"Secret {view.namespace}/{name}"
+    return _text(data.get("serverToken"), source), _text(data.get("agentToken"), source)
+
+
+def _check_owner(secret: Object, control_plane: Object) -> None:
+    """Refuse the Secret of another cluster.
+
+    Two clusters can have the same Secret name: one after the other, or with long names, which are shortened to a hash.
+    Owners of either cluster know its content.
+    """
+    meta, owners = secret["metadata"], secret["metadata"].get("ownerReferences") or ()
+    planes = [each["uid"] for each in owners if each["kind"] == control_plane["kind"]]
+    if planes and control_plane["metadata"]["uid"] not in planes:
+        reason = "belongs to another cluster; wait until it is deleted, or rename this cluster"
+        raise InputsNotReady(f"Secret {meta['namespace']}/{meta['name']} {reason}")
+
+
+def _check_created_for(authority: Object, control_plane: Object) -> None:
+    """Use only a Secret that the manager created for this cluster.
+
+    Users choose cluster names, and so the name of this Secret. Machines get the key in it, which could be any Secret of
+    that name.
+    """
+    meta, plane = authority["metadata"], control_plane["metadata"]
+    if not any(each["uid"] == plane["uid"] for each in meta.get("ownerReferences") or ()):
+        remedy = f"rename this cluster, or delete the Secret; restored, it needs {control_plane['kind']} as an owner"
+        raise InputsNotReady(f"Secret {meta['namespace']}/{meta['name']} does not belong to this cluster; {remedy}")
+
+
+def _read_references(view: View, references: list[Reference]) -> dict[Reference, Referenced | None]:
+    """The current content of each reference; None for objects that do not exist."""
+    found: dict[Reference, Referenced | None] = {}
+    reading: list[Effect] = []
+    for reference in references:
+        found_metadata = view.get(_KINDS[reference.kind], reference.name, reference.namespace)
+        if found_metadata is None:
+            found[reference] = None
+            continue
+        effect = _read_effect(reference, found_metadata["metadata"])
+        result = view.result(effect.key)
+        if result is None or not result.done:
+            reading.append(effect)
+        elif _is_recreated(result.value, found_metadata):
+            raise InputsNotReady(
+                f"{reference.kind} {reference.namespace}/{reference.name} was recreated while it was read"
+            )
+        else:
+            found[reference] = _referenced(result.value)
+    if reading:
+        raise InputsNotReady(
+            f"waiting for {reading[0].arguments['kind']} {reading[0].arguments['name']} to be read", (*reading,)
+        )
+    return found
+
+
+def _is_recreated(read: Object | None, found_metadata: Object) -> bool:
+    """Whether the object was replaced between cache and read; the new one may be another user's."""
+    return read is not None and read["metadata"]["uid"] != found_metadata["metadata"]["uid"]
+
+
+def _read_effect(reference: Reference, meta: Object) -> Effect:
+    key = (names.READ_OBJECT, *reference, meta["uid"], meta["resourceVersion"])
+    return Effect(names.READ_OBJECT, key, reference._asdict(), "input of a plan")
+
+
+def _referenced(obj: Object | None) -> Referenced | None:
+    if obj is None:
+        return None
+    encoded = (obj.get("data") or {}) if obj.get("kind") == "Secret" else (obj.get("binaryData") or {})
+    data = {key: _decoded(value) for key, value in encoded.items()}
+    if obj.get("kind") != "Secret":
+        data |= {key: str(value).encode() for key, value in (obj.get("data") or {}).items()}
+    return Referenced(obj["metadata"].get("annotations") or {}, data, obj.get("type", ""))
+
+
+def _authorities(
+    contents: Mapping[Reference, Referenced | None], control_plane: Object, distribution: Distribution, has_plans: bool
+) -> dict[str, Authority]:
+    meta = control_plane["metadata"]
+    found: dict[str, Authority] = {}
+    for purpose in distribution.authorities:
+        name = names.authority_secret(meta["name"], purpose)
+        secret = contents[Reference("Secret", meta["namespace"], name)]
+        if secret is None and has_plans:
+            raise ConfigError(
+                f"Secret {meta['namespace']}/{name} does not exist, but the cluster's certificates are signed with "
+                "what was in it: restore it from a backup"
+            )
+        if secret is None:
+            arguments = {
+                "namespace": meta["namespace"],
+                "cluster": meta["name"],
+                "purposes": (*distribution.authorities,),
+                "owner": _owner(control_plane),
+            }
+            key = (names.MAKE_AUTHORITIES, meta["uid"])
+            reason = "certificate authorities of the cluster"
+            effect = Effect(names.MAKE_AUTHORITIES, key, arguments, reason, repeat=True)
+            raise InputsNotReady("waiting for the cluster's certificate authorities", (effect,))
+        source = f"Secret {meta['namespace']}/{name}"
+        parts = (as_text(secret.data.get(part, b""), source) for part in ("tls.crt", "tls.key"))
+        found[purpose] = Authority(*parts)
+    return found
+
+
+def _owner(control_plane: Object) -> Object:
+    meta = control_plane["metadata"]
+    named = {"apiVersion": control_plane["apiVersion"], "kind": control_plane["kind"]}
+    return named | {"name": meta["name"], "uid": meta["uid"]}
+
+
+def _agent(
+    setting: Callable[[str], str], spec: Object, contents: Mapping[Reference, Referenced | None], pre_bootstrap: bool
+) -> Agent | None:
+    registration = _registration(spec)
+    secret = contents[registration] if registration else None
+    if registration is not None and secret is None:
+        raise InputsNotReady(f"waiting for the token that the cluster's agent registers with, in {registration}")
+    url = setting(settings.SERVER_URL).rstrip("/")
+    if secret is None:
+        return None
+    if not url:
+        raise InputsNotReady(
+            "setting server-url: not set, so the cluster agent cannot connect; set it to the URL of this server"
+        )
+    tokens = registration_tokens({"data": {key: _encoded(value) for key, value in secret.data.items()}})
+    if tokens is None:
+        raise InputsNotReady(f"waiting for the token that the cluster's agent registers with, in {registration}")
+    return Agent(
+        server_url=url,
+        token=tokens.token,
+        ca_checksum=ca_checksum(setting(settings.SERVER_CERTIFICATES)),
+        image=setting(settings.AGENT_IMAGE),
+        strict=setting(settings.AGENT_TLS_MODE) == "strict",
+        environment=spec.get("agentEnvVars") or (),
+        pre_bootstrap=pre_bootstrap,
+    )
+
+
+def _decoded(value: object) -> bytes:
+    return base64.b64decode(str(value or ""))
+
+
+def _text(value: object, source: str) -> str:
+    return as_text(_decoded(value), source)
+
+
+def _encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()

@@ -1,0 +1,244 @@
+"""Reconcile plan Secrets: record what agents report, set PlanApplied on Machines and retry failed plans."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime, timedelta
+
+from herder.api.capi.conditions import find, timestamp
+from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleting, is_paused
+from herder.api.guards import plan_changes
+from herder.api.machines.credentials import redact
+from herder.api.numbers import parse_int64
+from herder.api.rke import names
+from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
+from herder.api.rke.node import plan_secret as secrets
+from herder.api.rke.node.plan_secret import PlanSecret, encoded, zipped
+from herder.api.times import parse_time
+from herder.api.writes import ref
+from herder.controllers.planner.distributions.interface import Roles
+from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
+from herder.controllers.planner.plan.render import PlanRecord
+from herder.controllers.planner.plan.writes import UNLIMITED, pending_state, reports_to_drop
+from herder.controllers.planner.rollout.status import machine_condition
+from herder.engine.control.cache import Change
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Decision, Patch, Wait
+from herder.engine.runtime.handlers import Indexed, Watches, changed
+from herder.engine.runtime.view import View
+
+FAILED, FAILED_ON = "failed-plans", "failed-plans-on"
+COOLDOWN = timedelta(seconds=30)
+MAX_COOLDOWNS = 10  # a plan that keeps failing is retried every five minutes
+OUTPUT_TAIL = 600  # characters of an instruction's output
+
+
+def reconcile(view: View) -> Decision:
+    found = view.get(PLAN_SECRET, view.name)
+    if found is None or is_deleting(found):
+        return DONE
+    plan = PlanSecret(found)
+    if not plan.has_plan:
+        return DONE
+    recorded = Decision(writes=_record_report(plan, view.now))
+    return recorded + (_reconcile_failed(view, plan) if plan.failed else _reconcile_applied(view, plan))
+
+
+# --- reports of the agent ---------------------------------------------------------------------------------------------
+
+
+def _record_report(plan: PlanSecret, now: datetime) -> tuple[Patch, ...]:
+    data: Object = {}
+    annotations: Object = {}
+    if not plan.failed and plan.text(secrets.APPLIED_CHECKSUM) == plan.checksum and not _is_copied(plan):
+        applied = encoded(plan.plan_bytes)
+        data |= {**reports_to_drop(plan, len(applied)), secrets.APPLIED_PLAN: applied}
+    data |= _stale_periodic_outputs(plan)
+    if plan.probe_statuses and plan.healthy and not plan.probes_passed:
+        annotations[names.PROBES_PASSED] = timestamp(now)
+    if plan.failed and names.PLAN_FAILED not in plan.annotations:
+        annotations[names.PLAN_FAILED] = timestamp(now)
+    if _is_modified_by_others(plan):
+        annotations[names.PLAN_INPUTS] = None
+    changes = {"data": data} if data else {}
+    changes |= {"metadata": {"annotations": annotations}} if annotations else {}
+    return _patch(plan, changes, "report of the agent") if changes else ()
+
+
+def _is_copied(plan: PlanSecret) -> bool:
+    return plan.raw(secrets.APPLIED_PLAN) == plan.plan_bytes
+
+
+def _stale_periodic_outputs(plan: PlanSecret) -> Object:
+    """Drop outputs of periodic instructions that the plan no longer contains."""
+    known = {each.name for each in (plan.plan.periodic_instructions if plan.plan else ())}
+    left = {name: output for name, output in plan.periodic_outputs.items() if name in known}
+    if len(left) == len(plan.periodic_outputs):
+        return {}
+    return {secrets.PERIODIC_OUTPUT: encoded(zipped(left)) if left else ""}
+
+
+def _is_modified_by_others(plan: PlanSecret) -> bool:
+    """Whether another client changed the plan: its recorded inputs no longer hold, so it is rendered again."""
+    known = PlanRecord.of(plan.annotations).checksum
+    return bool(known) and known != plan.checksum
+
+
+def _patch(plan: PlanSecret, changes: Object, reason: str) -> tuple[Patch, ...]:
+    version = plan.secret["metadata"]["resourceVersion"]
+    return (Patch(ref(PLAN_SECRET, plan.secret), changes, reason, "", version),)
+
+
+# --- applied and pending plans ----------------------------------------------------------------------------------------
+
+
+def _reconcile_applied(view: View, plan: PlanSecret) -> Decision:
+    """Set PlanApplied to true. A failure stays reported during retries, until the plan has succeeded."""
+    machine = _machine(view, plan)
+    if machine is None or (_attempts(plan) > 1 and not plan.in_sync):
+        return DONE
+    return Decision(writes=machine_condition(machine, names.PLAN_APPLIED, ("True", names.PLAN_APPLIED, ""), view.now))
+
+
+def _machine(view: View, plan: PlanSecret) -> Object | None:
+    name = plan.labels.get(names.MACHINE_NAME)
+    return view.get(MACHINE, name) if name else None
+
+
+def _attempts(plan: PlanSecret) -> int:
+    return max(parse_int64(plan.annotations.get(names.PLAN_ATTEMPTS, ""), 1), 0)
+
+
+# --- failed plans -----------------------------------------------------------------------------------------------------
+
+
+def _reconcile_failed(view: View, plan: PlanSecret) -> Decision:
+    machine = _machine(view, plan)
+    retry_at = _retry_time(plan, view.now)
+    decision = Decision(writes=_report_failure(view, plan, machine, retry_at) if machine is not None else ())
+    if plan.state != secrets.FAILED:
+        return decision + Decision(wait=Wait("the agent has no plan-state support; it retries by itself"))
+    if retry_at is None:
+        return decision + Decision(wait=Wait(f"plan failed {_attempts(plan)} times; no attempts left"))
+    if retry_at > view.now or names.PLAN_FAILED not in plan.annotations:
+        return decision + Decision(
+            wait=Wait("plan failed; waiting for the cooldown before the next attempt"), wake_at=retry_at
+        )
+    if blocker := _retry_blocker(view, plan):
+        return decision + Decision(wait=Wait(blocker))
+    return decision + Decision(writes=_retry(plan, view.now))
+
+
+def _retry_time(plan: PlanSecret, now: datetime) -> datetime | None:
+    """When the plan is retried; None if it has no attempts left."""
+    limit = plan.number(secrets.MAX_FAILURES, UNLIMITED)
+    if limit != UNLIMITED and _attempts(plan) >= limit:
+        return None
+    failed = parse_time(plan.annotations.get(names.PLAN_FAILED, "")) or now
+    return failed + COOLDOWN * min(_attempts(plan), MAX_COOLDOWNS)
+
+
+def _retry_blocker(view: View, plan: PlanSecret) -> str:
+    """Why the plan must not be retried now; empty if it may."""
+    name = plan.labels.get(names.CLUSTER_NAME, "")
+    control_plane, beacon = view.get(CONTROL_PLANE, name), view.get(BEACON, name)
+    if control_plane is None or is_deleting(control_plane):
+        return "its cluster is being deleted"
+    writer = str(((beacon or {}).get("status") or {}).get("owner") or "")
+    if writer not in ("", names.PLANNER):
+        return f"plans are written by {writer} now"
+    machine = _machine(view, plan)
+    paused = [is_paused(view.get(CLUSTER, name), obj) for obj in (control_plane, machine) if obj is not None]
+    return "it is paused" if any(paused) else ""
+
+
+def _retry(plan: PlanSecret, now: datetime) -> tuple[Patch, ...]:
+    annotations = {
+        names.PLAN_ATTEMPTS: str(_attempts(plan) + 1),
+        names.PLAN_FAILED: None,
+        names.PLAN_UPDATED: timestamp(now),
+        names.PROBES_PASSED: "",
+    }
+    return _patch(plan, {"metadata": {"annotations": annotations}, "data": pending_state()}, "retry a failed plan")
+
+
+def _report_failure(view: View, plan: PlanSecret, machine: Object, retry_at: datetime | None) -> tuple[Patch, ...]:
+    """Report a failure with its first evidence: some agents withdraw the evidence with their next report."""
+    known = find(machine, names.PLAN_APPLIED) or {}
+    attempt = f"attempt {_attempts(plan)}"
+    text = known.get("message", "")
+    is_reported = attempt in text and (view.refused is None or str(view.refused) in text)
+    if known.get("status") == "False" and is_reported and plan.evidence is None:
+        return ()
+    units = f"rancher-system-agent.service{_unit(view, plan)}"
+    parts = [f"error applying plan -- check {units} logs on node for more information"]
+    evidence = plan.evidence
+    if evidence is not None:
+        named = f'instruction "{evidence.instruction}" failed'
+        parts.append(named if evidence.instruction else "it failed before any instruction")
+        parts += [f"exit code {evidence.exit_code}"] if evidence.exit_code else []
+        parts += [evidence.error] if evidence.error else []
+    parts.append(f"{attempt}, " + (f"the next at {timestamp(retry_at)}" if retry_at else "the last that it may have"))
+    parts += [str(view.refused)] if view.refused else []
+    tail = f": {_tail(view, plan, evidence.tail)}" if evidence and evidence.tail.strip() else ""
+    message = "; ".join(parts) + tail
+    return machine_condition(machine, names.PLAN_APPLIED, ("False", "Error", message), view.now)
+
+
+def _unit(view: View, plan: PlanSecret) -> str:
+    control_plane = view.get(CONTROL_PLANE, plan.labels.get(names.CLUSTER_NAME, ""))
+    try:
+        distribution = distribution_of(((control_plane or {}).get("spec") or {}).get("kubernetesVersion") or "")
+    except UnknownVersion:
+        return ""
+    return f" and {distribution.unit(Roles(plan.is_etcd, plan.is_control_plane, plan.is_worker))}.service"
+
+
+def _tail(view: View, plan: PlanSecret, output: str) -> str:
+    """The end of the output, with join tokens redacted."""
+    tokens = view.get(TOKENS_SECRET, names.tokens_secret(plan.labels.get(names.CLUSTER_NAME, "")))
+    values = ((tokens or {}).get("data") or {}).values()
+    text = redact(output, [base64.b64decode(value).decode(errors="replace") for value in values]).strip()
+    return text if len(text) <= OUTPUT_TAIL else f"…{text[-OUTPUT_TAIL:]}"
+
+
+def _failed_by_cluster(secret: Object) -> list[str]:
+    """Index: failed plans by cluster, which may be paused."""
+    cluster = (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME)
+    return [cluster_key(secret["metadata"]["namespace"], cluster)] if cluster and PlanSecret(secret).failed else []
+
+
+def _failed_by_machine(secret: Object) -> list[str]:
+    """Index: failed plans by Machine, which may be paused."""
+    machine = (secret["metadata"].get("labels") or {}).get(names.MACHINE_NAME)
+    return [cluster_key(secret["metadata"]["namespace"], machine)] if machine and PlanSecret(secret).failed else []
+
+
+def _pause_changed(change: Change) -> bool:
+    return len({PAUSED in annotations_of(obj) for obj in (change.old, change.new) if obj is not None}) == 2
+
+
+def _by_name(obj: Object) -> list[str]:
+    return [cluster_key(obj["metadata"]["namespace"], obj["metadata"]["name"])]
+
+
+CONTROLLER = Controller(
+    name="plan-secret",
+    kind=PLAN_SECRET,
+    reconcile=reconcile,
+    predicate=changed("data", "metadata.annotations"),
+    watches=(
+        Watches(MACHINE, Indexed(FAILED_ON, _by_name), _pause_changed),
+        Watches(CONTROL_PLANE, Indexed(FAILED, _by_name), changed("metadata.annotations")),
+        Watches(CLUSTER, Indexed(FAILED, _by_name), changed("spec.paused")),
+        Watches(BEACON, Indexed(FAILED, _by_name), changed("status.owner")),
+        Watches(TOKENS_SECRET),
+    ),
+    indexes={PLAN_SECRET: {FAILED: _failed_by_cluster, FAILED_ON: _failed_by_machine, **plan_changes.INDEXES}},
+    groupings=(plan_changes.TRAITS,),
+    cluster_of=lambda secret: cluster_key(
+        secret["metadata"]["namespace"], (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME, "")
+    ),
+)

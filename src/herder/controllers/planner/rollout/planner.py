@@ -1,0 +1,350 @@
+"""One planner pass over an RKEControlPlane: check the spec, elect the init node, then roll out plans tier by tier.
+
+The pass is a pure function of its scope. It stops at the first tier that is not done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from herder.api.capi.names import annotations_of, is_paused
+from herder.api.guards.plans import skipped_minors
+from herder.api.management import secret_sync
+from herder.api.rke import names
+from herder.api.rke.distributions import release_in, release_of, skip_error
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.writes import ref
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, Roles
+from herder.controllers.planner.etcd.force_removal import force_remove_members
+from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs
+from herder.controllers.planner.plan.machine_inputs import machine_inputs
+from herder.controllers.planner.plan.render import Desired, Request, common_digest
+from herder.controllers.planner.rollout import messages
+from herder.controllers.planner.rollout import tier as tiers
+from herder.controllers.planner.rollout.init_node import LOST, elect
+from herder.controllers.planner.rollout.join import Servers, host_of, record_join_url
+from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
+from herder.controllers.planner.rollout.tier import RolloutContext, Tier, TierProgress, roll_out
+from herder.controllers.planner.rollout.up_to_date import UpToDateWorkers
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Effect, Parallel, Patch, Write, effect_reason
+from herder.engine.runtime.view import View
+
+
+@dataclass(frozen=True)
+class PlanScope:
+    """The objects that a planner pass works on."""
+
+    view: View
+    control_plane: Object
+    cluster: Object  # Cluster API's
+    distribution: Distribution
+    machines: int  # of the cluster
+    entries: Sequence[PlanEntry]  # machines with a plan Secret that the pass examines
+    up_to_date: UpToDateWorkers = field(default_factory=dict)  # workers that it need not examine
+
+    @property
+    def spec(self) -> Object:
+        found: Object = self.control_plane["spec"]
+        return found
+
+    @property
+    def status(self) -> Object:
+        return self.control_plane.get("status") or {}
+
+    @property
+    def strategy(self) -> Mapping[str, Any]:
+        return self.spec.get("upgradeStrategy") or {}
+
+    @property
+    def initialized(self) -> bool:
+        return bool((self.status.get("initialization") or {}).get("controlPlaneInitialized"))
+
+    @property
+    def established(self) -> bool:
+        """Whether a machine of this cluster ever had a join URL. The control plane endpoint records it."""
+        endpoint = self.spec.get("controlPlaneEndpoint") or {}
+        joinable = any(entry.join_url for entry in self.entries)
+        return bool(endpoint.get("host")) or self.initialized or joinable or bool(self.up_to_date)
+
+    def active_entries(self) -> list[PlanEntry]:
+        return [entry for entry in self.entries if not entry.is_deleting]
+
+
+@dataclass(frozen=True)
+class MachineStatus:
+    """What a machine waits for, for its Reconciled condition; no details mean that it is reconciled."""
+
+    entry: PlanEntry
+    details: Sequence[str] = ()
+
+
+@dataclass
+class Result:
+    """Outcome of a pass. `waiting` says why it ended before all machines were reconciled."""
+
+    writes: list[Write | Parallel] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    unfinished: bool = False  # continues in the next pass, once the writes are visible
+    waiting: str = ""
+    error: str = ""
+    machine_statuses: list[MachineStatus] = field(default_factory=list)
+    provisioned: bool = False  # enough machines to bootstrap
+    bootstrapped: bool = False
+    unstable: bool = False
+    initialized: bool | None = None  # new value of controlPlaneInitialized
+    wake_at: datetime | None = None
+    plans: bool = False  # the writes contain plans, which require the Beacon
+
+
+class _PassEnded(Exception):
+    """Ends the pass with a message: later steps depend on this one."""
+
+
+class _RequeuePass(Exception):
+    """Ends the pass without a status: the rest depends on its writes, which the next pass sees."""
+
+
+def plan(scope: PlanScope) -> Result:
+    """Run one pass."""
+    result = Result()
+    try:
+        for step in (_record_join_urls, _check_machines, _check_no_downgrade, _check_version_skip, _roll_out):
+            step(scope, result)
+    except _RequeuePass:
+        result.unfinished = True
+    except _PassEnded as ended:
+        result.waiting = str(ended)
+    except InputsNotReady as missing:
+        results = (scope.view.result(effect.key) for effect in missing.effects)
+        result.waiting = effect_reason(str(missing), *results)
+        result.effects += missing.effects
+    except ConfigError as error:
+        result.error = str(error)
+    return result
+
+
+# --- preconditions ----------------------------------------------------------------------------------------------------
+
+
+def _record_join_urls(scope: PlanScope, result: Result) -> None:
+    """Record join URLs and the endpoint before anything else: plans depend on them."""
+    port = scope.distribution.supervisor_port
+    changes = [found for entry in scope.entries if (found := record_join_url(entry, port))] or _endpoint(scope)
+    if changes:
+        result.writes += [Parallel(tuple(changes))]
+        raise _RequeuePass
+
+
+def _endpoint(scope: PlanScope) -> list[Patch]:
+    """Set the control plane endpoint to the first joinable server; keep it while that server exists."""
+    known = (scope.spec.get("controlPlaneEndpoint") or {}).get("host")
+    ranked = sorted(scope.entries, key=lambda entry: (not entry.is_init, entry.name))
+    serving = [host_of(entry.join_url) for entry in ranked if entry.is_joinable]
+    beginning = [host_of(entry.join_url) for entry in ranked if entry.is_init and entry.join_url and not known]
+    hosts = serving or beginning
+    if not hosts or known in hosts:
+        return []
+    endpoint = {"host": hosts[0], "port": scope.distribution.api_port}
+    why = "the control plane endpoint"
+    return [Patch(ref(CONTROL_PLANE, scope.control_plane), {"spec": {"controlPlaneEndpoint": endpoint}}, why)]
+
+
+def _check_machines(scope: PlanScope, result: Result) -> None:
+    roles = [entry.roles for entry in scope.active_entries()]
+    complete = any(each.etcd for each in roles) and any(each.control_plane for each in roles)
+    if not complete or not (scope.up_to_date or any(each.worker for each in roles)):
+        result.unstable = True
+        result.initialized = False if scope.initialized else None
+        forced = force_remove_members(scope.view, scope.entries)
+        result.writes += forced.writes
+        raise _PassEnded("waiting for all etcd machines to be deleted" if forced.all_deleting else messages.NO_MACHINES)
+    result.provisioned = True
+    if is_paused(scope.cluster, scope.control_plane):
+        raise _PassEnded(messages.PAUSED)
+    was_planned = scope.established or any(entry.joined_to for entry in scope.entries)
+    if was_planned and not any(entry.roles.etcd and entry.plan.has_plan for entry in scope.entries):
+        result.unstable = True
+        raise _PassEnded(LOST)
+
+
+def _check_no_downgrade(scope: PlanScope, _result: Result) -> None:
+    """Reject a downgrade: an older version may not be able to read what a newer one has stored.
+
+    Only servers count. A worker that reports a wrong version must not block the whole cluster.
+    """
+    wanted = scope.spec.get("kubernetesVersion") or ""
+    known = [str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")]
+    known += [
+        str(entry.node_info.get("kubeletVersion") or "") for entry in scope.active_entries() if entry.roles.is_server
+    ]
+    highest = max(known, key=_version_key)
+    if _version_key(highest) > _version_key(wanted):
+        raise ConfigError(
+            f"spec.kubernetesVersion: {wanted} is lower than {highest}, which the cluster has; go back, or restore "
+            "a snapshot of the older version"
+        )
+
+
+def _check_version_skip(scope: PlanScope, _result: Result) -> None:
+    """Reject an upgrade that skips minor versions: each version converts stored objects for the next one only.
+
+    Only servers count. A worker that reports an old kubelet must not block the upgrade of the whole cluster; a guard
+    checks its own plan.
+    """
+    wanted = scope.spec.get("kubernetesVersion") or ""
+    known = [release_of(str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or ""))]
+    for entry in scope.active_entries():
+        if entry.roles.is_server:
+            known += [release_of(str(entry.node_info.get("kubeletVersion") or "")), release_in(entry.plan.applied_plan)]
+    found = [each for each in known if each is not None]
+    if found and (reason := skip_error(min(found), wanted, annotations_of(scope.control_plane))):
+        raise ConfigError(f"spec.kubernetesVersion: {reason}")
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    """Sort key of a version; an invalid one is the lowest."""
+    return release_of(version) or ()
+
+
+# --- tiers ------------------------------------------------------------------------------------------------------------
+
+
+def _roll_out(scope: PlanScope, result: Result) -> None:
+    """Servers first, because workers join them. Problems of single machines are reported last."""
+    context = _rollout_context(scope)
+    init = _init_node(scope, result)
+    result.bootstrapped = True
+    ignored = [*_roll_out_servers(scope, context, init, result)]
+    if not any(entry.is_joinable for entry in scope.entries):
+        raise _PassEnded(messages.NO_CONTROL_PLANE)
+    if not scope.initialized:
+        result.initialized = True
+        raise _PassEnded(messages.INITIALIZING)
+    ignored += _roll_out_workers(scope, context, result)
+    if problem := next(filter(None, ignored), ""):
+        raise _PassEnded(problem)
+
+
+def _roll_out_servers(scope: PlanScope, context: RolloutContext, init: PlanEntry, result: Result) -> Iterator[str]:
+    """Bootstrap, etcd and control plane tiers. Etcd machines share one budget across the tiers."""
+    strategy = scope.strategy
+    drain, concurrency = strategy.get("controlPlaneDrainOptions") or {}, strategy.get("controlPlaneConcurrency")
+    etcd = [entry for entry in scope.active_entries() if entry.roles.etcd]
+    first, joining = [entry for entry in etcd if entry is init], [entry for entry in etcd if entry is not init]
+    problem = _roll_out_tier(Tier(tiers.BOOTSTRAP, first, etcd, drain=drain), context, result)
+    if not init.join_url:
+        raise _PassEnded(
+            f"{problem} and join url to be available on bootstrap node" if problem else messages.NO_JOIN_URL
+        )
+    yield problem
+    yield _roll_out_tier(Tier(tiers.ETCD, joining, etcd, drain=drain), context, result)
+    planes = [entry for entry in scope.active_entries() if entry.roles.control_plane]
+    others = [entry for entry in planes if entry is not init]
+    yield _roll_out_tier(Tier(tiers.CONTROL_PLANE, others, planes, str(concurrency or "1"), drain), context, result)
+
+
+def _roll_out_workers(scope: PlanScope, context: RolloutContext, result: Result) -> Iterator[str]:
+    strategy = scope.strategy
+    drain, concurrency = strategy.get("workerDrainOptions") or {}, str(strategy.get("workerConcurrency") or "1")
+    unchanged = {state: keys for state, keys in scope.up_to_date.items() if context.is_up_to_date(state)}
+    wanted = [key for state, keys in scope.up_to_date.items() if state not in unchanged for key in keys]
+    workers = [entry for entry in scope.active_entries() if entry.roles.only_worker and not entry.is_init]
+    workers = sorted([*workers, *entries_by_key(scope.view, wanted)], key=lambda entry: entry.name)
+    for windows in (False, True):
+        members = [entry for entry in workers if entry.plan.is_windows is windows]
+        up_to_date = sum(len(keys) for state, keys in unchanged.items() if state.windows is windows)
+        tier = Tier(tiers.WORKER, members, members, concurrency, drain, 5 if windows else 1, up_to_date=up_to_date)
+        yield _roll_out_tier(tier, context, result)
+
+
+def _roll_out_tier(tier: Tier, context: RolloutContext, result: Result) -> str:
+    """Roll out one tier and return problems that delay nothing. Ends the pass if the tier is not done."""
+    progress = roll_out(tier, context)
+    result.writes += [Parallel(tuple(progress.writes))] if progress.writes else []
+    result.writes += [Parallel(tuple(progress.records))] if progress.records else []
+    result.plans = result.plans or bool(progress.writes)
+    _record_progress(progress, context, result)
+    result.error = result.error or progress.error
+    if waiting := progress.waiting(tier.name):
+        raise _PassEnded(waiting)
+    return progress.ignored(tier.name)
+
+
+def _record_progress(progress: TierProgress, context: RolloutContext, result: Result) -> None:
+    for entry in (*progress.uncordoning, *progress.draining, *progress.configuring):
+        result.machine_statuses.append(MachineStatus(entry, progress.details[entry.name]))
+    result.machine_statuses += [MachineStatus(entry) for entry in progress.ready]
+    wakes = [due for entry in progress.configuring if (due := messages.reminder_time(entry)) and due > context.now]
+    result.wake_at = min([*wakes, *([result.wake_at] if result.wake_at else [])], default=None)
+
+
+def _init_node(scope: PlanScope, result: Result) -> PlanEntry:
+    designated = (scope.control_plane["metadata"].get("labels") or {}).get(names.INIT_NODE_MACHINE_ID, "")
+    election = elect(scope.entries, designated, established=scope.established)
+    result.writes += election.writes
+    result.plans = result.plans or bool(election.writes)
+    if election.writes:
+        raise _RequeuePass
+    if election.init is None:
+        result.unstable = election.waiting == LOST
+        raise _PassEnded(election.waiting)
+    return election.init
+
+
+def _rollout_context(scope: PlanScope) -> RolloutContext:
+    view, distribution = scope.view, scope.distribution
+    delivered = bool(scope.up_to_date) or any(entry.plan.has_plan for entry in scope.entries)
+    servers = Servers(scope.entries)
+    pre_bootstrap_problem = _pre_bootstrap_problem(scope)
+    cluster = cluster_inputs(
+        view,
+        scope.control_plane,
+        distribution,
+        has_plans=delivered,
+        servers=servers.control_plane,
+        pre_bootstrap=pre_bootstrap_problem is not None,
+    )
+    _check_roles(scope, cluster)
+
+    def desired(entry: PlanEntry) -> Desired:
+        joins = servers.server_for(entry)
+        if not joins and not entry.is_init:
+            where = f"{view.namespace}/{entry.name}"
+            raise InputsNotReady(f"no suitable join URL found to join machine {where} to")
+        return Desired(entry, Request.of(distribution, cluster, machine_inputs(view, entry, joins)))
+
+    def refusal(entry: PlanEntry) -> str:
+        wanted = release_of(cluster.version)
+        return skipped_minors(entry.plan, entry.machine, scope.control_plane, wanted) if wanted else ""
+
+    return RolloutContext(
+        desired=desired,
+        refusal=refusal,
+        version=cluster.version,
+        agent_connected=bool(scope.status.get("agentConnected")),
+        pre_bootstrap_problem=pre_bootstrap_problem,
+        machines=scope.machines,
+        now=view.now,
+        common=common_digest(distribution, cluster.for_workers),
+        joinable=servers.known,
+    )
+
+
+def _pre_bootstrap_problem(scope: PlanScope) -> str | None:
+    """Why the pre-bootstrap Secrets are missing; None if they exist or the control plane is initialized already."""
+    name, management = scope.spec.get("clusterName") or scope.view.name, scope.spec.get("managementClusterName")
+    if scope.initialized or not management:
+        return None
+    return secret_sync.pre_bootstrap_problem(scope.view, f"{scope.view.namespace}/{name}", management)
+
+
+def _check_roles(scope: PlanScope, cluster: ClusterInputs) -> None:
+    active_entries = {f"machine {entry.name}": entry.roles for entry in scope.active_entries()}
+    active_entries |= {"workers": Roles(worker=True)} if scope.up_to_date else {}
+    for who, roles in active_entries.items():
+        if why := scope.distribution.refusal(cluster, roles):
+            raise ConfigError(f"{who}: {why}")

@@ -1,0 +1,111 @@
+"""Generate the cluster-wide objects: RKECluster, RKEControlPlane, Cluster API Cluster and Beacon."""
+
+from __future__ import annotations
+
+from herder.api.capi.contract import reference_group
+from herder.api.capi.kinds import CLUSTER
+from herder.api.capi.names import annotations_of, labels_of
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.references.approvals import derived_record
+from herder.api.rke import cluster_spec, names
+from herder.api.rke.kinds import BEACON, CONTROL_PLANE, RKE_CLUSTER
+from herder.api.rke.schema.configuration import CONFIGURATION, OPERATIONS
+from herder.api.writes import appliable, owner_reference
+from herder.controllers.provisioning.cluster.desired import Problem, pools_of, rke_config
+from herder.engine.meta.kinds import Kind, Object
+
+AUTOSCALER_ENABLED = "provisioning.cattle.io/cluster-autoscaler-enabled"
+AUTOSCALER_PAUSED = "provisioning.cattle.io/cluster-autoscaler-paused"
+
+
+def infrastructure(cluster: Object) -> Object:
+    after = annotations_of(cluster).get(names.DELETE_MISSING_AFTER)
+    annotations = {names.DELETE_MISSING_AFTER: after} if after else {}
+    return _object(RKE_CLUSTER, cluster, annotations=annotations) | {"spec": {}}
+
+
+def control_plane(cluster: Object, existing: Object | None = None) -> Object:
+    """The RKEControlPlane, as it is applied to the existing one."""
+    spec, config = cluster["spec"], rke_config(cluster)
+    encoded = cluster_spec.encode_spec(spec)
+    if len(encoded) > cluster_spec.MAX_ENCODED:
+        raise Problem("spec: too large to be stored with the control plane; move files and manifests into Secrets")
+    machine_id = labels_of(cluster).get(names.INIT_NODE_MACHINE_ID)
+    cluster_annotations = {
+        name: annotations_of(cluster).get(name) for name in (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP)
+    }
+    approved = derived_record(cluster, lambda each: _path_in_control_plane(each.path))
+    obj = _object(
+        CONTROL_PLANE,
+        cluster,
+        labels={names.INIT_NODE_MACHINE_ID: machine_id} if machine_id else {},
+        annotations={names.CLUSTER_SPEC: encoded, **approved}
+        | {name: value for name, value in cluster_annotations.items() if value},
+    )
+    copied_fields = {name: config.get(name) for name in (*CONFIGURATION, *OPERATIONS)}
+    copied_fields |= {
+        name: spec.get(name) for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion")
+    }
+    set_fields = {name: value for name, value in copied_fields.items() if value is not None}
+    identity = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}
+    return obj | {"spec": appliable({**set_fields, **identity}, (existing or {}).get("spec") or {})}
+
+
+def _path_in_control_plane(path: str) -> str | None:
+    """The path in the RKEControlPlane of a field of rkeConfig; None if it is not copied."""
+    field = path.removeprefix("spec.rkeConfig.")
+    copied = field != path and field.partition(".")[0].partition("[")[0] in CONFIGURATION
+    return f"spec.{field}" if copied else None
+
+
+def core_cluster(cluster: Object, plane: Object | None) -> Object:
+    """Cluster API's Cluster, with the endpoint that the control plane reports.
+
+    Cluster API copies an endpoint once; this follows when the machine behind it is replaced. With infrastructure of
+    another provider, which may have a load balancer, the endpoint is left to Cluster API.
+    """
+    owners = [owner_reference(PROVISIONING_CLUSTER, cluster, controller=True)]
+    obj = _object(CLUSTER, cluster, annotations=_autoscaling(cluster), ownerReferences=owners)
+    spec = {
+        "infrastructureRef": infrastructure_reference(cluster),
+        "controlPlaneRef": _reference(CONTROL_PLANE, cluster["metadata"]["name"]),
+    }
+    reported = ((plane or {}).get("spec") or {}).get("controlPlaneEndpoint")
+    endpoint = reported if has_own_infrastructure(cluster) else None
+    return obj | {"spec": spec | ({"controlPlaneEndpoint": endpoint} if endpoint else {})}
+
+
+def infrastructure_reference(cluster: Object) -> Object:
+    """A Cluster API reference: group without version, which the CRD determines."""
+    given = rke_config(cluster).get("infrastructureRef") or {}
+    if not given:
+        return _reference(RKE_CLUSTER, cluster["metadata"]["name"])
+    if not all(given.get(part) for part in ("apiVersion", "kind", "name")):
+        raise Problem("spec.rkeConfig.infrastructureRef: apiVersion, kind and name are required")
+    return {"apiGroup": reference_group(given), "kind": given["kind"], "name": given["name"]}
+
+
+def has_own_infrastructure(cluster: Object) -> bool:
+    return bool(infrastructure_reference(cluster)["apiGroup"] == RKE_CLUSTER.group)
+
+
+def beacon(cluster: Object) -> Object:
+    owners = [owner_reference(PROVISIONING_CLUSTER, cluster, controller=True)]
+    return _object(BEACON, cluster, ownerReferences=owners) | {"spec": {}}
+
+
+def _autoscaling(cluster: Object) -> dict[str, str]:
+    if annotations_of(cluster).get(AUTOSCALER_PAUSED):
+        return {AUTOSCALER_PAUSED: "true"}
+    return {AUTOSCALER_ENABLED: "true"} if any(pool.is_autoscaled for pool in pools_of(cluster)) else {}
+
+
+def _reference(kind: Kind, name: str) -> Object:
+    return {"apiGroup": kind.group, "kind": kind.kind, "name": name}
+
+
+def _object(kind: Kind, cluster: Object, **meta: object) -> Object:
+    """An object with the cluster's name and namespace."""
+    identity = {"name": cluster["metadata"]["name"], "namespace": cluster["metadata"]["namespace"]}
+    given = {name: value for name, value in meta.items() if value}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {**identity, **given}}

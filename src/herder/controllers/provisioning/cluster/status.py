@@ -1,0 +1,131 @@
+"""The status of a provisioning Cluster.
+
+One function writes all of it. The conditions of an imported cluster follow from its management Cluster; those of a
+provisioned one from its RKEControlPlane, and from the problem that keeps its objects from being generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from herder.api.capi.conditions import Condition, condition, find
+from herder.api.machines.conditions import merged_with_updates
+from herder.api.management import clusters
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke import cluster_spec
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.writes import ref, status_patch
+from herder.controllers.provisioning.cluster.desired import pools_of
+from herder.controllers.provisioning.management_cluster.status import UPDATED, copied
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
+from herder.engine.runtime.view import View
+
+GENERATED = "RKECluster"
+COPIES = (UPDATED, clusters.PROVISIONED, clusters.READY)
+"""Conditions of the provisioning Cluster that say what its control plane's Ready says."""
+
+AUTOSCALER = "ClusterAutoscalerDeploymentReady"
+NO_AUTOSCALER = "cluster-autoscaler is not deployed by Herder; run one that scales the pools' MachineDeployments"
+
+
+def report_status(
+    view: View,
+    cluster: Object,
+    management: Object | None,
+    *,
+    name: str = "",
+    kubeconfig: str = "",
+    naming_problem: str = "",
+    problem: str = "",
+) -> Decision:
+    """Write the status.
+
+    `name`: of the management Cluster; `kubeconfig`: the Secret with its kubeconfig; `naming_problem`: why it has no
+    management Cluster; `problem`: why its objects cannot be generated.
+    """
+    before = cluster.get("status") or {}
+    problem = naming_problem or problem
+    conditions = [_created(management, naming_problem), *_mirrored(cluster, management)]
+    reported, observed = _progress(view, cluster, before, management, problem)
+    facts: Object = {
+        "ready": bool(before.get("ready")) or (management is not None and clusters.is_connected(management)),
+        "agentDeployed": management is not None and clusters.is_provisioned(management),
+        "fleetWorkspaceName": view.namespace,
+        **({"clusterName": name} if name else {}),
+        **({"clientSecretName": kubeconfig} if kubeconfig else {}),
+        **({"observedGeneration": cluster["metadata"].get("generation", 0)} if observed else {}),
+    }
+    writes = patch_status(view, cluster, [*conditions, *reported], **facts)
+    return Decision(writes=writes) + (waiting(problem, ref(PROVISIONING_CLUSTER, cluster)) if problem else DONE)
+
+
+def patch_status(view: View, cluster: Object, conditions: list[Condition], **facts: object) -> tuple[Patch, ...]:
+    before = cluster.get("status") or {}
+    wanted = {each["type"] for each in conditions}
+    kept = [each for each in before.get("conditions") or () if each["type"] != AUTOSCALER or AUTOSCALER in wanted]
+    status = {**before, **facts, "conditions": merged_with_updates(kept, conditions, view.now)}
+    return status_patch(PROVISIONING_CLUSTER, cluster, status, "the state of the cluster")
+
+
+# --- from the management Cluster --------------------------------------------------------------------------------------
+
+
+def _created(management: Object | None, problem: str) -> Condition:
+    if problem:
+        return condition(clusters.CREATED, "False", "Error", problem)
+    if management is None:
+        return condition(clusters.CREATED, "Unknown", clusters.WAITING, "its management Cluster is being created")
+    return condition(clusters.CREATED, "True", clusters.CREATED)
+
+
+def _mirrored(cluster: Object, management: Object | None) -> Iterator[Condition]:
+    """Conditions copied from the management Cluster. Ready of a provisioned cluster follows its control plane."""
+    types = (clusters.CONNECTED, clusters.PROVISIONED, clusters.READY)
+    for type_ in types[:1] if clusters.is_provisioned_here(cluster) else types:
+        if (copy := copied(management, type_, type_)) is not None:
+            yield copy
+
+
+def _progress(
+    view: View, cluster: Object, before: Object, management: Object | None, problem: str
+) -> tuple[list[Condition], bool]:
+    """Conditions about the spec of `observedGeneration`, and whether that is the newest one.
+
+    A new spec of a provisioned cluster counts as seen once the control plane has it and reports on it, or once it is
+    refused.
+    """
+    if not clusters.is_provisioned_here(cluster):
+        ready = before.get("ready") or (management is not None and clusters.is_connected(management))
+        return [*clusters.progress("" if ready else clusters.WAITING, problem)], True
+    if not before.get("clusterName") and not problem:
+        return [], False  # nothing is generated before the management Cluster has a name
+    plane = view.get(CONTROL_PLANE, view.name)
+    observed = bool(problem) or _is_observed(cluster, plane)
+    return [*_conditions(cluster, plane, problem, observed)], observed
+
+
+# --- from the control plane -------------------------------------------------------------------------------------------
+
+
+def _is_observed(cluster: Object, plane: Object | None) -> bool:
+    if plane is None or (plane.get("status") or {}).get("observedGeneration") != plane["metadata"].get("generation"):
+        return False
+    known = (cluster.get("status") or {}).get("observedGeneration")
+    return known == cluster["metadata"].get("generation") or cluster_spec.is_control_plane_current(cluster, plane)
+
+
+def _conditions(cluster: Object, plane: Object | None, problem: str, observed: bool) -> Iterator[Condition]:
+    yield condition(GENERATED, "False", "Error", problem) if problem else condition(GENERATED, "True", "")
+    for to in COPIES:
+        if (copy := copied(plane, clusters.READY, to)) is not None:
+            yield copy
+    if problem:
+        yield condition(UPDATED, "False", "Error", problem)  # existing machines keep running with the old spec
+    ready = find(plane, clusters.READY) or {}
+    if observed and ready.get("reason") == "Error" and ready.get("status") == "False":
+        problem = problem or ready.get("message", "")  # the planner rejects the spec
+    progress_message = "" if observed and ready.get("status") == "True" else ready.get("message") or clusters.WAITING
+    yield from clusters.progress(progress_message, problem)
+    if any(pool.is_autoscaled for pool in pools_of(cluster)):
+        yield condition(AUTOSCALER, "False", "NotDeployed", NO_AUTOSCALER)
