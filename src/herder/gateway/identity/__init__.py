@@ -1,4 +1,4 @@
-"""Who asks: tokens checked against watched caches, logins, and the objects of ext.cattle.io."""
+"""Authentication: tokens checked against watched caches, logins, and the API group ext.cattle.io."""
 
 from herder.gateway.identity.identity import Identified, Identity
 

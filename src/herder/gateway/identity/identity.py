@@ -1,6 +1,6 @@
-"""Who asks: from the token in a request to a user, or a refusal that says nothing but that.
+"""Authenticate requests by token; every failure gives the same 401.
 
-The order of the checks is that of the contract; the key comes before all that could tell something about the token.
+The order of checks follows the contract: the key is verified before anything that could reveal details of the token.
 """
 
 from __future__ import annotations
@@ -12,59 +12,71 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from herder.api.capi.kinds import SECRET
-from herder.api.identity import hashes
-from herder.api.identity.credentials import Credential, credential_of
-from herder.api.identity.hashes import Entropy
+from herder.api.identity.authn import hashes
+from herder.api.identity.authn.credentials import Credential, credential_of
+from herder.api.identity.authn.hashes import Entropy
+from herder.api.identity.authn.tokens import (
+    TokenRecord,
+    group_names,
+    key_matches,
+    problem,
+    token_id,
+    use_patch,
+    user_problem,
+)
 from herder.api.identity.names import EVERYONE, LOCAL_PRINCIPAL, SESSION
-from herder.api.identity.tokens import TokenRecord, group_names, key_fits, problem, token_id, use_patch, user_problem
 from herder.api.management.kinds import TOKEN
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.api.settings import SESSION_IDLE_TTL
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, User
 from herder.engine.control.cache import Change
 from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Forbidden, StatusError, Unauthorized
 from herder.engine.meta.kinds import Object
-from herder.gateway.identity.known import Known
-from herder.gateway.identity.running import RunningByToken
+from herder.engine.wire import Request, User
+from herder.gateway.identity.token_cache import IdentityCache
+from herder.gateway.identity.token_streams import TokenStreams
 
 log = get_logger(__name__)
 
 MUST_AUTHENTICATE = "must authenticate"
-MUST_CHANGE = "the password must be changed first: create a PasswordChangeRequest of ext.cattle.io/v1"
-USE_NOTED_EVERY = timedelta(minutes=1)
-SLOW_CHECKS_AT_ONCE = 2
+MUST_CHANGE = "the password must be changed first; create a PasswordChangeRequest of ext.cattle.io/v1"
+USE_RECORD_INTERVAL = timedelta(minutes=1)
+CONCURRENT_SLOW_HASHES = 2
 
 _CLUSTER_PATH = re.compile(r"/k8s/(?:clusters|proxy)/([^/]+)(?:/.*)?", re.DOTALL)
 _EXT = "/apis/ext.cattle.io/v1/"
 _BEFORE_NEW_PASSWORD = frozenset({f"{_EXT}passwordchangerequests", f"{_EXT}selfusers", "/v1/logout"})
 
-REQUEST_TOKEN = "requesttokenid"  # extras of a user
+REQUEST_TOKEN = "requesttokenid"  # user extras
 REQUEST_HOST = "requesthost"
 PRINCIPAL, USERNAME = "principalid", "username"
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
+    """An authenticated user and the token."""
+
     user: User
     token: TokenRecord
 
 
 class Identity:
+    """Authenticates requests and records the use of tokens."""
+
     def __init__(
         self, client: Client, *, clock: Callable[[], datetime], entropy: Entropy, setting: Callable[[str], str]
     ) -> None:
-        self.known = Known(client, self._on_token, lambda change: self.running.user_changed(change.key.name))
-        self.running = RunningByToken(self._now, clock)
+        self.known = IdentityCache(client, self._on_token, lambda change: self.running.user_changed(change.key.name))
+        self.running = TokenStreams(self._current_token, clock)
         self._client = client
         self._clock = clock
         self._entropy = entropy
         self._setting = setting
-        self._used: dict[str, datetime] = {}  # by token: the last use that was or is being noted
+        self._used: dict[str, datetime] = {}  # by token: last recorded use
         self._tasks = Tasks()
-        self._slow = asyncio.Semaphore(SLOW_CHECKS_AT_ONCE)
+        self._slow = asyncio.Semaphore(CONCURRENT_SLOW_HASHES)
 
     async def run(self) -> None:
         try:
@@ -75,10 +87,10 @@ class Identity:
     async def ready(self) -> None:
         await self.known.ready()
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- authentication ---------------------------------------------------------------------------------------------
 
     async def authenticate(self, request: Request) -> User:
-        """Who asks; never an anonymous user, and never anybody by default."""
+        """The authenticated user; never an anonymous or default one."""
         return (await self.identify(request)).user
 
     async def identify(self, request: Request) -> Identified:
@@ -86,8 +98,8 @@ class Identity:
         if credential is None:
             raise Unauthorized(MUST_AUTHENTICATE)
         record = await self.known.token(credential.name, ext=credential.ext)
-        if not await self._fits(record, credential.key) or record is None:
-            log.debug("token refused", token=credential.name, why="there is none of this name and key")
+        if not await self._key_matches(record, credential.key) or record is None:
+            log.debug("token refused", token=credential.name, why="no token with this name and key")
             raise Unauthorized(MUST_AUTHENTICATE)
         user = await self.known.user(record.user)
         why = self._refusal(record, user, cluster_of(request.path))
@@ -96,59 +108,59 @@ class Identity:
             raise Unauthorized(MUST_AUTHENTICATE)
         if record.kind == SESSION and user.get("mustChangePassword") and request.path not in _BEFORE_NEW_PASSWORD:
             raise Forbidden(MUST_CHANGE)
-        self._note_use(record, credential, user)
+        self._record_use(record, credential, user)
         return Identified(_user(record, user, request), record)
 
     def may_use(self, user: User, token: str, cluster_id: str) -> bool:
-        """Whether this token (the user's extra `requesttokenid`) is the user's and good for that cluster, now."""
+        """Whether this token (user extra `requesttokenid`) belongs to the user and is valid for the cluster now."""
         name = token.removeprefix("ext/")
-        record = self.known.token_now(name, ext=token != name)
+        record = self.known.cached_token(name, ext=token != name)
         if record is None or record.user != user.name:
             return False
         return record.cluster in ("", cluster_id) and not self._problem(record)
 
     def bind(self, who: Identified, path: str, end: Callable[[], object]) -> Callable[[], None]:
-        """Ties what goes on at `path` to the token that it began with; what comes back unties it."""
+        """Bind a stream at `path` to its token; returns the function that unbinds it."""
         return self.running.bind(who.token, cluster_of(path), end)
 
-    # --- the token ----------------------------------------------------------------------------------------------
+    # --- tokens -----------------------------------------------------------------------------------------------------
 
-    async def _fits(self, record: TokenRecord | None, key: str) -> bool:
+    async def _key_matches(self, record: TokenRecord | None, key: str) -> bool:
         if record is None or not hashes.is_slow(record.kept):
-            return key_fits(record, key)
+            return key_matches(record, key)
         async with self._slow:
-            return await asyncio.to_thread(key_fits, record, key)
+            return await asyncio.to_thread(key_matches, record, key)
 
     def _refusal(self, record: TokenRecord, user: Object | None, cluster: str) -> str:
         if why := self._problem(record):
             return why
         if record.cluster and record.cluster != cluster:
-            return f"the token is for cluster {record.cluster} alone"
+            return f"the token is only valid for cluster {record.cluster}"
         return user_problem(record, user)
 
-    def _now(self, token: TokenRecord, cluster: str) -> TokenRecord | str:
-        """The token, or why it does not count any more."""
-        record = self.known.token_now(token.name, ext=token.ext)
+    def _current_token(self, token: TokenRecord, cluster: str) -> TokenRecord | str:
+        """The current token, or why it is no longer valid."""
+        record = self.known.cached_token(token.name, ext=token.ext)
         if record is None or record.uid != token.uid:
-            return "the token is gone"
-        return self._refusal(record, self.known.user_now(record.user), cluster) or record
+            return "the token does not exist anymore"
+        return self._refusal(record, self.known.cached_user(record.user), cluster) or record
 
     def _problem(self, record: TokenRecord) -> str:
         used = max((at for at in (record.used, self._used.get(record.id)) if at is not None), default=None)
         idle = timedelta(minutes=int(self._setting(SESSION_IDLE_TTL)))
         return problem(replace(record, used=used), self._clock(), session_idle=idle)
 
-    # --- its use ------------------------------------------------------------------------------------------------
+    # --- use of tokens ----------------------------------------------------------------------------------------------
 
-    def _note_use(self, record: TokenRecord, credential: Credential, user: Object) -> None:
-        """Now and then, and beside the request; with it a key that was kept in an old way is hashed in the new one."""
+    def _record_use(self, record: TokenRecord, credential: Credential, user: Object) -> None:
+        """Record the use in the background, at most once per interval; an outdated key hash is upgraded with it."""
         now = self._clock()
-        aged = not hashes.is_newest(record.kept)
-        times = (self._used.get(record.id), None if aged else record.used)
-        if any(last is not None and now - last < USE_NOTED_EVERY for last in times):
+        outdated_hash = not hashes.is_newest(record.kept)
+        times = (self._used.get(record.id), None if outdated_hash else record.used)
+        if any(last is not None and now - last < USE_RECORD_INTERVAL for last in times):
             return
         self._used[record.id] = now
-        key_hash = hashes.hashed(credential.key, self._entropy) if aged else ""
+        key_hash = hashes.hash_key(credential.key, self._entropy) if outdated_hash else ""
         self._tasks.spawn(self._write_use(record, use_patch(record, now, user, key_hash)), name=f"use of {record.id}")
 
     async def _write_use(self, record: TokenRecord, patch: Object) -> None:
@@ -156,7 +168,7 @@ class Identity:
         try:
             self.known.wrote(await self._client.patch(resource, record.name, patch, namespace=namespace))
         except (StatusError, OSError, TimeoutError) as error:
-            log.info("use of a token not noted", token=record.id, error=str(error))
+            log.info("cannot record the use of a token", token=record.id, error=str(error))
 
     def _on_token(self, change: Change) -> None:
         token = token_id(change.key.name, ext=bool(change.key.namespace))
@@ -166,7 +178,7 @@ class Identity:
 
 
 def cluster_of(path: str) -> str:
-    """The cluster that a path leads to, or nothing."""
+    """The cluster in a path, or ""."""
     found = _CLUSTER_PATH.fullmatch(path)
     return found[1] if found else ""
 

@@ -1,6 +1,6 @@
-"""Logging in with a password, and out again.
+"""Login with a password, and logout.
 
-The answer to a wrong password is the same, and takes as long, as that to an unknown user; why is in our log alone.
+A wrong password and an unknown user give the same response in the same time; the reason is only logged.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from herder.api.capi.kinds import SECRET
-from herder.api.identity import passwords as rules
-from herder.api.identity.credentials import Credential
+from herder.api.identity.authn import passwords as rules
+from herder.api.identity.authn.credentials import Credential
+from herder.api.identity.authn.tokens import NewToken, timestamp
 from herder.api.identity.names import KUBECONFIG, LOCAL_PROVIDER, SESSION, SESSION_COOKIE
-from herder.api.identity.tokens import NewToken, timestamp
 from herder.api.management.kinds import TOKEN
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.api.settings import TRUSTED_PROXIES
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import BadRequest, Forbidden, MethodNotAllowed, NotFound, TooManyRequests, Unauthorized
 from herder.engine.meta.kinds import Object
-from herder.gateway.identity.answers import answer, body_of, number_of, text_of
+from herder.engine.wire import Request, Response
+from herder.gateway.identity.bodies import answer, body_of, number_of, text_of
+from herder.gateway.identity.client_address import source_of
 from herder.gateway.identity.identity import MUST_CHANGE, Identity
-from herder.gateway.identity.issuing import Issued, Issuer
+from herder.gateway.identity.issuer import Issued, Issuer
 from herder.gateway.identity.passwords import Passwords
-from herder.gateway.identity.sources import source_of
 from herder.gateway.identity.throttle import LoginThrottle
 
 log = get_logger(__name__)
@@ -40,6 +40,8 @@ _COOKIE = "{}={}; Path=/; Secure; HttpOnly; SameSite=Strict"
 
 
 class Logins:
+    """Login and logout endpoints."""
+
     def __init__(
         self,
         client: Client,
@@ -57,19 +59,19 @@ class Logins:
         self._setting = setting
 
     async def handle(self, request: Request) -> Response | None:
-        """None for a path that is not ours. These need no user: who asks is only found out."""
+        """Return None for other paths. These endpoints need no authenticated user."""
         if request.path in _LOGINS:
-            _only(request, "POST")
+            _require_method(request, "POST")
             return await self._log_in(request)
         if request.path in _PROVIDERS:
-            _only(request, "GET")
+            _require_method(request, "GET")
             return answer({"type": "collection", "resourceType": "authProvider", "data": [_PROVIDER]})
-        if request.path in _LOGOUTS or _is_old_logout(request):
-            _only(request, "POST")
+        if request.path in _LOGOUTS or _is_legacy_logout(request):
+            _require_method(request, "POST")
             return await self._log_out(request)
         return None
 
-    # --- in -----------------------------------------------------------------------------------------------------
+    # --- login ------------------------------------------------------------------------------------------------------
 
     async def _log_in(self, request: Request) -> Response:
         await request.admit(None)
@@ -80,25 +82,25 @@ class Logins:
         response_type = text_of(body, "responseType")
         wanted = self._wanted(user, response_type, body)
         if wanted.kind != SESSION and user.get("mustChangePassword"):
-            raise Forbidden(MUST_CHANGE)  # only sessions are limited until then
+            raise Forbidden(MUST_CHANGE)  # Only sessions are restricted until the password is changed.
         issued = await self._issuer.issue(wanted)
         log.info("login", user=user["metadata"]["name"], token=issued.record.id, address=request.remote)
         if response_type == "cookie":
             cookie = _COOKIE.format(SESSION_COOKIE, issued.bearer)
-            return answer(_shown(issued, with_key=False), 201, set_cookie=cookie)
-        return answer(_shown(issued, with_key=True), 201)
+            return answer(_rendered(issued, with_key=False), 201, set_cookie=cookie)
+        return answer(_rendered(issued, with_key=True), 201)
 
     async def _authenticated(self, request: Request, username: str, password: str) -> Object:
         if not username or not password:
-            raise BadRequest("username and password: both must be given")
-        if len(username) > _LONGEST_NAME or len(password) > rules.LONGEST:
+            raise BadRequest("username and password: required")
+        if len(username) > _LONGEST_NAME or len(password) > rules.MAX_LENGTH:
             raise Unauthorized(FAILED)
         source = source_of(request, self._setting(TRUSTED_PROXIES))
         wait = self._throttle.attempt(username, source)
         if wait:
             seconds = str(int(wait) + 1)
             raise TooManyRequests(
-                f"too many failed logins, try again in {seconds} seconds", headers={"retry-after": seconds}
+                f"too many failed logins; retry in {seconds} seconds", headers={"retry-after": seconds}
             )
         user = self._identity.known.user_of_login(username)
         name = user["metadata"]["name"] if user else None
@@ -111,13 +113,13 @@ class Logins:
         return user
 
     def _log_attempt(self, source: str, user: Object | None, fits: bool) -> None:
-        """The name that was typed is not told where nobody has it: people type passwords there."""
+        """Do not log an unknown user name: users type passwords there."""
         if user is None:
-            why = "there is no such user"
+            why = "unknown user"
         elif fits:
             why = "the user is disabled"
         elif rules.is_bcrypt(user.get("password") or ""):
-            why = "the password in the User object is a bcrypt hash, which is not accepted: set a new password"
+            why = "the password in the User object is a bcrypt hash, which is not accepted; set a new password"
         else:
             why = "the password is wrong"
         name = user["metadata"]["name"] if user else ""
@@ -136,10 +138,10 @@ class Logins:
             description=text_of(body, "description"),
         )
 
-    # --- out ----------------------------------------------------------------------------------------------------
+    # --- logout -----------------------------------------------------------------------------------------------------
 
     async def _log_out(self, request: Request) -> Response:
-        """The token that the request came with ends, and no other."""
+        """Delete the token of this request only."""
         token = (await self._identity.identify(request)).token
         resource, namespace = (SECRET.resource, TOKENS_NAMESPACE) if token.ext else (TOKEN.resource, "")
         with suppress(NotFound):
@@ -148,16 +150,16 @@ class Logins:
         return answer({}, set_cookie=_COOKIE.format(SESSION_COOKIE, "") + "; Max-Age=0")
 
 
-def _only(request: Request, method: str) -> None:
+def _require_method(request: Request, method: str) -> None:
     if request.method != method:
         raise MethodNotAllowed(f"{request.path}: only {method} is allowed")
 
 
-def _is_old_logout(request: Request) -> bool:
+def _is_legacy_logout(request: Request) -> bool:
     return request.path == "/v3/tokens" and request.query.get("action") == "logout"
 
 
-def _shown(issued: Issued, *, with_key: bool) -> Object:
+def _rendered(issued: Issued, *, with_key: bool) -> Object:
     record = issued.record
     expires = record.expires()
     shown: Object = {

@@ -1,4 +1,4 @@
-"""Local users: made with a password, given a new one, and the first of them, who may do everything."""
+"""Local users: creation, passwords, and the bootstrap admin."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
-from herder.api.identity import passwords as rules
-from herder.api.identity.hashes import Entropy, new_key
+from herder.api.identity.authn import passwords as rules
+from herder.api.identity.authn.hashes import Entropy, new_key
 from herder.api.identity.names import (
     BOOTSTRAP_KEY,
     BOOTSTRAP_SECRET,
@@ -39,6 +39,8 @@ _NAMESPACES = (SYSTEM_NAMESPACE, TOKENS_NAMESPACE, PASSWORDS_NAMESPACE)
 
 
 class Users:
+    """Creates users and sets their passwords."""
+
     def __init__(self, client: Client, entropy: Entropy, passwords: Passwords) -> None:
         self._client = client
         self._entropy = entropy
@@ -47,8 +49,11 @@ class Users:
     async def create(
         self, username: str, password: str, *, display_name: str = "", must_change: bool = False
     ) -> Object:
-        """With the roles that every new user gets. Nobody has the name of the object again, not even who comes later
-        under the same username: tokens and bindings of who is gone must not come back to life."""
+        """Create a user with the default roles of new users.
+
+        Object names are never reused, not even for the same username: tokens and bindings of a deleted user must not
+        come back to life.
+        """
         check_username(username)
         check_password(username, password)
         if any(user.get("username") == username for user in (await self._client.list_all(USER.resource)).items):
@@ -70,14 +75,14 @@ class Users:
             await self._client.patch(USER.resource, name, {"mustChangePassword": False})
 
     async def end_sessions(self, user: str, but: Collection[str] = ()) -> None:
-        """Whoever logged in with the password that was: a thief is out when it is changed."""
+        """Delete sessions that were created with the previous password."""
         labels = f"{TOKEN_USER}={user},{TOKEN_KIND} in ({SESSION},{KUBECONFIG})"
         for token in (await self._client.list_all(TOKEN.resource, labels=labels)).items:
             if token["metadata"]["name"] not in but:
                 with suppress(NotFound):
                     await self._client.delete(TOKEN.resource, token["metadata"]["name"])
 
-    async def _end_all(self, user: str) -> None:
+    async def _delete_tokens(self, user: str) -> None:
         places = ((TOKEN, TOKEN_USER, ""), (SECRET, STORED_USER, TOKENS_NAMESPACE))
         for kind, label, namespace in places:
             labels = f"{label}={user}"
@@ -86,10 +91,10 @@ class Users:
                     await self._client.delete(kind.resource, token["metadata"]["name"], namespace=namespace)
 
     async def bootstrap_admin(self, password: str = "") -> str:
-        """The first user with every right, where there is no user yet. Its password, or nothing where it was there.
+        """Create the first user, with all rights, if no user exists; returns its password, or "" if one existed.
 
-        A random one is kept in a Secret of the manager until somebody deletes it; one that was given is not. The user
-        comes last: whatever stops us before, the next start does it all again.
+        A random password is kept in a Secret of the manager until someone deletes it; a given one is not stored. The
+        user is created last, so that an interrupted bootstrap is repeated.
         """
         await asyncio.gather(*(self._namespace(name) for name in _NAMESPACES))
         if (await self._client.list(USER.resource, limit=1)).items:
@@ -97,17 +102,17 @@ class Users:
         if password:
             check_password(ADMIN, password)
         chosen = password or await self._bootstrap_password()
-        name = principal_user(f"{LOCAL_PRINCIPAL}{ADMIN}")  # the same for managers that start at the same time
-        await self._end_all(name)  # of one who was here before under that name
+        name = principal_user(f"{LOCAL_PRINCIPAL}{ADMIN}")  # deterministic, for managers that start concurrently
+        await self._delete_tokens(name)  # tokens of an earlier user of that name
         user = _user(name, ADMIN, "Default Admin", must_change=False)
         await self._client.apply(GLOBAL_ROLE_BINDING.resource, _binding("bootstrap", name, ADMIN_ROLE))
         await self._passwords.set(name, chosen)
-        with suppress(AlreadyExists):  # another manager was faster, with the same password
+        with suppress(AlreadyExists):  # Another manager was faster, with the same password.
             await self._client.create(USER.resource, user)
         return chosen
 
     async def _bootstrap_password(self) -> str:
-        """The one in the Secret, which is made with a random one where it is not there."""
+        """The password in the Secret, which is created with a random one if missing."""
         password = new_key(self._entropy)[:_BOOTSTRAP_CHARACTERS]
         secret = {
             "apiVersion": "v1",
@@ -130,13 +135,13 @@ class Users:
 
 
 def check_password(username: str, password: str, field: str = "password") -> None:
-    if broken := rules.rule_broken(username, password):
+    if broken := rules.password_problem(username, password):
         raise invalid(USER.group_kind, username, [invalid_value(field, "(hidden)", broken)])
 
 
 def check_username(username: str) -> None:
     if not _USERNAME.fullmatch(username):
-        message = "must begin with a letter or digit and have only letters, digits and . _ @ + - after it"
+        message = "must start with a letter or digit and contain only letters, digits and . _ @ + -"
         raise invalid(USER.group_kind, username[:64], [invalid_value("username", username[:64], message)])
 
 
@@ -153,11 +158,11 @@ def _user(name: str, username: str, display_name: str, must_change: bool) -> Obj
     }
 
 
-def _binding(head: str, user: str, role: str) -> Object:
+def _binding(prefix: str, user: str, role: str) -> Object:
     return {
         "apiVersion": GLOBAL_ROLE_BINDING.api_version,
         "kind": GLOBAL_ROLE_BINDING.kind,
-        "metadata": {"name": f"{head}-{user}-{role}"},
+        "metadata": {"name": f"{prefix}-{user}-{role}"},
         "globalRoleName": role,
         "userName": user,
     }

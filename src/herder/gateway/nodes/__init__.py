@@ -1,1 +1,1 @@
-"""Machines that ask for their plan: registration, install scripts and what they download."""
+"""Endpoints for machines: registration, install scripts and downloads."""

@@ -1,4 +1,4 @@
-"""What nodes download: the node agent, which is packed from our own modules, and what a directory of this host has."""
+"""Downloads for nodes: the node agent, packed from our own modules, and files of the assets directory."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from herder.api.settings import NODE_ASSETS
-from herder.engine.client.wire import Response
-from herder.gateway.nodes.answers import Refusal, text
-from herder.gateway.nodes.rendering import uninstall_script
+from herder.engine.wire import Response
+from herder.gateway.nodes.install_script import uninstall_script
+from herder.gateway.nodes.text_responses import Refusal, text
 
 PREFIX = "/assets/"
 AGENT = "herder-agent.pyz"
 UNINSTALL = "system-agent-uninstall.sh"
-PIECE = 256 * 1024
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}")  # one segment: nothing leads out of the directory
+CHUNK_BYTES = 256 * 1024
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}")  # A single path segment, so that nothing leaves the directory.
 _BINARY = {"content-type": "application/octet-stream"}
 
 
 class Assets:
+    """Serves downloads."""
+
     def __init__(self, build_agent: Callable[[Path], object], setting: Callable[[str], str]) -> None:
-        """`build_agent` writes the node agent as one file; it is asked once, when a node first wants it."""
+        """`build_agent` writes the node agent as one file; it is called once, on the first download."""
         self._build_agent = build_agent
         self._setting = setting
         self._agent: bytes | None = None
@@ -36,10 +38,10 @@ class Assets:
             return Response(200, dict(_BINARY), await self._packed_agent())
         if name == UNINSTALL:
             return text(200, uninstall_script())
-        file = await asyncio.to_thread(self._opened, name)
+        file = await asyncio.to_thread(self._open, name)
         if file is None:
-            raise Refusal(404, f"{name[:200]}: not here; it can be put into the directory of the setting {NODE_ASSETS}")
-        return Response(200, dict(_BINARY), stream=_pieces(file))
+            raise Refusal(404, f"{name[:200]}: not found; add it to the directory in setting {NODE_ASSETS}")
+        return Response(200, dict(_BINARY), stream=_chunks(file))
 
     async def _packed_agent(self) -> bytes:
         async with self._building:
@@ -53,7 +55,7 @@ class Assets:
             self._build_agent(path)
             return path.read_bytes()
 
-    def _opened(self, name: str) -> BinaryIO | None:
+    def _open(self, name: str) -> BinaryIO | None:
         directory = self._setting(NODE_ASSETS)
         if not directory or _NAME.fullmatch(name) is None:
             return None
@@ -61,7 +63,7 @@ class Assets:
         return path.open("rb") if path.is_file() else None
 
 
-async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
     with file:
-        while piece := await asyncio.to_thread(file.read, PIECE):
-            yield piece
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield chunk

@@ -1,8 +1,8 @@
-"""The way into managed clusters: requests to their APIs, as the user who asks."""
+"""Cluster proxy: forwards requests to managed clusters, as the authenticated user."""
 
-from herder.gateway.proxy.channels import dial_tcp
 from herder.gateway.proxy.local import InProcess, Remote
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.targets import Target
+from herder.gateway.proxy.upstream.channel import dial_tcp
 
 __all__ = ["ClusterProxy", "InProcess", "Remote", "Target", "dial_tcp"]

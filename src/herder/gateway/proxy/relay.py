@@ -1,57 +1,57 @@
-"""Answers of clusters, handed on as they come."""
+"""Relay responses of clusters as they arrive."""
 
 from __future__ import annotations
 
-from herder.engine.client.wire import Response
 from herder.engine.meta.errors import InternalError
-from herder.gateway.proxy.connections import Connections, broken_off
-from herder.gateway.proxy.exchange import BrokenAnswer, Exchange
+from herder.engine.wire import Response
 from herder.gateway.proxy.targets import Target
+from herder.gateway.proxy.upstream.connections import Connections, connection_lost_error
+from herder.gateway.proxy.upstream.exchange import Exchange, InvalidResponse
 from herder.tunnel.errors import TunnelError
 
-_WHOLE_BYTES = 64 << 10  # up to here an answer is sent in one piece, with its length
+_BUFFERED_BYTES = 64 << 10  # up to this size a response is buffered and sent with its length
 _REFUSAL_BYTES = 1 << 20
 _SWITCHING_PROTOCOLS = 101
 
 
-async def relayed(connections: Connections, target: Target, exchange: Exchange, headers: dict[str, str]) -> Response:
-    """The answer whose head is there. Short ones are read to their end; others follow as a stream."""
+async def relay(connections: Connections, target: Target, exchange: Exchange, headers: dict[str, str]) -> Response:
+    """Response for an exchange whose head has arrived; short bodies are buffered, others are streamed."""
     if exchange.status == _SWITCHING_PROTOCOLS:
-        # Nobody asked for it: proxies between the caller and us would take what follows for another protocol.
+        # The upgrade was not requested: proxies in between would misinterpret what follows.
         exchange.channel.close()
-        raise broken_off(target, BrokenAnswer("it changes to a protocol that was not asked for"))
+        raise connection_lost_error(target, InvalidResponse("unrequested protocol upgrade"))
     body = Body(connections, target, exchange)
-    if exchange.length is None or exchange.length > _WHOLE_BYTES:
+    if exchange.length is None or exchange.length > _BUFFERED_BYTES:
         return Response(exchange.status, headers, stream=body)
     try:
-        return Response(exchange.status, headers, b"".join([piece async for piece in body]))
+        return Response(exchange.status, headers, b"".join([chunk async for chunk in body]))
     except OSError as error:
-        raise broken_off(target, error) from error
+        raise connection_lost_error(target, error) from error
 
 
-async def whole(response: Response) -> Response:
-    """For an answer that is the last on its connection and is sent in one piece."""
+async def buffered(response: Response) -> Response:
+    """Buffer the body of the last response on a connection."""
     if response.stream is None:
         return response
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
-    async for piece in response.stream:
-        pieces.append(piece)
-        size += len(piece)
+    async for chunk in response.stream:
+        chunks.append(chunk)
+        size += len(chunk)
         if size > _REFUSAL_BYTES:
-            await dropped(response)
-            raise InternalError("the cluster refused the upgrade and had too much to say about it")
-    return Response(response.status, response.headers, b"".join(pieces))
+            await discard(response)
+            raise InternalError("the cluster refused the upgrade with a response that is too large")
+    return Response(response.status, response.headers, b"".join(chunks))
 
 
-async def dropped(response: Response) -> None:
-    """Of no use to anybody."""
+async def discard(response: Response) -> None:
+    """Close the body of a response that is not needed."""
     if isinstance(response.stream, Body):
         await response.stream.aclose()
 
 
 class Body:
-    """Of an answer, read when it is asked for. Not a generator: one that never began would not be told of its end."""
+    """Response body, read on demand. Not a generator: one that was never started would not be closed."""
 
     def __init__(self, connections: Connections, target: Target, exchange: Exchange) -> None:
         self._connections = connections
@@ -66,21 +66,21 @@ class Body:
         if exchange is None:
             raise StopAsyncIteration
         try:
-            piece = await exchange.more()
+            chunk = await exchange.more()
         except TunnelError as error:
             await self.aclose()
             raise ConnectionResetError(f"cluster {self._target.cluster}: {error}") from error
         except BaseException:
             await self.aclose()
             raise
-        if piece is None:
+        if chunk is None:
             self._exchange = None
             self._connections.finish(self._target, exchange)
             raise StopAsyncIteration
-        return piece
+        return chunk
 
     async def aclose(self) -> None:
-        """Before the end: the rest is of no use, and the connection that carries it neither."""
+        """Close before the end; the connection cannot be reused."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.channel.close()

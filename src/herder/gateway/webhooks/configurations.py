@@ -1,4 +1,4 @@
-"""The webhook configurations that make a real API server ask us, and where it finds us."""
+"""Webhook configurations for a real API server, and the address of our webhook server."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from herder.api.capi.core import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from herder.api.capi.inventory import PART_OF, US
 from herder.api.machines.kinds import NODE_DRIVER
 from herder.engine.meta.kinds import Kind, Object
-from herder.gateway.webhooks import drivers, reviews
+from herder.gateway.webhooks import node_driver_review, reviews
 from herder.gateway.webhooks.reviews import Endpoint
 
 
 class Webhook(NamedTuple):
+    """One webhook."""
+
     name: str
     path: str
     kind: Kind
     operations: tuple[str, ...]
-    concerns: str  # of updates, in CEL: others are not held up by a call
-    only: str = "true"  # of all writes, in CEL
+    concerns: str  # CEL match condition for updates; others cause no call
+    only: str = "true"  # CEL match condition for all writes
 
 
 class Configuration(NamedTuple):
-    """Webhooks that come and go together."""
+    """Webhooks that are installed and removed together."""
 
     kind: Kind
     name: str
     webhooks: tuple[Webhook, ...]
 
 
-# --- what we ask to be asked --------------------------------------------------------------------------------------
+# --- webhooks -------------------------------------------------------------------------------------------------------
 
-# Finalizers, owners and the status change often and concern no rule.
-# (`is_concerned` is the same in Python, for servers that do not know these conditions.)
+# Finalizers, owners and status change often and concern no rule. (`is_concerned` is the same in Python, for servers
+# without match conditions.)
 RULED = " || ".join(
     f"object.{path} != oldObject.{path}" for path in ("?spec", "metadata.?labels", "metadata.?annotations")
 )
 
 
-def _by_rules(endpoints: Iterable[Endpoint], *, mutating: bool) -> Iterator[Webhook]:
+def _webhooks(endpoints: Iterable[Endpoint], *, mutating: bool) -> Iterator[Webhook]:
     for endpoint in endpoints:
         if endpoint.mutates is mutating:
             yield Webhook(endpoint.name, endpoint.path, endpoint.kind, ("CREATE", "UPDATE"), RULED)
@@ -49,32 +51,32 @@ def _by_rules(endpoints: Iterable[Endpoint], *, mutating: bool) -> Iterator[Webh
 
 CLUSTER_API_NAME = "herder-cluster-api"
 CLUSTER_API = (
-    Configuration(MUTATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(reviews.CLUSTER_API, mutating=True))),
-    Configuration(VALIDATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(reviews.CLUSTER_API, mutating=False))),
+    Configuration(MUTATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_webhooks(reviews.CLUSTER_API, mutating=True))),
+    Configuration(VALIDATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_webhooks(reviews.CLUSTER_API, mutating=False))),
 )
-"""Until our core stands aside."""
+"""Installed while our Cluster API core is enabled."""
 
 CLUSTERS_NAME = "herder-clusters"
 CLUSTERS = (
-    Configuration(MUTATING_WEBHOOKS, CLUSTERS_NAME, tuple(_by_rules(reviews.CLUSTERS, mutating=True))),
-    Configuration(VALIDATING_WEBHOOKS, CLUSTERS_NAME, tuple(_by_rules(reviews.CLUSTERS, mutating=False))),
+    Configuration(MUTATING_WEBHOOKS, CLUSTERS_NAME, tuple(_webhooks(reviews.CLUSTERS, mutating=True))),
+    Configuration(VALIDATING_WEBHOOKS, CLUSTERS_NAME, tuple(_webhooks(reviews.CLUSTERS, mutating=False))),
 )
 
 MACHINES_NAME = "herder-machines"
-# What `takes_kinds_away` says, so that a driver can be switched on while nobody answers.
-_TAKES_KINDS_AWAY = (
+# Same as `removes_kinds`, so that a driver can be activated while no webhook server answers.
+_REMOVES_KINDS = (
     "oldObject.?spec.?active.orValue(false) && !object.?spec.?active.orValue(false)"
     " || object.?spec.?displayName != oldObject.?spec.?displayName"
 )
-_DRIVERS = Webhook(drivers.NAME, drivers.PATH, NODE_DRIVER, ("UPDATE", "DELETE"), _TAKES_KINDS_AWAY)
+_DRIVERS = Webhook(node_driver_review.NAME, node_driver_review.PATH, NODE_DRIVER, ("UPDATE", "DELETE"), _REMOVES_KINDS)
 MACHINES = (Configuration(VALIDATING_WEBHOOKS, MACHINES_NAME, (_DRIVERS,)),)
 
 
-# --- where we are -------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------------------------
 
 
 class Url(NamedTuple):
-    """Outside the cluster: an address that its API servers can reach."""
+    """Outside the cluster: a URL that API servers can reach."""
 
     url: str
 
@@ -90,7 +92,7 @@ class Url(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Inside the cluster: a Service of the pods that we run in."""
+    """Inside the cluster: a Service of our pods."""
 
     namespace: str
     name: str
@@ -105,27 +107,27 @@ class Service(NamedTuple):
         return {"service": {"namespace": self.namespace, "name": self.name, "port": self.port, "path": path}}
 
 
-Place = Url | Service
+WebhookAddress = Url | Service
 
 
-# --- as objects ---------------------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------------------------
 
 
-def rendered(configuration: Configuration, place: Place, authorities_pem: bytes) -> Object:
+def rendered(configuration: Configuration, address: WebhookAddress, authorities_pem: bytes) -> Object:
     bundle = base64.b64encode(authorities_pem).decode()
     return {
         "apiVersion": configuration.kind.api_version,
         "kind": configuration.kind.kind,
         "metadata": {"name": configuration.name, "labels": {PART_OF: US}},
-        "webhooks": [_webhook(webhook, place, bundle) for webhook in configuration.webhooks],
+        "webhooks": [_webhook(webhook, address, bundle) for webhook in configuration.webhooks],
     }
 
 
-def _webhook(webhook: Webhook, place: Place, bundle: str) -> Object:
+def _webhook(webhook: Webhook, address: WebhookAddress, bundle: str) -> Object:
     kind = webhook.kind
     return {
         "name": webhook.name,
-        "clientConfig": {**place.client(webhook.path), "caBundle": bundle},
+        "clientConfig": {**address.client(webhook.path), "caBundle": bundle},
         "rules": [
             {
                 "operations": list(webhook.operations),

@@ -1,4 +1,4 @@
-"""AdmissionReview: which path asks what, and the answer to it. No I/O here: bodies come in, bodies go out."""
+"""AdmissionReview: endpoints and their answers, without I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from herder.api.capi.admission import RULES, Admission, is_concerned
+from herder.api.capi.admission import RULES, Admission, needs_admission
 from herder.api.rke.admission import RULES as CLUSTER_RULES
 from herder.engine.meta.errors import BadRequest, FieldError, StatusError, invalid
 from herder.engine.meta.kinds import GroupVersionKind, Kind, Object
@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 MUTATE, VALIDATE = "mutate", "validate"
-_SAID = {MUTATE: "default", VALIDATE: "validation"}
+_NAME_PREFIXES = {MUTATE: "default", VALIDATE: "validation"}
 
 
 def hook_path(kind: Kind, verb: str) -> str:
@@ -27,11 +27,13 @@ def hook_path(kind: Kind, verb: str) -> str:
 
 
 def hook_name(kind: Kind, verb: str) -> str:
-    """What kubectl shows where a write is refused."""
-    return f"{_SAID[verb]}.{kind.kind.lower()}.{kind.group}"
+    """Webhook name, which kubectl shows when a write is refused."""
+    return f"{_NAME_PREFIXES[verb]}.{kind.kind.lower()}.{kind.group}"
 
 
 class Endpoint(NamedTuple):
+    """One webhook endpoint."""
+
     kind: Kind
     rules: Admission
     mutates: bool
@@ -58,18 +60,18 @@ ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in (*C
 
 
 def answer(endpoint: Endpoint, body: bytes) -> bytes:
-    """The whole answer to a whole question. BadRequest for what is no question that this endpoint can be asked."""
+    """Answer an AdmissionReview. Raises BadRequest for a review that this endpoint does not accept."""
     request = request_of(endpoint.kind, endpoint.path, body)
     obj, old = request.get("object"), request.get("oldObject")
     if not isinstance(obj, dict) or not isinstance(old, dict | None):
         raise BadRequest("request.object: an object is expected, and in request.oldObject an object or null")
-    if not is_concerned(obj, old):
+    if not needs_admission(obj, old):
         return answered(request, {})
     return answered(request, _defaults(endpoint, obj, old) if endpoint.mutates else _verdict(endpoint, obj, old))
 
 
 def answered(request: Object, verdict: Object) -> bytes:
-    """The answer to a request: allowed, unless the verdict says otherwise."""
+    """AdmissionReview response: allowed unless the verdict says otherwise."""
     response = {"uid": request.get("uid") or "", "allowed": True, **verdict}
     return _encode({"apiVersion": _REVIEW.api_version, "kind": _REVIEW.kind, "response": response})
 
@@ -79,19 +81,19 @@ def refused(error: StatusError) -> Object:
 
 
 def request_of(kind: Kind, path: str, body: bytes) -> Object:
-    """What is asked at a path, which is there for one kind."""
+    """The request of a review for this kind."""
     request = review_request(body)
     asked = request.get("kind")
     if asked != {"group": kind.group, "version": kind.version, "kind": kind.kind}:
-        raise BadRequest(f"request.kind: {path} judges {kind} only")
+        raise BadRequest(f"request.kind: {path} accepts {kind} only")
     return request
 
 
 def review_request(body: bytes) -> Object:
-    """The request of an AdmissionReview."""
+    """The request in an AdmissionReview."""
     try:
         review = _decode(body)
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested too deeply
+    except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8, or nested too deeply
         raise BadRequest(f"not an AdmissionReview: {error}") from None
     if not isinstance(review, dict) or GroupVersionKind.of(review) != _REVIEW:
         raise BadRequest(f"not an AdmissionReview: {_REVIEW} is expected")
@@ -110,7 +112,7 @@ def _defaults(endpoint: Endpoint, obj: Object, old: Object | None) -> Object:
 
 
 def _operations(path: str, before: Object, after: Object) -> Iterator[Object]:
-    """A JSON patch from one object to another; defaults add and change, they never remove."""
+    """JSON patch between two objects; defaults never remove fields."""
     for name, value in after.items():
         at = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
         known: Any = before.get(name)

@@ -1,8 +1,7 @@
-"""The certificates of the webhook server through their lives: one step at a time, so that nobody ever meets one that
-it does not trust yet.
+"""Rotation of the webhook server's certificates, in steps that no API server fails to trust.
 
-A new authority is first made known beside the old one; only when that had time to reach every API server does it sign
-what is served; and only when that had time to reach every replica of ours is the old one forgotten.
+A new CA is first published next to the old one. When it has had time to reach every API server, it signs the serving
+certificate. When that has had time to reach every replica, the old CA is removed.
 """
 
 from __future__ import annotations
@@ -23,69 +22,71 @@ from herder.engine.meta.kinds import Object
 
 AUTHORITY_LIFE = timedelta(days=730)
 SERVING_LIFE = timedelta(days=90)
-OVERLAP = timedelta(hours=1)  # for news to reach everybody
+OVERLAP = timedelta(hours=1)  # propagation time
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
+    """Serving certificate, current CA, and older CAs."""
+
     serving: KeyPair
-    authority: KeyPair  # the newest: what signs next
+    authority: KeyPair  # the newest CA, which signs the next certificate
     older: tuple[x509.Certificate, ...] = ()  # still trusted
 
     @property
     def bundle(self) -> bytes:
-        """All that is to be trusted, newest first."""
+        """All trusted CAs, newest first."""
         older = b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.older)
         return self.authority.certificate_pem + older
 
 
-def made(names: Iterable[str], now: datetime) -> Certificates:
+def generate(names: Iterable[str], now: datetime) -> Certificates:
     authority = _authority(now)
     return Certificates(_serving(authority, names, now), authority)
 
 
-def stepped(kept: Certificates, names: Iterable[str], now: datetime) -> Certificates:
-    """The next step where one is due; the very same certificates where none is."""
-    if now >= kept.authority.certificate.not_valid_after_utc:
-        return made(names, now)  # nobody was here for months
-    wanted = dict.fromkeys((*names, *certificates.served_names(kept.serving.certificate)))
-    is_needed_now = now >= _end(kept) or not certificates.serves(kept.serving.certificate, wanted)
-    if is_needed_now or (now >= _next_serving(kept)):
-        return replace(kept, serving=_serving(kept.authority, wanted, now))
-    if now >= renewal(kept.authority.certificate):
-        return replace(kept, authority=_authority(now), older=(kept.authority.certificate, *kept.older))
-    if kept.older and now >= _forgetting(kept):
-        return replace(kept, older=())
-    return kept
+def rotate(current: Certificates, names: Iterable[str], now: datetime) -> Certificates:
+    """The next rotation step if one is due; otherwise the same object."""
+    if now >= current.authority.certificate.not_valid_after_utc:
+        return generate(names, now)  # not running for months
+    wanted = dict.fromkeys((*names, *certificates.served_names(current.serving.certificate)))
+    is_needed_now = now >= _end(current) or not certificates.serves(current.serving.certificate, wanted)
+    if is_needed_now or (now >= _next_serving(current)):
+        return replace(current, serving=_serving(current.authority, wanted, now))
+    if now >= renewal(current.authority.certificate):
+        return replace(current, authority=_authority(now), older=(current.authority.certificate, *current.older))
+    if current.older and now >= _prune_time(current):
+        return replace(current, older=())
+    return current
 
 
-def due(kept: Certificates) -> datetime:
-    """When the next step is."""
-    steps = [_end(kept), _next_serving(kept), renewal(kept.authority.certificate)]
-    return min([*steps, _forgetting(kept)] if kept.older and _is_current(kept) else steps)
+def next_rotation(current: Certificates) -> datetime:
+    """When the next step is due."""
+    steps = [_end(current), _next_serving(current), renewal(current.authority.certificate)]
+    return min([*steps, _prune_time(current)] if current.older and _is_current(current) else steps)
 
 
-def _next_serving(kept: Certificates) -> datetime:
-    if _is_current(kept):
-        return renewal(kept.serving.certificate)
-    return _start(kept.authority) + OVERLAP
+def _next_serving(current: Certificates) -> datetime:
+    if _is_current(current):
+        return renewal(current.serving.certificate)
+    return _start(current.authority) + OVERLAP
 
 
-def _forgetting(kept: Certificates) -> datetime:
-    """Of older authorities: once none of them signed what is served, and nobody serves what they had signed."""
-    return _start(kept.serving) + OVERLAP if _is_current(kept) else _end(kept)
+def _prune_time(current: Certificates) -> datetime:
+    """When older CAs can be removed: nothing that they signed is served anymore."""
+    return _start(current.serving) + OVERLAP if _is_current(current) else _end(current)
 
 
-def _is_current(kept: Certificates) -> bool:
-    return certificates.is_issued_by(kept.serving.certificate, kept.authority.certificate)
+def _is_current(current: Certificates) -> bool:
+    return certificates.is_issued_by(current.serving.certificate, current.authority.certificate)
 
 
 def _start(pair: KeyPair) -> datetime:
     return pair.certificate.not_valid_before_utc + BACKDATE
 
 
-def _end(kept: Certificates) -> datetime:
-    return kept.serving.certificate.not_valid_after_utc
+def _end(current: Certificates) -> datetime:
+    return current.serving.certificate.not_valid_after_utc
 
 
 def _authority(now: datetime) -> KeyPair:
@@ -96,21 +97,21 @@ def _serving(authority: KeyPair, names: Iterable[str], now: datetime) -> KeyPair
     return certificates.serving(authority, "herder-webhooks", names, now=now, life=SERVING_LIFE)
 
 
-# --- in a Secret --------------------------------------------------------------------------------------------------
+# --- Secret ---------------------------------------------------------------------------------------------------------
 
 
-def to_data(kept: Certificates) -> Object:
+def to_data(current: Certificates) -> Object:
     content = {
-        "tls.crt": kept.serving.certificate_pem,
-        "tls.key": kept.serving.key_pem,
-        "ca.crt": kept.bundle,
-        "ca.key": kept.authority.key_pem,
+        "tls.crt": current.serving.certificate_pem,
+        "tls.key": current.serving.key_pem,
+        "ca.crt": current.bundle,
+        "ca.key": current.authority.key_pem,
     }
     return {name: base64.b64encode(pem).decode() for name, pem in content.items()}
 
 
 def from_data(data: Object) -> Certificates:
-    """ValueError, with the name of the key but nothing of its content, where they cannot be used."""
+    """Raises ValueError with the key's name, but nothing of its content, if it is invalid."""
     newest, *older = _certificates(data, "ca.crt")
     serving, *_ = _certificates(data, "tls.crt")
     found = Certificates(KeyPair(serving, _key(data, "tls.key")), KeyPair(newest, _key(data, "ca.key")), tuple(older))

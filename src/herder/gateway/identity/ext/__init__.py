@@ -1,4 +1,4 @@
-"""The kinds of ext.cattle.io/v1: answered here, kept as Secrets and ConfigMaps in namespace cattle-tokens."""
+"""Kinds of ext.cattle.io/v1, stored as Secrets and ConfigMaps in namespace cattle-tokens."""
 
 from herder.gateway.identity.ext.api import ExtApi
 

@@ -1,4 +1,4 @@
-"""Requests for ext.cattle.io/v1, each handed to who answers for its kind. Everybody sees their own and no more."""
+"""API of ext.cattle.io/v1; users see their own objects only."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 import msgspec
 
-from herder.engine.client.wire import Request, Response, User
 from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound
 from herder.engine.meta.kinds import Object
-from herder.gateway.identity.answers import answer, body_of
+from herder.engine.wire import Request, Response, User
+from herder.gateway.identity.bodies import answer, body_of
 from herder.gateway.identity.ext import discovery
 
 Creates = Callable[[Object, User], Awaitable[Object]]
 
 
 class Stored(Protocol):
-    """A kind whose objects stay."""
+    """A kind whose objects are stored."""
 
     kind: str
 
@@ -32,23 +32,25 @@ class Stored(Protocol):
 
 
 class ExtApi:
-    def __init__(self, stored: dict[str, Stored], asked: dict[str, Creates]) -> None:
-        """Both by plural; `asked` are kinds that are an answer rather than an object."""
+    """Request router of the API group."""
+
+    def __init__(self, stored: dict[str, Stored], ephemeral: dict[str, Creates]) -> None:
+        """Handlers by plural; `ephemeral` kinds only support create and are not stored."""
         self._stored = stored
-        self._asked = asked
+        self._ephemeral = ephemeral
 
     def groups(self, response: Response) -> Response:
-        """The API server's answer to which groups there are, with ours."""
+        """Add our group to the API server's list of groups."""
         if response.status != 200 or response.stream is not None or "content-encoding" in response.headers:
             return response
         try:
             answer = msgspec.json.decode(response.content())
         except msgspec.DecodeError:
-            return response  # in another format than JSON
+            return response  # not JSON
         return replace(response, body=msgspec.json.encode(discovery.with_group(answer)))
 
     async def handle(self, request: Request, user: User) -> Response | None:
-        """None for a path that is not of this group. Raises a StatusError for what is refused."""
+        """Return None for a path outside this group. Raises StatusError."""
         if request.path.rstrip("/") == discovery.GROUP_PATH:
             return answer(discovery.API_GROUP)
         if request.path.rstrip("/") == discovery.PATH:
@@ -58,15 +60,15 @@ class ExtApi:
         if request.query.get("dryRun"):
             raise BadRequest(f"dryRun: not supported by kinds of {discovery.GROUP}; leave it out")
         plural, _, name = request.path.removeprefix(f"{discovery.PATH}/").partition("/")
-        if plural in self._asked and not name:
-            _only(request, "POST")
-            return answer(await self._asked[plural](await body_of(request), user), 201)
+        if plural in self._ephemeral and not name:
+            _require_method(request, "POST")
+            return answer(await self._ephemeral[plural](await body_of(request), user), 201)
         if plural in self._stored and "/" not in name:
             return await self._object(self._stored[plural], request, name, user)
         raise NotFound("the server could not find the requested resource")
 
     async def _object(self, stored: Stored, request: Request, name: str, user: User) -> Response:
-        if request.flows:
+        if request.is_streaming:
             raise MethodNotAllowed(f"{stored.kind}: cannot be watched, list them instead")
         match request.method, bool(name):
             case "GET", True:
@@ -82,7 +84,7 @@ class ExtApi:
                 raise MethodNotAllowed(f"{stored.kind}: {request.method} is not supported here")
 
 
-def _only(request: Request, method: str) -> None:
+def _require_method(request: Request, method: str) -> None:
     if request.method != method:
         raise MethodNotAllowed(f"{request.path}: only {method} is supported")
 

@@ -1,4 +1,4 @@
-"""What tells clients that the group is there, and which kinds it has."""
+"""Discovery documents of ext.cattle.io."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _DISCOVERY: Object = {
 
 
 def with_group(groups: Object) -> Object:
-    """The groups that the API server tells of, in either form, and ours."""
+    """The API server's group list, in either format, with our group."""
     match groups.get("kind"):
         case "APIGroupList":
             return {**groups, "groups": [*(groups.get("groups") or []), API_GROUP]}

@@ -1,4 +1,4 @@
-"""ext.cattle.io/v1 Kubeconfig over ConfigMaps. The file is in the answer to its creation; only what it was is kept."""
+"""ext.cattle.io/v1 Kubeconfig, stored as ConfigMaps. The file is only in the response to its creation."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 from herder.api.capi.kinds import SECRET
 from herder.api.example import CONFIG_MAP
-from herder.api.identity import hashes
-from herder.api.identity.hashes import Entropy
+from herder.api.identity.authn import hashes
+from herder.api.identity.authn.hashes import Entropy
+from herder.api.identity.authn.tokens import from_secret
 from herder.api.identity.names import STORED_KIND, STORED_KUBECONFIG, STORED_USER
-from herder.api.identity.tokens import from_secret
 from herder.api.management.names import TOKENS_NAMESPACE
-from herder.api.writing import owner_reference
+from herder.api.writes import owner_reference
 from herder.engine.client.client import Client
-from herder.engine.client.wire import User
 from herder.engine.meta.errors import BadRequest, NotFound, not_found
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.meta.names import dns1123_subdomain
-from herder.gateway.identity.answers import number_of, text_of
+from herder.engine.wire import User
+from herder.gateway.identity.bodies import number_of, text_of
 from herder.gateway.identity.ext import discovery
 from herder.gateway.identity.ext.tokens import PAGE_SIZE
-from herder.gateway.identity.known import Known
-from herder.gateway.identity.kubeconfigs import Kubeconfigs, Made, Wanted
+from herder.gateway.identity.kubeconfigs import IssuedKubeconfig, KubeconfigRequest, Kubeconfigs
+from herder.gateway.identity.token_cache import IdentityCache
 
 _RESOURCE = GroupResource(discovery.GROUP, discovery.KUBECONFIGS)
 _ALL = "*"
@@ -31,28 +31,30 @@ _SECOND_MS = 1000  # a Kubeconfig's ttl is in seconds, a Token's in milliseconds
 
 
 class StoredKubeconfigs:
+    """Kubeconfig objects of users."""
+
     kind = "Kubeconfig"
 
-    def __init__(self, client: Client, known: Known, kubeconfigs: Kubeconfigs, entropy: Entropy) -> None:
+    def __init__(self, client: Client, known: IdentityCache, kubeconfigs: Kubeconfigs, entropy: Entropy) -> None:
         self._client = client
         self._known = known
         self._kubeconfigs = kubeconfigs
         self._entropy = entropy
 
     async def get(self, name: str, user: User) -> Object:
-        return _shown(await self._own(name, user))
+        return _rendered(await self._own(name, user))
 
     async def list(self, user: User) -> list[Object]:
         labels = f"{STORED_KIND}={STORED_KUBECONFIG},{STORED_USER}={user.name}"
         found = await self._client.list_all(
-            CONFIG_MAP.resource, namespace=TOKENS_NAMESPACE, labels=labels, page_size=PAGE_SIZE, keep=_shown
+            CONFIG_MAP.resource, namespace=TOKENS_NAMESPACE, labels=labels, page_size=PAGE_SIZE, transform=_rendered
         )
         return found.items
 
     async def create(self, wanted: Object, user: User) -> Object:
         spec = wanted.get("spec") or {}
-        made = await self._kubeconfigs.make(
-            Wanted(
+        issued = await self._kubeconfigs.make(
+            KubeconfigRequest(
                 clusters=await self._clusters(spec, user),
                 manager=spec.get("includeDefaultEntry") is True,
                 current=text_of(spec, "currentContext"),
@@ -62,18 +64,18 @@ class StoredKubeconfigs:
             user,
         )
         stored = await self._client.create(
-            CONFIG_MAP.resource, self._stored(spec, user, made), namespace=TOKENS_NAMESPACE
+            CONFIG_MAP.resource, self._stored(spec, user, issued), namespace=TOKENS_NAMESPACE
         )
-        shown = _shown(stored)
-        return shown | {"status": shown["status"] | {"value": made.value}}
+        shown = _rendered(stored)
+        return shown | {"status": shown["status"] | {"value": issued.value}}
 
     async def delete(self, name: str, user: User) -> None:
-        """Its token goes first: a kubeconfig that is not there opens nothing."""
+        """Delete the token first: a deleted kubeconfig must grant nothing."""
         stored = await self._own(name, user)
         for token in _status(stored)["tokens"]:
             with suppress(NotFound):
                 await self._delete_token(token, user)
-        with suppress(NotFound):  # it may have gone with its token
+        with suppress(NotFound):  # It may be garbage collected with its token.
             await self._client.delete(CONFIG_MAP.resource, name, namespace=TOKENS_NAMESPACE)
 
     async def _delete_token(self, name: str, user: User) -> None:
@@ -84,30 +86,30 @@ class StoredKubeconfigs:
             self._known.removed(record)
 
     async def _clusters(self, spec: Object, user: User) -> dict[str, str]:
-        """Those that the user may reach: another's cluster cannot be told from one that does not exist."""
-        asked: Any = spec.get("clusters") or []
-        if not isinstance(asked, list) or not all(isinstance(cluster, str) for cluster in asked):
+        """Clusters that the user may use; others are indistinguishable from missing ones."""
+        requested: Any = spec.get("clusters") or []
+        if not isinstance(requested, list) or not all(isinstance(cluster, str) for cluster in requested):
             raise BadRequest('spec.clusters: must be a list of ids, or "*" alone for all')
-        if not asked and spec.get("includeDefaultEntry") is not True:
-            raise BadRequest("spec.clusters: at least one must be given, or spec.includeDefaultEntry")
-        found = await self._kubeconfigs.reachable(user) if asked else {}
-        if asked == [_ALL]:
+        if not requested and spec.get("includeDefaultEntry") is not True:
+            raise BadRequest("spec.clusters: at least one is required, or spec.includeDefaultEntry")
+        found = await self._kubeconfigs.reachable(user) if requested else {}
+        if requested == [_ALL]:
             return dict(found)
-        for number, cluster in enumerate(asked):
+        for number, cluster in enumerate(requested):
             if cluster not in found:
-                raise BadRequest(f'spec.clusters[{number}]: there is no cluster "{cluster}" that you may reach')
-        return {cluster: found[cluster] for cluster in asked}
+                raise BadRequest(f'spec.clusters[{number}]: cluster "{cluster}" not found')
+        return {cluster: found[cluster] for cluster in requested}
 
-    def _stored(self, spec: Object, user: User, made: Made) -> Object:
-        tokens = [made.token.record.name] if made.token else []
-        kept = {name: spec[name] for name in _KEPT if name in spec}
+    def _stored(self, spec: Object, user: User, issued: IssuedKubeconfig) -> Object:
+        tokens = [issued.token.record.name] if issued.token else []
+        kept = {name: spec[name] for name in _STORED_FIELDS if name in spec}
         meta: Object = {
             "name": f"kubeconfig-{hashes.new_key(self._entropy)[:10]}",
             "namespace": TOKENS_NAMESPACE,
             "labels": {STORED_KIND: STORED_KUBECONFIG, STORED_USER: user.name},
         }
-        if made.token:
-            meta["ownerReferences"] = [owner_reference(SECRET, made.token.obj, controller=False)]
+        if issued.token:
+            meta["ownerReferences"] = [owner_reference(SECRET, issued.token.obj, controller=False)]
         data = {"spec": json.dumps(kept), "status": json.dumps({"tokens": tokens, "summary": "Complete"})}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
 
@@ -124,10 +126,10 @@ class StoredKubeconfigs:
         return stored
 
 
-_KEPT = ("clusters", "currentContext", "description", "ttl", "includeDefaultEntry")
+_STORED_FIELDS = ("clusters", "currentContext", "description", "ttl", "includeDefaultEntry")
 
 
-def _shown(stored: Object) -> Object:
+def _rendered(stored: Object) -> Object:
     meta = stored["metadata"]
     shown = {name: meta[name] for name in ("name", "uid", "resourceVersion", "creationTimestamp", "labels")}
     return {

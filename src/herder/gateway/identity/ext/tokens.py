@@ -1,37 +1,39 @@
-"""ext.cattle.io/v1 Token over Secrets. The key is in the answer to its creation, and never again."""
+"""ext.cattle.io/v1 Token, stored as Secrets. The key is only in the response to its creation."""
 
 from __future__ import annotations
 
 from herder.api.capi.kinds import SECRET
+from herder.api.identity.authn.tokens import NewToken, TokenRecord, from_secret, timestamp
 from herder.api.identity.names import KUBECONFIG, STORED_KIND, STORED_TOKEN, STORED_USER
-from herder.api.identity.tokens import NewToken, TokenRecord, from_secret, timestamp
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.engine.client.client import Client
-from herder.engine.client.wire import User
 from herder.engine.meta.errors import Forbidden, NotFound, not_found
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.meta.names import dns1123_subdomain
-from herder.gateway.identity.answers import number_of, text_of
+from herder.engine.wire import User
+from herder.gateway.identity.bodies import number_of, text_of
 from herder.gateway.identity.ext import discovery
 from herder.gateway.identity.identity import REQUEST_TOKEN, USERNAME
-from herder.gateway.identity.issuing import Issued, Issuer
-from herder.gateway.identity.known import Known
+from herder.gateway.identity.issuer import Issued, Issuer
+from herder.gateway.identity.token_cache import IdentityCache
 
 _RESOURCE = GroupResource(discovery.GROUP, discovery.TOKENS)
-PAGE_SIZE = 200  # tokens that are rendered before others get their turn
+PAGE_SIZE = 200  # tokens rendered before the event loop may switch
 _KINDS = frozenset({"", KUBECONFIG})
 
 
 class Tokens:
+    """Token objects of users."""
+
     kind = "Token"
 
-    def __init__(self, client: Client, known: Known, issuer: Issuer) -> None:
+    def __init__(self, client: Client, known: IdentityCache, issuer: Issuer) -> None:
         self._client = client
         self._known = known
         self._issuer = issuer
 
     async def get(self, name: str, user: User) -> Object:
-        return _shown(await self._own(name, user), user)
+        return _rendered(await self._own(name, user), user)
 
     async def list(self, user: User) -> list[Object]:
         labels = f"{STORED_KIND}={STORED_TOKEN},{STORED_USER}={user.name}"
@@ -40,17 +42,17 @@ class Tokens:
             namespace=TOKENS_NAMESPACE,
             labels=labels,
             page_size=PAGE_SIZE,
-            keep=lambda secret: _shown(secret, user),
+            transform=lambda secret: _rendered(secret, user),
         )
         return [token for token in found.items if token["spec"]["userID"] == user.name]
 
     async def create(self, wanted: Object, user: User) -> Object:
         spec = wanted.get("spec") or {}
         if text_of(spec, "userID", user.name) not in ("", user.name):
-            raise Forbidden("spec.userID: tokens can be made for oneself alone")
+            raise Forbidden("spec.userID: users can create tokens only for themselves")
         kind = text_of(spec, "kind")
         if kind not in _KINDS:
-            raise Forbidden(f'spec.kind: must be empty or "{KUBECONFIG}": sessions come from logins alone')
+            raise Forbidden(f'spec.kind: must be empty or "{KUBECONFIG}"; only logins create sessions')
         issued = await self._issuer.issue_ext(
             NewToken(
                 user=user.name,
@@ -62,7 +64,7 @@ class Tokens:
                 derived=True,
             )
         )
-        return _with_key(_shown(issued.obj, user), issued)
+        return _with_key(_rendered(issued.obj, user), issued)
 
     async def delete(self, name: str, user: User) -> None:
         secret = await self._own(name, user)
@@ -71,7 +73,7 @@ class Tokens:
         self._known.removed(from_secret(secret))
 
     async def _own(self, name: str, user: User) -> Object:
-        """Somebody else's token does not exist, as far as one can tell."""
+        """Tokens of other users are indistinguishable from missing ones."""
         if dns1123_subdomain(name):
             raise not_found(_RESOURCE, name)
         try:
@@ -88,7 +90,7 @@ def _with_key(shown: Object, issued: Issued) -> Object:
     return shown | {"status": shown["status"] | {"value": issued.key, "bearerToken": issued.bearer}}
 
 
-def _shown(secret: Object, user: User) -> Object:
+def _rendered(secret: Object, user: User) -> Object:
     record = from_secret(secret)
     meta = secret["metadata"]
     return {

@@ -1,0 +1,267 @@
+"""Admission of references: the author must be allowed to use what a new or changed reference names.
+
+The embedded server calls it in its admission chain, a real API server through a webhook. Writes that change no
+reference need no access review.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from herder.api.capi import kinds as capi
+from herder.api.capi.admission.values import count_values
+from herder.api.machines.credentials import CREATOR
+from herder.api.machines.hosts import HOSTED_DRIVERS
+from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of, kinds_of
+from herder.api.references.approvals import (
+    APPROVED,
+    Approval,
+    ReferenceChange,
+    approval,
+    compare,
+    recorded,
+    with_record,
+)
+from herder.api.references.catalogue import (
+    DRIVER_GROUPS,
+    SECRETS,
+    USE,
+    VERSIONS,
+    FieldReference,
+    Target,
+    field_references,
+    implied_references,
+)
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Forbidden, NotFound, forbidden
+from herder.engine.meta.kinds import GroupKind, GroupResource, GroupVersionResource, Object
+from herder.engine.wire import User
+
+May = Callable[[User, str, Target], Awaitable[bool]]
+"""Whether a user has a right (a verb) on an object."""
+
+MAX_REFERENCES = 2000
+"""Maximum number of references in an object: each new one costs an access review and a read."""
+
+
+MAX_VALUES = 40_000
+"""Maximum number of values in a user's object: all are visited on the event loop before validation."""
+
+
+_HOSTED = {
+    (kind.group, kind.plural): driver
+    for driver in HOSTED_DRIVERS
+    for kind in (kinds_of(driver).config, kinds_of(driver).template, kinds_of(driver).machine)
+}
+"""Drivers whose machines run on the manager's host, by the resources that machines are created from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One create or update under review."""
+
+    kind: GroupKind
+    resource: GroupResource
+    namespace: str
+    name: str
+    obj: Object
+    old: Object | None
+    user: User
+    dry_run: bool = False
+
+
+class ReferenceAdmission:
+    """Reviews references. `manager` is the user that the controllers write as; only its approval records are
+    trusted."""
+
+    def __init__(self, client: Client, may: May, manager: User) -> None:
+        self._client = client
+        self._may = may
+        self._manager = manager
+
+    async def admit(self, write: Write) -> Object:
+        """Return the object with the record of its approved references; raise Forbidden if one is not allowed."""
+        if self._is_manager(write.user):
+            return self._admit_manager(write)
+        if _is_too_large(write.obj) and not (write.old is not None and _is_too_large(write.old)):
+            raise _refused(write, f"more than {MAX_VALUES} values; make it smaller")
+        await self._check_driver(write)
+        if write.old is None:
+            await self._check_name(write)
+        if write.old is not None and _parts(write.obj) == _parts(write.old):
+            return write.obj
+        obj, (now, before) = _with_creator(write), _both(write)
+        if not now:
+            return with_record(obj, None)
+        change = compare(obj, write.old, now, before)
+        if len(change.new) > MAX_REFERENCES:
+            raise _refused(write, f"{len(change.new)} references; an object may hold {MAX_REFERENCES}")
+        if write.kind.group == capi.GROUP and change.new:
+            await self._check_hosted(write, now)
+        return with_record(obj, (*change.kept, *await self._reviewed(write, change)))
+
+    async def _check_name(self, write: Write) -> None:
+        """The manager uses existing objects under the name of a new object: its author must be allowed to use them
+        too."""
+        for reference in implied_references(write.kind, write.obj, write.namespace):
+            target = await self._read(reference.target)
+            if target is None or _is_creator(write.user, reference.target, target):
+                continue
+            if not await self._may(write.user, reference.verb, reference.target):
+                raise _refused(write, _missing_right(write.user, reference))
+
+    async def _check_hosted(self, write: Write, references: Iterable[FieldReference]) -> None:
+        """A new reference, such as to bootstrap data, decides what machines of an existing reference run."""
+        for reference in references:
+            if driver := _HOSTED.get(reference.target[:2], ""):
+                await self._check_use(write, driver, reference.field)
+
+    async def _check_driver(self, write: Write) -> None:
+        """Machines of these drivers are processes on the manager's host, which no cluster role implies.
+
+        Service accounts are not exempt: whoever can create one, or its tokens, could use it. Another Cluster API core
+        that clones templates needs the right too.
+        """
+        driver = driver_of(write.kind.kind) if write.kind.group in DRIVER_GROUPS else ""
+        if driver in HOSTED_DRIVERS and _content(write.obj) != _content(write.old):
+            await self._check_use(write, driver)
+
+    async def _check_use(self, write: Write, driver: str, field: str = "") -> None:
+        if not await self._may(write.user, USE, Target(*NODE_DRIVER.resource.group_resource, "", driver)):
+            why = _not_usable(write.user, driver)
+            raise _refused(write, f"{field}: {why}" if field else why)
+
+    def _is_manager(self, user: User) -> bool:
+        """Compare UID and groups too, which a user of the same name would lack."""
+        manager = self._manager
+        return user.name == manager.name and user.uid == manager.uid and set(manager.groups) <= set(user.groups)
+
+    def _admit_manager(self, write: Write) -> Object:
+        """Derived objects carry the record of their source; references that controllers add to a user's object are
+        approved without an author."""
+        stored = recorded(write.old)
+        if stored is None or recorded(write.obj) != stored:
+            return write.obj
+        change = compare(write.obj, write.old, *_both(write))
+        if not change.new:
+            return write.obj
+        added = (approval(each, "", "") for each in change.new)
+        return with_record(write.obj, (*change.kept, *added))
+
+    async def _reviewed(self, write: Write, change: ReferenceChange) -> list[Approval]:
+        found: dict[tuple[str, Target], str] = {}
+        for reference in change.new:
+            key = (reference.verb, reference.target)
+            if key not in found:
+                found[key] = await self._uid(write, reference)
+        return [approval(each, found[each.verb, each.target], write.user.name) for each in change.new]
+
+    async def _uid(self, write: Write, reference: FieldReference) -> str:
+        """UID of a target that the author may use; empty if it does not exist. The refusal does not reveal whether
+        it exists."""
+        target = await self._read(reference.target)
+        allowed = await self._is_allowed(write.user, reference, target)
+        if not (allowed or _is_creator(write.user, reference.target, target)) and not (
+            target is None and await self._could_create(write, reference.target)
+        ):
+            raise _refused(write, _missing_right(write.user, reference))
+        # The manager creates machines from the target, and admission does not check the manager's writes.
+        if driver := _HOSTED.get(reference.target[:2], ""):
+            await self._check_use(write, driver, reference.field)
+        return str((target or {"metadata": {}})["metadata"].get("uid") or "")
+
+    async def _is_allowed(self, user: User, reference: FieldReference, found: Object | None) -> bool:
+        """A right on one name belongs to the creator of an object and ends shortly after its deletion.
+
+        It does not apply to a future object of that name, which may be another user's.
+        """
+        target = reference.target
+        is_absent = found is None and target.group in VERSIONS
+        return await self._may(user, reference.verb, target._replace(name="") if is_absent else target)
+
+    async def _could_create(self, write: Write, target: Target) -> bool:
+        """A dry run stores no reference; clients dry-run a Cluster before they create its dependencies."""
+        return write.dry_run and await self._may(write.user, "create", target._replace(name=""))
+
+    async def _read(self, target: Target) -> Object | None:
+        version = VERSIONS.get(target.group)
+        if version is None:
+            return None
+        resource = GroupVersionResource(target.group, version, target.resource)
+        try:
+            return await self._client.get(resource, target.name, namespace=target.namespace)
+        except NotFound:
+            return None
+
+
+def _is_too_large(obj: Object) -> bool:
+    return count_values(_content(obj), MAX_VALUES) > MAX_VALUES
+
+
+def _parts(obj: Object) -> tuple[object, object]:
+    """The parts that hold references and their record."""
+    return obj.get("spec"), (obj.get("metadata") or {}).get("annotations")
+
+
+def _content(obj: Object | None) -> Object:
+    """Everything a user decides; the fields of machine configs are not in a spec."""
+    return {name: value for name, value in (obj or {}).items() if name not in ("metadata", "status")}
+
+
+def _both(write: Write) -> tuple[list[FieldReference], list[FieldReference]]:
+    """References of the object with and before this write."""
+    before = field_references(write.kind, write.old, write.namespace) if write.old is not None else []
+    return field_references(write.kind, write.obj, write.namespace), before
+
+
+# --- creators -------------------------------------------------------------------------------------------------------
+
+
+def _with_creator(write: Write) -> Object:
+    """The creator of a machine config may use it, though no RBAC grants it."""
+    if write.kind.group != CONFIG_GROUP:
+        return write.obj
+    meta = write.obj.get("metadata") or {}
+    marks = dict(meta.get("annotations") or {})
+    before = ((write.old or {}).get("metadata") or {}).get("annotations") or {}
+    creator = write.user.name if write.old is None else before.get(CREATOR)
+    if marks.get(CREATOR) == creator:
+        return write.obj
+    marks.pop(CREATOR, None)
+    return {**write.obj, "metadata": {**meta, "annotations": marks | ({CREATOR: creator} if creator else {})}}
+
+
+def _is_creator(user: User, target: Target, found: Object | None) -> bool:
+    """By the annotation of a machine config, or of a cloud credential until its creator has a role."""
+    if found is None or not user.name or (target.group != CONFIG_GROUP and target[:2] != SECRETS):
+        return False
+    return bool((found["metadata"].get("annotations") or {}).get(CREATOR) == user.name)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def _missing_right(user: User, reference: FieldReference) -> str:
+    target = reference.target
+    place = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"
+    return (
+        f'{reference.field}: User "{user.name}" cannot {reference.verb} resource "{target.resource}" in API group '
+        f'"{target.group}"{place}, which a reference to "{target.name}" needs; name an object that you may use'
+    )
+
+
+def _not_usable(user: User, driver: str) -> str:
+    return (
+        f'User "{user.name}" cannot {USE} NodeDriver "{driver}", whose machines run on the host of the manager; '
+        f"choose another driver, or ask an administrator for the verb {USE} on {NODE_DRIVER.plural}"
+    )
+
+
+def _refused(write: Write, why: str) -> Forbidden:
+    return forbidden(write.resource, write.name, why)
+
+
+def is_recorded(objects: Iterable[Object | None]) -> bool:
+    """Whether any of these objects has an approval record."""
+    return any(APPROVED in (((each or {}).get("metadata") or {}).get("annotations") or {}) for each in objects)

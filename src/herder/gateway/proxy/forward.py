@@ -1,0 +1,200 @@
+"""Forward one request to one cluster under an identity, including protocol upgrades."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from herder.engine.front.framing import head
+from herder.engine.front.hijack import Hijack
+from herder.engine.meta.errors import StatusError
+from herder.engine.wire import Request, Response, User
+from herder.gateway.proxy.impersonation.impersonators import Tokens
+from herder.gateway.proxy.relay import buffered, relay
+from herder.gateway.proxy.rewrite import (
+    Outgoing,
+    forwarded_request,
+    impersonated_request,
+    response_headers,
+    switching_head,
+)
+from herder.gateway.proxy.targets import ClusterPath, Target
+from herder.gateway.proxy.upstream.connections import Connections
+from herder.gateway.proxy.upstream.exchange import Exchange
+from herder.gateway.proxy.upstream.pump import ClosingProtocol, Pump
+
+_SWITCHING_PROTOCOLS = 101
+_UNKNOWN_TOKEN = (b"Status", b"Unauthorized")
+_CANNOT_IMPERSONATE = b"cannot impersonate"  # the error of a cluster whose impersonator lost its role
+
+Release = Callable[[], None]
+Bind = Callable[[Callable[[], object]], Release]
+"""Binds a stream to a right: takes the function that ends it, returns the function that unbinds it."""
+
+
+def unbound(_end: Callable[[], object]) -> Release:
+    return lambda: None
+
+
+def combine_binds(one: Bind, other: Bind) -> Bind:
+    """Bind to both rights: the stream ends with whichever ends first."""
+
+    def both(end: Callable[[], object]) -> Release:
+        releases = [bind(end) for bind in (one, other)]
+
+        def over() -> None:
+            for release in releases:
+                release()
+
+        return over
+
+    return both
+
+
+def hold_slot(request: Request, bind: Bind = unbound) -> Bind:
+    """Keep the long-running request slot until the stream has ended."""
+
+    def both(end: Callable[[], object]) -> Release:
+        release = bind(end)
+        give_back = request.incoming.detach() if request.incoming is not None else None
+
+        def over() -> None:
+            release()
+            if give_back is not None:
+                give_back()
+
+        return over
+
+    return both
+
+
+class RequestIdentity(Protocol):
+    """The identity under which requests are forwarded."""
+
+    async def outgoing(self, request: Request, wanted: ClusterPath, target: Target, upgrade: str) -> Outgoing: ...
+
+    def refused(self, target: Target) -> bool:
+        """The cluster rejected the identity; returns whether a retry makes sense."""
+
+
+class ImpersonatedUser:
+    """Impersonates a user."""
+
+    def __init__(self, user: User, tokens: Tokens) -> None:
+        self._user = user
+        self._tokens = tokens
+
+    async def outgoing(self, request: Request, wanted: ClusterPath, target: Target, upgrade: str) -> Outgoing:
+        authorization = await self._tokens.authorization(target, self._user)
+        return impersonated_request(request, wanted, target, self._user, authorization, upgrade=upgrade)
+
+    def refused(self, target: Target) -> bool:
+        self._tokens.refused(target, self._user)
+        return True
+
+
+class OwnCredential:
+    """The caller's own credential of that cluster."""
+
+    def __init__(self, authorization: str) -> None:
+        self._authorization = authorization
+
+    async def outgoing(self, request: Request, wanted: ClusterPath, target: Target, upgrade: str) -> Outgoing:
+        return forwarded_request(request, wanted, target, self._authorization, upgrade=upgrade)
+
+    def refused(self, target: Target) -> bool:
+        return False
+
+
+class ForwardedRequest:
+    """A request to one cluster under one identity."""
+
+    def __init__(
+        self, connections: Connections, target: Target, wanted: ClusterPath, who: RequestIdentity, bind: Bind = unbound
+    ) -> None:
+        """`bind` binds long-running streams to the right that they started with."""
+        self.bind = bind
+        self._connections = connections
+        self._target = target
+        self._wanted = wanted
+        self._who = who
+
+    async def response(self, request: Request) -> Response:
+        """Raises StatusError."""
+        response = await self._response_of(await self._asked(request))
+        if _impersonator_refused(response) and self._who.refused(self._target):
+            response = await self._response_of(await self._asked(request))
+            if _token_unknown(response):  # The caller's own credentials are still valid, so this is not a 401.
+                message = (
+                    f"cluster {self._wanted.cluster} does not accept the token of the impersonation service account"
+                )
+                raise StatusError(message, code=502, reason="BadGateway")
+        return response
+
+    async def switched(self, request: Request, protocol: str) -> Exchange | Response:
+        """The upgraded exchange, or the response that refuses the upgrade."""
+        exchange = await self._asked(request, upgrade=protocol)
+        if exchange.status == _SWITCHING_PROTOCOLS:
+            return exchange
+        response = await buffered(await self._response_of(exchange))
+        if not _impersonator_refused(response) or not self._who.refused(self._target):
+            return response
+        exchange = await self._asked(request, upgrade=protocol)
+        return (
+            exchange if exchange.status == _SWITCHING_PROTOCOLS else await buffered(await self._response_of(exchange))
+        )
+
+    async def _asked(self, request: Request, *, upgrade: str = "") -> Exchange:
+        outgoing = await self._who.outgoing(request, self._wanted, self._target, upgrade)
+        return await self._connections.ask(self._target, outgoing, fresh=bool(upgrade))
+
+    async def _response_of(self, exchange: Exchange) -> Response:
+        return await relay(self._connections, self._target, exchange, response_headers(exchange.headers, self._wanted))
+
+
+def _impersonator_refused(response: Response) -> bool:
+    """Whether the cluster refused the impersonator, not the user: its token or role was deleted and can be
+    recreated."""
+    return _token_unknown(response) or (response.status == 403 and _CANNOT_IMPERSONATE in response.content())
+
+
+def _token_unknown(response: Response) -> bool:
+    """Whether the API server said so; workloads behind its proxy may have users of their own."""
+    return response.status == 401 and all(word in response.content() for word in _UNKNOWN_TOKEN)
+
+
+def refusal(error: StatusError) -> Response:
+    headers = {"content-type": "application/json", **error.headers}
+    return Response(error.code, headers, msgspec.json.encode(error.to_status()) + b"\n")
+
+
+class UpgradedConnections:
+    """Open upgraded connections."""
+
+    def __init__(self) -> None:
+        self._pumps: dict[Pump, Release] = {}
+
+    def answer(self, hijack: Hijack, outcome: Exchange | Response, protocol: str, bind: Bind) -> None:
+        if isinstance(outcome, Response):
+            _send_response(hijack, outcome)
+            return
+        pump = Pump(outcome.channel, outcome.upgraded_data, self._over)
+        hijack.take(pump, switching_head(outcome.headers, protocol))
+        self._pumps[pump] = bind(pump.end)
+
+    async def close(self) -> None:
+        for pump in list(self._pumps):
+            await pump.stop()
+
+    def _over(self, pump: Pump) -> None:
+        self._pumps.pop(pump)()
+
+
+def _send_response(hijack: Hijack, response: Response) -> None:
+    body = response.content()
+    start = head(response, "", length=len(body), chunked=False, keep_alive=False)
+    transport: asyncio.Transport = hijack.take(ClosingProtocol(), start + body)
+    transport.close()
