@@ -1,4 +1,4 @@
-"""`python -m herder.cli`: the `herder` command, where no script of that name is installed."""
+"""`python -m herder.cli`: the `herder` command without an installed script."""
 
 from herder.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`herder get`: objects as the server itself would lay them out, or whole as YAML or JSON."""
+"""`herder get`: list objects as a server-side table, or print them as YAML or JSON."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.app.paths import kubeconfig_option, kubeconfig_path
 from herder.cli.examples import examples
-from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.cli.terminal import escaped
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.discovery import Found, find_resource
-from herder.engine.client.wire import Query
 from herder.engine.meta.errors import ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Object
+from herder.engine.wire import Query
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
@@ -74,7 +74,7 @@ def command(
 
 
 async def _get(
-    connection: kubeconfigs.Connection,
+    connection: kubeconfigs.RestConfig,
     resource: str,
     names: tuple[str, ...],
     namespace: str,
@@ -86,7 +86,8 @@ async def _get(
 
     client = Client(HttpTransport(connection))
     try:
-        found = await find_resource(client, resource, prefer=PROVISIONING_CLUSTER.group)  # as people ask for them
+        # `clusters` means provisioning Clusters
+        found = await find_resource(client, resource, prefer=PROVISIONING_CLUSTER.group)
         namespace = namespace if found.namespaced else ""
         query = _query(names, selector, revision)
         path = found.resource.path(namespace)
@@ -165,7 +166,7 @@ def _print_table(answer: Object, names: tuple[str, ...], found: Found, *, wide: 
 
 
 def _plain_table(answer: Object) -> Object:
-    """For servers that know no tables."""
+    """For servers without table support."""
     rows = [{"cells": [item["metadata"]["name"]], "object": item} for item in answer.get("items") or []]
     return {"columnDefinitions": [{"name": "Name"}], "rows": rows}
 

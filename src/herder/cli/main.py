@@ -11,50 +11,50 @@ from herder import __version__
 from herder.cli.examples import examples
 
 # Subcommand → (module, summary). `herder --help` is rendered from this table without importing the modules.
-WORDS = {
-    "up": ("up", "Run the API server and all controllers in this process"),
-    "run": ("run", "Run the controllers on an existing Kubernetes cluster"),
-    "demo": ("demo", "Create, change and delete a demo cluster on this host"),
-    "create": ("creating", "Create a cluster and its machines"),
-    "scale": ("changing", "Scale the machine pools of a cluster"),
-    "upgrade": ("changing", "Upgrade Kubernetes on the existing machines of a cluster"),
-    "delete": ("deleting", "Delete a cluster and its machines"),
+COMMANDS = {
+    "up": ("server.up", "Run the API server and all controllers in this process"),
+    "run": ("server.run", "Run the controllers on an existing Kubernetes cluster"),
+    "demo": ("demo.demo", "Create, change and delete a demo cluster on this host"),
+    "create": ("cluster.create", "Create a cluster and its machines"),
+    "scale": ("cluster.scale", "Scale the machine pools of a cluster"),
+    "upgrade": ("cluster.scale", "Upgrade Kubernetes on the existing machines of a cluster"),
+    "delete": ("cluster.delete", "Delete a cluster and its machines"),
     "get": ("get", "List objects or show one"),
-    "describe": ("describe", "Show the status of a cluster and its machines"),
-    "logs": ("machine_logs", "Show provisioning logs of a cluster or machine, including deleted ones"),
-    "ssh": ("ssh", "Open a shell on a machine or run a command there"),
-    "scp": ("scp", "Copy files to or from a machine"),
-    "import": ("importing", "Import an existing cluster"),
-    "register": ("registering", "Print the command that registers an existing machine in a cluster"),
-    "agent": ("agent", "Run the cluster agent or build its image"),
-    "installer": ("installer", "Build images that machines install Kubernetes from"),
-    "login": ("login", "Log in to a manager and update your kubeconfig"),
-    "token": ("token", "Create, list and revoke your API tokens"),
-    "kubeconfig": ("kubeconfig", "Print or merge the kubeconfig of a managed cluster"),
-    "users": ("users", "Create and list users and set their passwords"),
-    "store": ("store", "Back up and restore the data of the embedded API server"),
-    "export": ("export", "Print objects as YAML that another cluster can apply"),
+    "describe": ("cluster.describe", "Show the status of a cluster and its machines"),
+    "logs": ("machine.logs", "Show provisioning logs of a cluster or machine, including deleted ones"),
+    "ssh": ("machine.ssh", "Open a shell on a machine or run a command there"),
+    "scp": ("machine.scp", "Copy files to or from a machine"),
+    "import": ("cluster.import_cluster", "Import an existing cluster"),
+    "register": ("machine.register", "Print the command that registers an existing machine in a cluster"),
+    "agent": ("image.agent", "Run the cluster agent or build its image"),
+    "installer": ("image.installer", "Build images that machines install Kubernetes from"),
+    "login": ("auth.login", "Log in to a manager and update your kubeconfig"),
+    "token": ("auth.token", "Create, list and revoke your API tokens"),
+    "kubeconfig": ("cluster.kubeconfig", "Print or merge the kubeconfig of a managed cluster"),
+    "users": ("auth.users", "Create and list users and set their passwords"),
+    "store": ("server.store", "Back up and restore the data of the embedded API server"),
+    "export": ("server.export", "Print objects as YAML that another cluster can apply"),
 }
 
 
-class Words(click.Group):
+class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(WORDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in WORDS:
+        if name not in COMMANDS:
             return None
-        module = importlib.import_module(f"herder.cli.{WORDS[name][0]}")
+        module = importlib.import_module(f"herder.cli.{COMMANDS[name][0]}")
         command: click.Command = getattr(module, name, None) or module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, reported) for name, (_, reported) in WORDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 @click.command(
-    cls=Words,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "herder demo",

@@ -1,11 +1,11 @@
-"""Text of other users on the terminal of whoever reads it."""
+"""Escape untrusted text for terminal output."""
 
 from __future__ import annotations
 
 
 def escaped(text: str) -> str:
-    """Without control characters, by which names and messages in objects could rewrite the screen, set the title or
-    fake lines of a table. Tabs stay."""
+    """Escape control characters, with which objects could rewrite the screen, set the title or fake table rows. Tabs
+    stay."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each == "\t" else _visible(each) for each in text)

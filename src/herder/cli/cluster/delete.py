@@ -1,0 +1,35 @@
+"""`herder delete cluster`: delete a cluster and its machines."""
+
+from __future__ import annotations
+
+import click
+
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.cli.cluster.options import change, cluster_options
+from herder.cli.examples import examples
+from herder.cli.resources import ResourceGroup
+
+EXAMPLES = examples("herder delete cluster meadow", "herder delete cluster meadow --no-wait")
+
+
+@click.group(cls=ResourceGroup, epilog=EXAMPLES)
+def command() -> None:
+    """Delete a cluster and its machines."""
+
+
+@command.command(epilog=EXAMPLES)
+@cluster_options
+def cluster(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None) -> None:
+    """Delete the cluster NAME and its machines.
+
+    Imported clusters and registered machines are removed from the manager but keep running.
+    """
+    change(
+        kubeconfig,
+        namespace,
+        name,
+        lambda client: client.delete(PROVISIONING_CLUSTER.resource, name, namespace=namespace),
+        wait=wait,
+        timeout=timeout,
+        gone=True,
+    )

@@ -1,0 +1,133 @@
+"""`herder describe cluster`: status of a cluster, its control plane and workers, as a tree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from herder.api.capi.contract import definition_name, external_kind, reference_group
+from herder.api.capi.core import CRD
+from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
+from herder.api.capi.names import CLUSTER_NAME
+from herder.app.paths import kubeconfig_option, kubeconfig_path, namespace_option, search_namespaces
+from herder.app.process import wall_clock
+from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, render
+from herder.cli.examples import examples
+from herder.cli.resources import ResourceGroup
+from herder.cli.terminal import escaped
+from herder.engine.client import kubeconfig as kubeconfigs
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Forbidden, NotFound, StatusError
+from herder.engine.meta.kinds import Kind, Object
+
+EXAMPLES = examples(
+    "herder describe cluster meadow",
+    "herder describe cluster meadow --expand",
+    "herder describe cluster meadow -o json",
+)
+
+
+@click.group(cls=ResourceGroup, epilog=EXAMPLES)
+def command() -> None:
+    """Show the status of a cluster and its machines."""
+
+
+@command.command(epilog=EXAMPLES)
+@click.argument("name")
+@namespace_option("the Cluster object")
+@click.option(
+    "--expand",
+    is_flag=True,
+    help="Show each Machine on its own line instead of grouping Machines with the same status.",
+)
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Output format: json. Default: a tree.")
+@kubeconfig_option
+def cluster(name: str, namespace: str | None, expand: bool, output: str | None, kubeconfig: str | None) -> None:
+    """Show the Cluster API cluster NAME with its control plane, workers and conditions."""
+    try:
+        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        objects = asyncio.run(_read(connection, search_namespaces(namespace, connection.namespace), name))
+    except (StatusError, kubeconfigs.KubeconfigError) as error:
+        raise click.ClickException(str(error)) from error
+    tree = cluster_tree(objects, expand=expand)
+    if output == "json":
+        click.echo(json.dumps(as_data(tree), indent=2))
+    else:
+        click.echo("\n".join(map(escaped, render(tree, wall_clock()))))
+
+
+async def show(connection: kubeconfigs.RestConfig, namespace: str, name: str) -> list[str]:
+    """The tree as lines of text."""
+    return render(cluster_tree(await _read(connection, (namespace,), name)), wall_clock())
+
+
+async def _read(connection: kubeconfigs.RestConfig, namespaces: Sequence[str], name: str) -> ClusterObjects:
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+
+    async def of_cluster(kind: Kind) -> list[Object]:
+        page = await client.list_all(kind.resource, namespace=namespace, labels=f"{CLUSTER_NAME}={name}")
+        return page.items
+
+    try:
+        found = await _found(client, namespaces, name)
+        namespace = found["metadata"]["namespace"]
+        kinds = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
+        deployments, sets, pools, machines = await asyncio.gather(*map(of_cluster, kinds))
+        spec = found.get("spec") or {}
+        return ClusterObjects(
+            cluster=found,
+            infrastructure=await _referenced(client, spec.get("infrastructureRef"), namespace),
+            control_plane=await _referenced(client, spec.get("controlPlaneRef"), namespace),
+            machine_deployments=deployments,
+            machine_sets=sets,
+            machine_pools=pools,
+            machines=machines,
+        )
+    finally:
+        await client.close()
+
+
+async def _found(client: Client, namespaces: Sequence[str], name: str) -> Object:
+    """The Cluster in the first namespace that has it and that the caller may read."""
+    *earlier, last = namespaces
+    for namespace in earlier:
+        with suppress(NotFound, Forbidden):
+            return await client.get(CLUSTER.resource, name, namespace=namespace)
+    try:
+        return await client.get(CLUSTER.resource, name, namespace=last)
+    except NotFound:
+        where = " or ".join(namespaces)
+        message = (
+            f'cluster "{name}" not found in namespace {where}; list all with: herder get clusters.cluster.x-k8s.io -A'
+        )
+        raise click.ClickException(message) from None
+
+
+async def _referenced(client: Client, reference: Object | None, namespace: str) -> Referenced | None:
+    """Errors are part of the result: a cluster that waits for a missing object is shown as such."""
+    if not reference:
+        return None
+    try:
+        definition = await _definition(client, reference)
+        known = external_kind(reference, definition)
+        if isinstance(known, str):
+            return Referenced(reference, None, problem=known)
+        kind, contract = known
+        return Referenced(reference, await client.get(kind.resource, reference["name"], namespace=namespace), contract)
+    except NotFound:
+        return Referenced(reference, None, problem="does not exist")
+    except Forbidden as error:
+        return Referenced(reference, None, problem=str(error))
+
+
+async def _definition(client: Client, reference: Object) -> Object | None:
+    try:
+        return await client.get(CRD.resource, definition_name(reference_group(reference), reference["kind"]))
+    except NotFound:
+        return None

@@ -1,0 +1,110 @@
+"""`herder import`: import an existing cluster and print the command that connects it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import click
+
+from herder.api.capi.kinds import NAMESPACE
+from herder.api.capi.names import annotations_of
+from herder.api.machines.credentials import CREATOR
+from herder.api.management.commands import TOKEN_PLACEHOLDER, ca_checksum
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.names import DEFAULT_TOKEN
+from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
+from herder.app.paths import kubeconfig_option, workspace_option
+from herder.cli.client import ask
+from herder.cli.examples import examples
+from herder.cli.machine.register import registration_token
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import AlreadyExists, NotFound
+from herder.engine.meta.kinds import Kind
+
+REGISTRATION_TIMEOUT_SECONDS = 30.0
+SELF_REVIEW = Kind("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False)
+
+
+@click.command(epilog=examples("herder import barn"))
+@click.argument("name")
+@workspace_option
+@click.option(
+    "--existing", is_flag=True, help="Also connect the cluster to an object NAME that another user created and owns."
+)
+@kubeconfig_option
+def command(name: str, namespace: str, existing: bool, kubeconfig: str | None) -> None:
+    """Import an existing cluster as NAME and print the command that connects it."""
+    cluster, url, checksum = ask(kubeconfig, lambda client, _here: _import(client, namespace, name, of_others=existing))
+    click.echo(
+        f"Cluster {name} has the ID {cluster}. To connect it, run this command as an administrator of that cluster:\n\n"
+        f"  kubectl apply -f {url}\n\n"
+        "The URL contains the registration token; treat it as a password. "
+        f"SHA-256 of the manager's CA certificates: {checksum}"
+    )
+
+
+async def _import(client: Client, namespace: str, name: str, *, of_others: bool) -> tuple[str, str, str]:
+    kind, exists = PROVISIONING_CLUSTER, False
+    with suppress(AlreadyExists):
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        await client.create(NAMESPACE.resource, space)
+    wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": {}}
+    try:
+        await client.create(kind.resource, wanted, namespace=namespace)
+    except AlreadyExists:
+        exists = True
+    try:
+        async with asyncio.timeout(REGISTRATION_TIMEOUT_SECONDS):
+            cluster = await _named(client, namespace, name)
+            if exists and not of_others:
+                await _check_creator(client, name, cluster)
+            url = await _manifest_url(client, cluster)
+    except TimeoutError:
+        raise click.ClickException(
+            f"cluster {name}: timed out waiting for the registration command; check the setting {SERVER_URL}"
+        ) from None
+    return cluster, url, ca_checksum(await _setting(client, SERVER_CERTIFICATES))
+
+
+async def _named(client: Client, namespace: str, name: str) -> str:
+    """Wait for status.clusterName."""
+    async for event in client.watch(
+        PROVISIONING_CLUSTER.resource, namespace=namespace, fields=f"metadata.name={name}", initial_events=True
+    ):
+        reported = (event.object.get("status") or {}).get("clusterName")
+        if reported:
+            return str(reported)
+    raise click.ClickException(f"cluster {name} has no status.clusterName; run the manager with a gateway")
+
+
+async def _check_creator(client: Client, name: str, cluster: str) -> None:
+    """The creator of the object owns the connected cluster, and any user could have created that name."""
+    management = await client.get(MANAGEMENT_CLUSTER.resource, cluster)
+    creator = annotations_of(management).get(CREATOR)
+    review = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.kind}
+    answer = await client.create(SELF_REVIEW.resource, review)
+    if creator and creator != answer["status"]["userInfo"].get("username"):
+        raise click.ClickException(
+            f'cluster {name} exists and belongs to user "{creator}", who would administer the cluster that you connect '
+            "to it; choose another name, or pass --existing"
+        )
+
+
+async def _manifest_url(client: Client, cluster: str) -> str:
+    """The URL from the status of the registration token, with the token filled in."""
+    async for event in client.watch(
+        REGISTRATION_TOKEN.resource, namespace=cluster, fields=f"metadata.name={DEFAULT_TOKEN}", initial_events=True
+    ):
+        status = event.object.get("status") or {}
+        if status.get("manifestUrl") and status.get("tokenSecretName"):
+            token = await registration_token(client, cluster, status["tokenSecretName"])
+            return str(status["manifestUrl"]).replace(TOKEN_PLACEHOLDER, token)
+    raise click.ClickException(f"cluster {cluster} has no registration token; run the manager with a gateway")
+
+
+async def _setting(client: Client, name: str) -> str:
+    with suppress(NotFound):
+        setting = await client.get(SETTING.resource, name)
+        return str(setting.get("value") or setting.get("default") or "")
+    return ""

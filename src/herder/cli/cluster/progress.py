@@ -1,0 +1,231 @@
+"""Watch a cluster and print its progress: what it waits for, and the phase of each machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from typing import Any
+
+import click
+
+from herder.api.capi.conditions import find, is_true
+from herder.api.capi.kinds import MACHINE
+from herder.api.management.clusters import STALLED
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke import cluster_spec, names
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.printable import printable
+
+Say = Callable[[str], None]
+STALLED_SECONDS = 10.0  # referenced objects may be created right after the cluster
+CREATE_ERROR = "CreateError: "  # in a Machine's InfrastructureReady message
+STEPS = ("Created", "RKECluster", "Provisioned", "Updated")  # conditions in the order in which they become True
+
+
+class ClusterProgress:
+    """State of the cluster as watched so far; `changed` is set on each event."""
+
+    def __init__(self) -> None:
+        self.cluster: Object | None = None
+        self.control_plane: Object | None = None
+        self.machines: dict[str, Object] = {}
+        self.is_deleted = False
+        self.changed = asyncio.Event()
+
+    def observe(self, kind: Kind, name: str, obj: Object | None) -> None:
+        if kind is PROVISIONING_CLUSTER:
+            self.is_deleted = obj is None and self.cluster is not None
+            self.cluster = obj if obj is not None else self.cluster
+        elif kind is CONTROL_PLANE:
+            self.control_plane = obj
+        elif obj is None:
+            self.machines.pop(name, None)
+        else:
+            self.machines[name] = obj
+        self.changed.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the requested spec has been observed and applied by all controllers."""
+        if self.cluster is None or self.control_plane is None:
+            return False
+        return (
+            cluster_spec.is_control_plane_current(self.cluster, self.control_plane)
+            and cluster_spec.is_applied(self.control_plane)
+            and bool((self.cluster.get("status") or {}).get("ready"))
+            and all(is_true(self.control_plane, each) for each in ("Ready", "Reconciled"))
+            and all(is_true(self.cluster, each) for each in ("Ready", "Updated"))
+            and self._has_machines()
+        )
+
+    def _has_machines(self) -> bool:
+        assert self.cluster is not None
+        pools = (self.cluster["spec"].get("rkeConfig") or {}).get("machinePools") or ()
+        wanted = {pool["name"]: pool.get("quantity", 1) for pool in pools}
+        for pool, quantity in wanted.items():
+            mine = [each for each in self.machines.values() if _label(each, names.POOL_NAME) == pool]
+            if len(mine) != quantity or any((each.get("status") or {}).get("phase") != "Running" for each in mine):
+                return False
+        return True
+
+    @property
+    def stalled_reason(self) -> str:
+        """Why the current spec cannot be applied; empty if it can, as far as known."""
+        if self.cluster is None or not is_true(self.cluster, STALLED):
+            return ""
+        observe = (self.cluster.get("status") or {}).get("observedGeneration")
+        known = find(self.cluster, STALLED) or {}
+        return str(known.get("message", "")) if observe == self.cluster["metadata"].get("generation") else ""
+
+    def waiting_for(self) -> str:
+        """Message of the first condition that is not True."""
+        for step in STEPS:
+            known = find(self.cluster, step)
+            if known is not None and known["status"] != "True" and known.get("message"):
+                return str(known["message"])
+        return ""
+
+    def machine_failures(self) -> dict[str, str]:
+        """Machines that could not be created or whose plan failed."""
+        status = {name: _failure(machine) for name, machine in sorted(self.machines.items())}
+        return {name: why for name, why in status.items() if why}
+
+
+async def wait_until_ready(client: Client, namespace: str, name: str, say: Say) -> None:
+    try:
+        await _wait(client, namespace, name, say, lambda progress: progress.is_ready, stall_timeout=STALLED_SECONDS)
+    except _Stalled as why:
+        edit = (
+            f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.resource}.{PROVISIONING_CLUSTER.group} {name}"
+        )
+        raise click.ClickException(f"cluster {name} is stalled: {why}; fix it with: {edit}") from None
+    say(f"cluster {name} is ready")
+
+
+async def wait_until_deleted(client: Client, namespace: str, name: str, say: Say) -> None:
+    with suppress(_NotFound):
+        await _wait(client, namespace, name, say, lambda progress: progress.is_deleted)
+    say(f"cluster {name} is deleted")
+
+
+async def _wait(
+    client: Client,
+    namespace: str,
+    name: str,
+    say: Say,
+    done: Callable[[ClusterProgress], bool],
+    stall_timeout: float | None = None,
+) -> None:
+    progress = ClusterProgress()
+    own, of_cluster = f"metadata.name={name}", f"{names.CLUSTER_NAME}={name}"
+    watches = [
+        asyncio.ensure_future(_watch(client, progress, PROVISIONING_CLUSTER, namespace, fields=own)),
+        asyncio.ensure_future(_watch(client, progress, CONTROL_PLANE, namespace, fields=own)),
+        asyncio.ensure_future(_watch(client, progress, MACHINE, namespace, labels=of_cluster)),
+    ]
+    try:
+        await _print_progress(progress, watches, lambda text: say(printable(text)), done, stall_timeout)
+    finally:
+        for each in watches:
+            each.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+
+async def _print_progress(
+    progress: ClusterProgress,
+    watches: list[asyncio.Task[None]],
+    say: Say,
+    done: Callable[[ClusterProgress], bool],
+    stall_timeout: float | None,
+) -> None:
+    """`stall_timeout`: how long to wait without events while the cluster is stalled."""
+    waited, phases, failures = "", dict[str, str](), dict[str, str]()
+    while not done(progress):
+        progress.changed.clear()
+        waiting: asyncio.Task[Any] = asyncio.ensure_future(progress.changed.wait())
+        try:
+            timeout = stall_timeout if progress.stalled_reason else None
+            done_tasks, _ = await asyncio.wait(
+                [waiting, *watches], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            waiting.cancel()
+        if not done_tasks:
+            raise _Stalled(progress.stalled_reason)
+        for each in watches:
+            if each.done():
+                each.result()
+        for machine, phase in _phases(progress).items():
+            if phases.get(machine) != phase:
+                say(f"  machine {machine}: {phase}")
+        for machine in phases.keys() - progress.machines.keys():
+            say(f"  machine {machine}: Deleted")
+        phases = _phases(progress)
+        known, failures = failures, progress.machine_failures()
+        for machine, why in failures.items():
+            if known.get(machine) != why:
+                say(f"  machine {machine}: {why}")
+        now = progress.waiting_for()
+        if now and now != waited:
+            say(f"  {now}")
+        waited = now
+
+
+def _failure(machine: Object) -> str:
+    plan = find(machine, names.PLAN_APPLIED) or {}
+    if plan.get("status") == "False":
+        return str(plan.get("message", ""))
+    made = find(machine, "InfrastructureReady") or {}
+    _, failed, why = str(made.get("message", "")).partition(CREATE_ERROR)
+    return f"creation failed: {why}" if failed and made.get("status") == "False" else ""
+
+
+def _phases(progress: ClusterProgress) -> dict[str, str]:
+    return {
+        name: (machine.get("status") or {}).get("phase", "Pending")
+        for name, machine in sorted(progress.machines.items())
+    }
+
+
+class _Stalled(Exception):
+    """The spec cannot be applied; the message says why."""
+
+
+class _NotFound(Exception):
+    """The cluster did not exist when the watch started."""
+
+
+async def _watch(
+    client: Client, progress: ClusterProgress, kind: Kind, namespace: str, *, fields: str = "", labels: str = ""
+) -> None:
+    """Watch with reconnects; objects deleted meanwhile are detected by the new list."""
+    while True:
+        found: set[str] = set()
+        try:
+            events = client.watch(kind.resource, namespace=namespace, fields=fields, labels=labels, initial_events=True)
+            async with aclosing(events):
+                async for event in events:
+                    if event.type == "BOOKMARK":
+                        _forget(progress, kind, found)
+                        continue
+                    name = event.object["metadata"]["name"]
+                    found.add(name)
+                    progress.observe(kind, name, None if event.type == "DELETED" else event.object)
+        except (StatusError, OSError):
+            await asyncio.sleep(0.5)
+
+
+def _forget(progress: ClusterProgress, kind: Kind, found: set[str]) -> None:
+    if kind is PROVISIONING_CLUSTER and not found:
+        raise _NotFound
+    if kind is MACHINE:
+        for name in progress.machines.keys() - found:
+            progress.observe(kind, name, None)
+
+
+def _label(obj: Object, name: str) -> str:
+    return str((obj["metadata"].get("labels") or {}).get(name, ""))

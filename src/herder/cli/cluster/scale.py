@@ -1,0 +1,97 @@
+"""`herder scale cluster` and `herder upgrade cluster`: in-place edits of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from herder.cli.cluster.options import change, cluster_options, edit
+from herder.cli.examples import examples
+from herder.cli.resources import ResourceGroup
+from herder.engine.meta.kinds import Object
+
+SCALE_EXAMPLES = examples(
+    "herder scale cluster meadow workers=5",
+    "herder scale cluster meadow servers=3 workers=10 --no-wait",
+)
+UPGRADE_EXAMPLES = examples("herder upgrade cluster meadow v1.36.4+herder1")
+
+
+@click.group(cls=ResourceGroup, epilog=SCALE_EXAMPLES)
+def scale() -> None:
+    """Scale the machine pools of a cluster."""
+
+
+@click.group(cls=ResourceGroup, epilog=UPGRADE_EXAMPLES)
+def upgrade() -> None:
+    """Upgrade Kubernetes on the existing machines of a cluster."""
+
+
+@scale.command("cluster", epilog=SCALE_EXAMPLES)
+@cluster_options
+@click.argument("pools", nargs=-1, required=True, metavar="POOL=COUNT...")
+@click.option(
+    "--give-up-etcd", is_flag=True, help="Allow deleting the last etcd machine, which deletes all data in the cluster."
+)
+def scale_cluster(
+    name: str,
+    namespace: str,
+    wait: bool,
+    timeout: float,
+    kubeconfig: str | None,
+    pools: tuple[str, ...],
+    give_up_etcd: bool,
+) -> None:
+    """Scale each machine POOL of the cluster NAME to COUNT machines."""
+    counts = dict(_count(each) for each in pools)
+
+    def mutate(cluster: Object) -> None:
+        known = {pool["name"]: pool for pool in (cluster["spec"].get("rkeConfig") or {}).get("machinePools") or ()}
+        had_etcd = _has_etcd(known.values())
+        for pool, count in counts.items():
+            if pool not in known:
+                there = ", ".join(known) or "none"
+                raise click.ClickException(f"cluster {name} has no machine pool {pool}; its pools are: {there}")
+            known[pool]["quantity"] = count
+        if had_etcd and not _has_etcd(known.values()) and not give_up_etcd:
+            raise click.ClickException(
+                f"cluster {name}: this would delete the last etcd machine and all data in the cluster; "
+                f"pass --give-up-etcd to do so, or delete the cluster with: herder delete cluster {name}"
+            )
+
+    change(
+        kubeconfig, namespace, name, lambda client: edit(client, namespace, name, mutate), wait=wait, timeout=timeout
+    )
+
+
+@upgrade.command("cluster", epilog=UPGRADE_EXAMPLES)
+@cluster_options
+@click.argument("version")
+def upgrade_cluster(
+    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, version: str
+) -> None:
+    """Upgrade the cluster NAME to the Kubernetes VERSION without replacing its machines.
+
+    Machines are upgraded tier by tier: first etcd, then the control plane, then workers.
+    """
+
+    def mutate(cluster: Object) -> None:
+        if not cluster["spec"].get("rkeConfig"):
+            raise click.ClickException(f"cluster {name} is imported; upgrade it with the tool that created it")
+        cluster["spec"]["kubernetesVersion"] = version
+
+    change(
+        kubeconfig, namespace, name, lambda client: edit(client, namespace, name, mutate), wait=wait, timeout=timeout
+    )
+
+
+def _has_etcd(pools: Iterable[Object]) -> bool:
+    return any(pool.get("etcdRole") and pool.get("quantity", 1) for pool in pools)
+
+
+def _count(text: str) -> tuple[str, int]:
+    pool, equals, count = text.partition("=")
+    if not pool or not equals or not count.isdecimal():
+        raise click.BadParameter(f"{text!r} is not POOL=COUNT, such as workers=3", param_hint="POOL=COUNT")
+    return pool, int(count)

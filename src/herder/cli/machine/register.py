@@ -1,0 +1,143 @@
+"""`herder register`: print the command that registers an existing machine in a cluster."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import click
+
+from herder.api.capi.kinds import SECRET
+from herder.api.management.commands import TOKEN_PLACEHOLDER, pinned_command
+from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.names import DEFAULT_TOKEN
+from herder.api.management.registration import read_tokens
+from herder.api.rke.node.requests import BadClaim, parse_request
+from herder.app.paths import kubeconfig_option, workspace_option
+from herder.cli.client import ask
+from herder.cli.examples import examples
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+
+ROLES = ("etcd", "controlplane", "worker")
+CHOOSE = f"The machine needs roles: append {', '.join(f'--{role}' for role in ROLES)} or --all-roles to the command."
+
+
+@click.command(
+    epilog=examples(
+        "herder register meadow --roles all",
+        "herder register meadow --roles worker --label zone=a --taint dedicated=gpu:NoSchedule",
+    )
+)
+@click.argument("cluster")
+@workspace_option
+@click.option("--roles", metavar="ROLE,…", help=f"Roles of the machine: {', '.join(ROLES)}, or all.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the Node. Can be repeated.")
+@click.option(
+    "--taint", "taints", multiple=True, metavar="KEY=VALUE:EFFECT", help="Taint of the Node. Can be repeated."
+)
+@click.option(
+    "--node-name", metavar="NAME", default="", help="Name of the Node. Default: the host name of the machine."
+)
+@click.option(
+    "--address", metavar="ADDRESS", default="", help="External IP address of the machine, or a network interface."
+)
+@click.option(
+    "--internal-address",
+    metavar="ADDRESS",
+    default="",
+    help="Internal IP address for traffic between nodes, or a network interface.",
+)
+@click.option("--windows", is_flag=True, help="Print the command for a Windows machine, which can only be a worker.")
+@click.option(
+    "--insecure", is_flag=True, help="Download the install script without verifying the manager's TLS certificate."
+)
+@kubeconfig_option
+def command(
+    cluster: str,
+    namespace: str,
+    roles: str | None,
+    labels: tuple[str, ...],
+    taints: tuple[str, ...],
+    node_name: str,
+    address: str,
+    internal_address: str,
+    windows: bool,
+    insecure: bool,
+    kubeconfig: str | None,
+) -> None:
+    """Print the command that registers an existing machine as a node of CLUSTER.
+
+    Run the printed command on the machine, as a user with sudo rights.
+    """
+    chosen = _roles(roles)
+    _check(labels, taints, node_name)
+    status, token = ask(kubeconfig, lambda client, _here: _registration(client, namespace, cluster))
+    if windows:
+        flags = [*_repeated("-Label", labels), *_repeated("-Taint", taints)]
+        flags += _given({"-NodeName": node_name, "-Address": address, "-InternalAddress": internal_address})
+        name = "insecureWindowsNodeCommand" if insecure else "windowsNodeCommand"
+    else:
+        flags = [*(f"--{role}" for role in chosen), *_repeated("--label", labels), *_repeated("--taint", taints)]
+        flags += _given({"--node-name": node_name, "--address": address, "--internal-address": internal_address})
+        name = "insecureNodeCommand" if insecure else "nodeCommand"
+    base = str(status[name]) if insecure or windows else pinned_command(str(status[name]))
+    click.echo(" ".join([base.replace(TOKEN_PLACEHOLDER, token), *map(shlex.quote, flags)]))
+    if not chosen and not windows:
+        click.echo(f"\n{CHOOSE}", err=True)
+    click.echo("\nThe command contains the cluster's registration token; treat it as a password.", err=True)
+
+
+def _roles(text: str | None) -> list[str]:
+    wanted = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if wanted == ["all"]:
+        return list(ROLES)
+    for role in wanted:
+        if role not in ROLES:
+            raise click.BadParameter(f'unknown role "{role}"; use {", ".join(ROLES)} or all', param_hint="--roles")
+    return wanted
+
+
+def _check(labels: Sequence[str], taints: Sequence[str], node_name: str) -> None:
+    """Validate as the manager will, before the user runs the command on the machine."""
+    try:
+        parse_request({"id": ["any"], "labels": labels, "taints": taints, "node-name": [node_name]})
+    except BadClaim as problem:
+        raise click.UsageError(str(problem)) from None
+
+
+def _repeated(flag: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
+
+
+def _given(values: dict[str, str]) -> list[str]:
+    return [word for flag, value in values.items() if value for word in (flag, value)]
+
+
+async def _registration(client: Client, namespace: str, name: str) -> tuple[Object, str]:
+    """Status of the registration token, and the token; the API refuses it to those who may not read it."""
+    cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+    if (cluster.get("spec") or {}).get("rkeConfig") is None:
+        raise click.ClickException(f"cluster {name} is imported; add nodes with the tool that created it")
+    id_ = (cluster.get("status") or {}).get("clusterName")
+    if not id_:
+        raise click.ClickException(f"cluster {name} is not ready for registration yet; try again in a moment")
+    try:
+        registration = await client.get(REGISTRATION_TOKEN.resource, DEFAULT_TOKEN, namespace=id_)
+    except NotFound:
+        raise click.ClickException(f"cluster {name} is not ready for registration yet; try again in a moment") from None
+    status = registration.get("status") or {}
+    if not status.get("nodeCommand") or not status.get("tokenSecretName"):
+        raise click.ClickException(f"cluster {name} has no registration command; check the setting server-url")
+    return status, await registration_token(client, id_, status["tokenSecretName"])
+
+
+async def registration_token(client: Client, namespace: str, secret_name: str) -> str:
+    """The token, which becomes part of a command: only one that the manager could have issued."""
+    tokens = read_tokens(await client.get(SECRET.resource, secret_name, namespace=namespace))
+    if tokens is None:
+        raise click.ClickException(
+            f"Secret {namespace}/{secret_name}: holds no valid registration token; delete it, and a new one is issued"
+        )
+    return tokens.token
