@@ -1,4 +1,4 @@
-"""What the installer images of all distributions have in common: one layer of files, and how they are tagged."""
+"""Common parts of the installer images of all distributions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from herder.oci import Entry, Image, Layer, image, write_tar
 
 
 class InstallerError(Exception):
-    """What is missing, or wrong with what was given."""
+    """An input is missing or invalid."""
 
 
 def tag(version: str) -> str:
-    """Tags have no plus."""
+    """Tags must not contain a plus."""
     return version.replace("+", "-")
 
 
 def one_layer(entries: Iterable[Entry], scratch: Path) -> Image:
-    """Its content is in a file of `scratch`, and lives as long as that."""
+    """Build an image with one layer; its content is a file in `scratch`, which must outlive it."""
     plain = scratch / "layer.tar"
     with plain.open("wb") as file:
         write_tar(entries, file)

@@ -1,4 +1,4 @@
-"""Container images as the standard writes them, made from files: layers, a config, a manifest, an archive of all."""
+"""Build OCI images from files: layers, config, manifest and archive."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MANIFEST, INDEX = "application/vnd.oci.image.manifest.v1+json", "application/vnd
 CONFIG = "application/vnd.oci.image.config.v1+json"
 PLAIN_LAYER, PACKED_LAYER = "application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.layer.v1.tar+gzip"
 PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
-QUICKLY = 1  # how hard a layer is compressed: more takes several times as long, and programs hardly get smaller
+QUICKLY = 1  # compression level: higher ones take several times as long and save little on binaries
 
 Content = bytes | Path
-"""What is too large to be held in memory is in a file."""
+"""Bytes, or a file if it is too large for memory."""
 
 
 def processor() -> str:
@@ -50,7 +50,7 @@ def as_json(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file in a layer: its content, or where it is read from."""
+    """A file in a layer, with its content or its source."""
 
     path: str
     content: Content
@@ -64,7 +64,7 @@ def tar(entries: Iterable[Entry]) -> bytes:
 
 
 def write_tar(entries: Iterable[Entry], to: IO[bytes]) -> None:
-    """The same bytes for the same entries, whenever it is made."""
+    """Deterministic: equal entries give equal bytes."""
     with tarfile.open(fileobj=to, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in entries:
             header = tarfile.TarInfo(entry.path)
@@ -79,7 +79,7 @@ def write_tar(entries: Iterable[Entry], to: IO[bytes]) -> None:
 @dataclass(frozen=True, slots=True)
 class Layer:
     content: Content = field(repr=False)
-    diff_id: str  # the digest of what it unpacks to
+    diff_id: str  # digest of the uncompressed layer
     media_type: str
 
     @staticmethod
@@ -92,7 +92,7 @@ class Layer:
 
     @staticmethod
     def packed_file(content: Path, into: Path) -> Layer:
-        """The same of a file, in another."""
+        """Compress a file into another."""
         with content.open("rb") as file, into.open("wb") as raw, gzip.GzipFile("", "wb", QUICKLY, raw, 0) as packing:
             shutil.copyfileobj(file, packing, 1 << 20)
         return Layer(into, digest_of(content), PACKED_LAYER)
@@ -104,11 +104,11 @@ class Layer:
 @dataclass(frozen=True, slots=True)
 class Image:
     manifest: bytes
-    blobs: Mapping[str, Content] = field(repr=False)  # by digest, the config among them
+    blobs: Mapping[str, Content] = field(repr=False)  # by digest, including the config
 
 
 def image(layers: Sequence[Layer], running: Mapping[str, Any] | None = None) -> Image:
-    """`running` is what a container of it runs: Entrypoint, Env and the like."""
+    """Build an image; `running` is its runtime configuration: Entrypoint, Env and the like."""
     roots = {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]}
     config = as_json({"architecture": processor(), "os": "linux", "config": dict(running or {}), "rootfs": roots})
     described = [layer.described() for layer in layers]
@@ -123,7 +123,7 @@ def image(layers: Sequence[Layer], running: Mapping[str, Any] | None = None) -> 
 
 
 def write_archive(made: Image, name: str, to: IO[bytes]) -> None:
-    """A tar that runtimes import and agents install from; `name` is what the image is called there."""
+    """Write an OCI archive that container runtimes and agents can import; `name` is the image's name there."""
     index = {
         "schemaVersion": 2,
         "mediaType": INDEX,

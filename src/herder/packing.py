@@ -1,4 +1,4 @@
-"""This installation as files: our own package and what it needs of others, to be carried to where it runs next."""
+"""Pack this installation as files: the herder package and its dependencies, to run elsewhere."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def packed(place: str, needed: Iterable[str]) -> bytes:
-    """A tar of it below `place`: the same bytes for the same installation, whenever it is made."""
+    """Return a deterministic tar of the installation below `place`."""
     return tar(Entry(f"{place}/{path}", source) for path, source in sorted(files(needed)))
 
 
 def files(needed: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Where each goes, and where it is now. `needed` are distributions; what they require comes along."""
+    """Yield target and source paths of all files; `needed` are distributions, including their dependencies."""
     own = Path(herder.__file__).parent
     for file in own.rglob("*"):
         if file.is_file() and "__pycache__" not in file.parts:
@@ -32,7 +32,7 @@ def files(needed: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _with_requirements(wanted: Iterable[str], seen: set[str]) -> Iterator[metadata.Distribution]:
-    """These distributions, and what they require; nothing that is only for extras."""
+    """Yield these distributions and their requirements, without extras."""
     for name in wanted:
         one_spelling = name.replace("_", "-").replace(".", "-")
         if one_spelling in seen:

@@ -1,4 +1,4 @@
-"""The node daemon: applies the plan in a node's plan Secret, and tells there what became of it.
+"""The node agent: applies the plan in a node's plan Secret and reports its status there.
 
-The standard library alone, in the syntax of Python 3.6; shipped as one zipapp (`build.py`).
+It uses only the standard library and Python 3.6 syntax, and ships as one zipapp (`build.py`).
 """

@@ -1,4 +1,4 @@
-"""Builds the daemon into one file that any Python from 3.6 on runs."""
+"""Build the agent as a zipapp that runs on Python 3.6 and later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import herder
 _HERE = Path(__file__).parent
 _NOT_SHIPPED = {"build.py"}
 _SHEBANG = b"#!/usr/bin/env python3\n"
-_ALWAYS = (1980, 1, 1, 0, 0, 0)  # when every member was written: the same sources give the same bytes
+_ALWAYS = (1980, 1, 1, 0, 0, 0)  # timestamp of every member: equal sources give equal bytes
 
 
 def build(path: Path | str) -> None:

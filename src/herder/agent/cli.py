@@ -1,4 +1,4 @@
-"""The command: sentinel, service, validate-config, validate-connection, version."""
+"""Command line of the agent: sentinel, service, validate-config, validate-connection, version."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ from typing import Any, Callable, List, Optional
 
 from herder import __version__
 from herder.agent import config as configuration
-from herder.agent import kubeconfig
+from herder.agent.apply.executor import NodeExecutor
+from herder.agent.apply.journal import Journal
 from herder.agent.config import Config, ConfigError
-from herder.agent.hands import Hands
-from herder.agent.journal import Journal
-from herder.agent.local import Local
+from herder.agent.local.directory import Local
 from herder.agent.log import Log
-from herder.agent.remote import Remote
+from herder.agent.secret import kubeconfig
+from herder.agent.secret.sentinel import Remote
 
 _USAGE = """usage: herder-agent COMMAND
 
@@ -86,16 +86,16 @@ def sentinel(path: str, wait: "Callable[[Daemon], int]") -> int:
     log.say("info", f"herder-agent {__version__}, configuration {path}")
     os.umask(0o022)
     os.makedirs(config.state_directory, 0o700, exist_ok=True)
-    with _only_one(config), closing(Hands(config, log)) as hands:
+    with _only_one(config), closing(NodeExecutor(config, log)) as executor:
         parts: List[Any] = []
         if config.remote_enabled:
-            parts.append(_remote(config, hands, log))
+            parts.append(_remote(config, executor, log))
         if config.local_enabled:
-            parts.append(Local(config.local_plan_directory, hands, log))
+            parts.append(Local(config.local_plan_directory, executor, log))
         return wait(Daemon(parts))
 
 
-def _remote(config: Config, hands: Hands, log: Log) -> Remote:
+def _remote(config: Config, executor: NodeExecutor, log: Log) -> Remote:
     connection = configuration.load_connection(config.connection_info_file)
     access = kubeconfig.parse(connection.kubeconfig)
     strict = os.environ.get("CATTLE_AGENT_STRICT_VERIFY", "").lower() == "true"
@@ -104,25 +104,25 @@ def _remote(config: Config, hands: Hands, log: Log) -> Remote:
             f"{config.connection_info_file}: the kubeconfig has no certificate-authority-data, "
             "which CATTLE_AGENT_STRICT_VERIFY=true requires"
         )
-    return Remote(access, connection, strict, hands, Journal(config.state_directory), log)
+    return Remote(access, connection, strict, executor, Journal(config.state_directory), log)
 
 
 def _only_one(config: Config) -> Any:
-    """Two daemons would run every plan twice. The lock goes with the process."""
+    """Lock the state directory, because two agents would run every plan twice. The lock ends with the process."""
     stream = open(os.path.join(config.state_directory, "lock"), "a")  # noqa: SIM115 - held until the end
     try:
         import fcntl
 
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:
-        pass  # Windows starts a service once
+        pass  # Windows starts a service only once
     except OSError:
         raise ConfigError(f"another herder-agent uses {config.state_directory}; stop it first") from None
     return stream
 
 
 class Daemon:
-    """Each part has a thread. One that ends by itself ends all."""
+    """Runs each part in a thread; if one ends by itself, all are stopped."""
 
     def __init__(self, parts: List[Any]) -> None:
         self._parts = parts
@@ -156,7 +156,7 @@ class Daemon:
 
 
 class _Signalled(BaseException):
-    """Raised in the main thread."""
+    """Raised in the main thread on a signal."""
 
 
 def _until_signal(daemon: Daemon) -> int:
@@ -171,13 +171,13 @@ def _until_signal(daemon: Daemon) -> int:
         while True:
             signal.pause()
     except _Signalled:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one is meant
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second signal terminates at once
     daemon.stop()
     return daemon.join()
 
 
 def _as_service(daemon: Daemon) -> int:
-    """On Windows, where the service manager takes the place of signals."""
+    """Run as a Windows service, where the service manager replaces signals."""
     import ctypes
 
     from herder.agent.windows import Service

@@ -1,4 +1,4 @@
-"""The daemon's configuration and its connection: files of the one who runs it, which nobody else may read."""
+"""Configuration and connection files of the agent, which must be readable only by its user."""
 
 import json
 import os
@@ -12,12 +12,12 @@ _BASE = "/var/lib/rancher/agent"
 
 
 class ConfigError(Exception):
-    """Names the file, the field and what to do."""
+    """The configuration is invalid; the message names the file, the field and what to do."""
 
 
 class Config(NamedTuple):
     work_directory: str
-    state_directory: str  # ours; beside the work directory unless `stateDirectory` says otherwise
+    state_directory: str  # of the agent itself; next to the work directory unless `stateDirectory` is set
     applied_plan_directory: str
     local_enabled: bool
     local_plan_directory: str

@@ -1,4 +1,4 @@
-"""Lines for whoever keeps them: the journal, a file. Never a value of a plan: those may be secret."""
+"""Log lines for the journal or a file. They never contain values of a plan, which may be secret."""
 
 import sys
 import time

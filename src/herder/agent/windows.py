@@ -1,19 +1,19 @@
-"""The daemon as a service of Windows: it tells the service manager how it is, and stops when that says so.
+"""Windows service: reports the agent's state to the service manager, and stops on its request.
 
-Nothing here was run on Windows yet: tests play the service manager's part.
+Not yet run on Windows: tests simulate the service manager.
 """
 
 import ctypes
 from typing import Any, Callable, Optional
 
-NAME = "rancher-system-agent"  # as the install script calls it
+NAME = "rancher-system-agent"  # name that the install script uses
 
 START_PENDING, STOP_PENDING, RUNNING, STOPPED = 2, 3, 4, 1
 STOP, INTERROGATE, SHUTDOWN = 1, 4, 5
 _OWN_PROCESS = 0x10
 _ACCEPT_STOP, _ACCEPT_SHUTDOWN = 0x1, 0x4
 _NO_ERROR, _NOT_IMPLEMENTED, _SERVICE_SPECIFIC = 0, 120, 1066
-_STOP_HINT = 45_000  # milliseconds: an instruction may end within half a minute
+_STOP_HINT = 45_000  # milliseconds; an instruction may take 30 seconds to stop
 
 _callback: Any = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)
 _Main = _callback(None, ctypes.c_uint32, ctypes.c_void_p)
@@ -37,7 +37,7 @@ class _Entry(ctypes.Structure):
 
 
 class Service:
-    """`run` returns the exit code when `stop` was called; `library` is advapi32."""
+    """A service; `run` returns the exit code after `stop` was called, `library` is advapi32."""
 
     def __init__(self, library: Any, run: Callable[[], int], stop: Callable[[], None]) -> None:
         self._library = library
@@ -45,11 +45,11 @@ class Service:
         self._stop = stop
         self._handle: Optional[Any] = None
         self._state = STOPPED
-        self._main = _Main(self._service_main)  # kept: the library calls them later
+        self._main = _Main(self._service_main)  # keep references: the library calls them later
         self._handler = _Handler(self._control)
 
     def serve(self) -> None:
-        """Hands this process to the service manager, until the service has stopped."""
+        """Run as a service until it is stopped."""
         table = (_Entry * 2)(_Entry(NAME, self._main), _Entry(None, _Main()))
         if not self._library.StartServiceCtrlDispatcherW(table):
             raise OSError(f"only the service manager can start this: use 'sc start {NAME}', or 'sentinel' by hand")

@@ -1,10 +1,10 @@
-"""Reads the part of YAML that servers and people write into configuration files, and refuses the rest by its line.
+"""Parse the YAML subset used in configuration files, and reject the rest with the line number.
 
-Block mappings and sequences, plain and quoted scalars on one line, `|` and `>` blocks, flow collections on one line,
-comments. Not: anchors, aliases, tags, several documents, complex keys, plain scalars over several lines.
+Supported: block mappings and sequences, plain and quoted scalars on one line, `|` and `>` blocks, flow collections on
+one line, comments. Not supported: anchors, aliases, tags, multiple documents, complex keys, multi-line plain scalars.
 
-Whole numbers are numbers where they are written as everybody writes them. All else that YAML takes for a number, a date
-or a truth (0600, 1e5, yes) stays the text that it is, on which versions of YAML do not agree: it may be a password.
+Only canonical decimal integers are numbers. Anything else on which YAML versions disagree (0600, 1e5, yes) stays a
+string: it may be a password.
 """
 
 import json
@@ -16,13 +16,13 @@ _KEY = re.compile(
 )
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]*)$")
 _BLOCK = re.compile(r"[|>]-?\s*(#.*)?$")
-_WORDS: Dict[str, Any] = {"": None, "~": None}
+_CONSTANTS: Dict[str, Any] = {"": None, "~": None}
 for _word, _meaning in (("true", True), ("false", False), ("null", None)):
-    _WORDS.update({_word: _meaning, _word.title(): _meaning, _word.upper(): _meaning})
+    _CONSTANTS.update({_word: _meaning, _word.title(): _meaning, _word.upper(): _meaning})
 
 
 class YamlError(ValueError):
-    """What cannot be read, with its line, but never with what is there: that may be a secret."""
+    """The text is invalid; the message has the line, but never its content, which may be secret."""
 
 
 class _Line(NamedTuple):
@@ -32,20 +32,20 @@ class _Line(NamedTuple):
 
 
 def load(text: str) -> Any:
-    """JSON is taken as it is."""
-    text = text.lstrip("\ufeff")  # Windows marks files with it
+    """Parse YAML or JSON."""
+    text = text.lstrip("\ufeff")  # byte order mark of Windows
     if text.lstrip().startswith(("{", "[")):
         try:
             return json.loads(text)
         except ValueError:
-            pass  # flow collections of YAML look alike
+            pass  # may be a YAML flow collection
     return _Reader(text).document()
 
 
 class _Reader:
     def __init__(self, text: str) -> None:
         self._raw = text.splitlines()
-        self._at = 0  # in raw lines
+        self._at = 0  # index of the raw line
 
     def document(self) -> Any:
         line = self._peek()
@@ -67,7 +67,7 @@ class _Reader:
         return value
 
     def _peek(self) -> Optional[_Line]:
-        """The next line that says something."""
+        """Return the next non-empty line."""
         for index in range(self._at, len(self._raw)):
             raw = self._raw[index]
             text = _without_comment(raw.strip())
@@ -124,7 +124,7 @@ class _Reader:
             if not rest or _BLOCK.match(rest) or not (_KEY.match(rest) or _is_item(rest)):
                 self._at = line.number
                 found.append(self._value(rest, indent, line.number, False))
-            else:  # a collection that begins beside the dash: the dash is read as indentation
+            else:  # a nested collection on the same line: the dash counts as indentation
                 raw = self._raw[line.number - 1]
                 self._raw[line.number - 1] = raw[:indent] + " " + raw[indent + 1 :]
                 self._at = line.number - 1
@@ -133,7 +133,7 @@ class _Reader:
                 found.append(self._node(inner.indent))
 
     def _value(self, text: str, indent: int, number: int, of_mapping: bool) -> Any:
-        """What follows a key or a dash; lists may begin at the indentation of their key."""
+        """Parse what follows a key or dash; lists may start at the indentation of their key."""
         if _BLOCK.match(text):
             return self._block(text, indent)
         if text:
@@ -159,7 +159,7 @@ class _Reader:
             self._at += 1
         while lines and not lines[-1]:
             lines.pop()
-            self._at -= 1  # what is after the text is not a part of it
+            self._at -= 1  # trailing lines are not part of the text
         if header[0] == ">" and any(not line or line[0] in " \t" for line in lines):
             raise YamlError(f"line {self._at}: in a block with '>', all lines must be indented alike; use '|'")
         kept = (" " if header[0] == ">" else "\n").join(lines)
@@ -171,7 +171,7 @@ def _is_item(text: str) -> bool:
 
 
 def _without_comment(text: str) -> str:
-    """Up to a `#` that begins the text or follows a space, and is in no quotes."""
+    """Strip a comment: a `#` at the start or after a space, outside of quotes."""
     quote = ""
     for index, char in enumerate(text):
         if quote:
@@ -208,15 +208,15 @@ def _plain(text: str, number: int) -> Any:
         raise YamlError(f"line {number}: a value that begins with '- ', or has ': ' in it, must be in quotes")
     if text[0] in "&*!|>%@`":
         raise YamlError(f"line {number}: {text[0]!r} is beyond the part of YAML that is read here; write the value out")
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if _INTEGER.match(text):
         return int(text)
     return text
 
 
 def _flow(text: str, number: int) -> Tuple[Any, str]:
-    """One flow value, and what is left of the line."""
+    """Parse a flow value; return it and the rest of the line."""
     text = text.strip()
     if not text:
         raise YamlError(f"line {number}: a collection or quote is not closed on its line")

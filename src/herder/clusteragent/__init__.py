@@ -1,1 +1,3 @@
-"""The cluster agent: a program in or beside a cluster that dials out to the manager, so that nobody dials in."""
+"""The cluster agent: connects a cluster to the manager from inside, so that the manager needs no access to
+the cluster.
+"""

@@ -1,4 +1,4 @@
-"""`python -m herder.clusteragent`."""
+"""Entry point: `python -m herder.clusteragent`."""
 
 from __future__ import annotations
 

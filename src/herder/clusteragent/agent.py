@@ -1,4 +1,4 @@
-"""The agent at work: trust, credentials, two tunnels that are kept up, and a word on how it is."""
+"""The agent: verifies the manager, keeps two tunnels connected, renews its credential, and serves a health endpoint."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import ssl
 from herder.api.management.names import AGENT_PREFIX
 from herder.clusteragent import cluster
 from herder.clusteragent.configuration import Configuration, ConfigurationError
-from herder.clusteragent.dialling import Only, answer_pings
+from herder.clusteragent.dialer import Only, answer_pings
 from herder.clusteragent.tokens import RegistrationTokens
 from herder.clusteragent.trust import until_trusted
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.meta.errors import StatusError
 from herder.tunnel.client import Backoff, Target, TunnelClient
 from herder.tunnel.link import Link
@@ -33,7 +33,7 @@ class Agent:
         self._context: ssl.SSLContext | None = None
         self._credential: cluster.Credential | None = None
         self._main: TunnelClient | None = None
-        self._path = REGISTER  # until the manager has let us in once
+        self._path = REGISTER  # until the manager has accepted the registration once
         self._tokens = RegistrationTokens(configuration.read_token)
         self._refused = False  # the last attempt did not lead to a tunnel
 
@@ -43,7 +43,7 @@ class Agent:
         return link is not None and link.alive
 
     async def run(self) -> None:
-        """Until cancelled. What cannot be helped by trying again is raised: `ConfigurationError`, `Untrusted`."""
+        """Run until cancelled. Raises errors that a retry cannot fix: `ConfigurationError`, `Untrusted`."""
         wanted = self._configuration
         own = cluster.connection(wanted.kubeconfig)
         health = await _serve_health(self, *wanted.health) if wanted.health else None
@@ -57,10 +57,11 @@ class Agent:
             if health is not None:
                 health.close()
 
-    async def _keep_up(self, own: Connection) -> None:
+    async def _keep_up(self, own: RestConfig) -> None:
         self._main = TunnelClient(
             self._target,
-            lambda _proto, _address: True,  # each dial is judged by itself, and refused without ending the session
+            # each dial is authorized individually, and refused without ending the session
+            lambda _proto, _address: True,
             connected=self._connected,
             dial=Only({cluster.address(own), *self._configuration.allowed}),
             backoff=self._backoff,
@@ -74,13 +75,13 @@ class Agent:
             group.create_task(self._renew(own))
             group.create_task(cluster.follow_registration(own, self._tokens.replace, self._pause))
 
-    # --- what is told to the manager ------------------------------------------------------------------------------
+    # --- tunnel targets -------------------------------------------------------------------------------------------
 
     def _target(self) -> Target:
         assert self._credential is not None
         if self._refused:
             self._tokens.refused()
-        self._refused = True  # until it proves otherwise
+        self._refused = True  # until the tunnel is up
         headers = {
             "X-API-Tunnel-Token": self._tokens.current(),
             "X-API-Tunnel-Params": self._credential.parameters.encoded(),
@@ -94,9 +95,9 @@ class Agent:
     def _connected(self, _link: Link) -> None:
         self._path, self._refused = CONNECT, False
 
-    # --- the credential -------------------------------------------------------------------------------------------
+    # --- credential -----------------------------------------------------------------------------------------------
 
-    async def _read_credential(self, own: Connection) -> cluster.Credential:
+    async def _read_credential(self, own: RestConfig) -> cluster.Credential:
         while True:
             try:
                 return await cluster.credential(own)
@@ -106,8 +107,8 @@ class Agent:
                 log.warning("cannot reach the API server of the cluster: %s", problem)
             await asyncio.sleep(self._pause)
 
-    async def _renew(self, own: Connection) -> None:
-        """One that ends is replaced long before, and the manager is told by connecting anew."""
+    async def _renew(self, own: RestConfig) -> None:
+        """Renew an expiring credential early, and reconnect to pass it to the manager."""
         while self._credential is not None and self._credential.good_for is not None:
             await asyncio.sleep(self._credential.good_for)
             self._credential = await self._read_credential(own)

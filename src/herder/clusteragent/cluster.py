@@ -1,4 +1,4 @@
-"""The agent's own cluster: where its API server is, and what the manager acts with there."""
+"""The agent's own cluster: its API server, and the credential that the manager uses there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from herder.api.management.parameters import Parameters
 from herder.clusteragent.configuration import ConfigurationError
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.kubeconfig import Connection, KubeconfigError, in_cluster, load
+from herder.engine.client.kubeconfig import KubeconfigError, RestConfig, in_cluster, load
 from herder.engine.meta.errors import Forbidden, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 
@@ -37,10 +37,10 @@ ASKED_SECONDS = 365 * 24 * 3600
 @dataclass(frozen=True)
 class Credential:
     parameters: Parameters
-    good_for: float | None = None  # seconds until it should be replaced; None: for ever
+    good_for: float | None = None  # seconds until it should be renewed; None: never
 
 
-def connection(kubeconfig: Path | None) -> Connection:
+def connection(kubeconfig: Path | None) -> RestConfig:
     try:
         found = load(kubeconfig) if kubeconfig else in_cluster()
     except KubeconfigError as error:
@@ -55,15 +55,18 @@ def connection(kubeconfig: Path | None) -> Connection:
     return found
 
 
-def address(found: Connection) -> str:
+def address(found: RestConfig) -> str:
     parts = urlsplit(found.server)
     host = parts.hostname or ""
     return f"{f'[{host}]' if ':' in host else host}:{parts.port or 443}"
 
 
-async def credential(found: Connection) -> Credential:
-    """What the manager is told. The token of the agent's ServiceAccount: a Secret holds it where the cluster fills
-    such Secrets, else the cluster makes one; where neither may be asked for, the token that the agent itself uses."""
+async def credential(found: RestConfig) -> Credential:
+    """Return the credential for the manager: the token of the agent's ServiceAccount.
+
+    It comes from a token Secret if the cluster fills it, else from the TokenRequest API, else it is the agent's own
+    token.
+    """
     client = Client(HttpTransport(found), field_manager="cluster-agent")
     try:
         token = await _kept(client)
@@ -107,8 +110,8 @@ async def _requested(client: Client) -> tuple[str, float | None]:
     return str(made["status"]["token"]), max(remaining / 2, 60.0)
 
 
-async def follow_registration(found: Connection, replaced: Callable[[str], None], pause: float) -> None:
-    """Tells the registration token that the manager keeps in the cluster, whenever it changes, until cancelled."""
+async def follow_registration(found: RestConfig, replaced: Callable[[str], None], pause: float) -> None:
+    """Report the registration token that the manager stores in the cluster, on every change, until cancelled."""
     client = Client(HttpTransport(found), field_manager="cluster-agent")
     try:
         while True:

@@ -1,4 +1,4 @@
-"""What the agent is told: by its flags, by its environment as the manifest sets it, and by the credentials mounted."""
+"""Configuration of the agent: flags, environment as set by the manifest, and mounted credentials."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 
 
 class ConfigurationError(ValueError):
-    """The text names the flag or variable, and what to do."""
+    """The configuration is invalid; the message names the flag or variable, and what to do."""
 
 
 @dataclass(frozen=True)
 class Configuration:
     server: str  # https://…
-    token: Path | str = field(repr=False)  # a file is read anew before each attempt: tokens are replaced
+    token: Path | str = field(repr=False)  # a file is read before each attempt, because tokens are rotated
     ca_checksum: str = ""
     strict: bool = False
     kubeconfig: Path | None = None
-    allowed: frozenset[str] = frozenset()  # host:port that may be dialled besides the API server
+    allowed: frozenset[str] = frozenset()  # host:port that may be dialed besides the API server
     health: tuple[str, int] | None = None
 
     def read_token(self) -> str:
@@ -137,7 +137,7 @@ def _checked_address(flag: str, text: str) -> str:
 
 
 def _health(text: str | None, *, in_pod: bool) -> tuple[str, int] | None:
-    """In a pod everywhere, as the manifest's probe expects it."""
+    """In a pod, listen on all addresses, for the manifest's probe."""
     if not text:
         return ("", HEALTH_PORT) if in_pod else None
     host, _, port = _checked_address("--health", text).rpartition(":")

@@ -1,7 +1,7 @@
-"""The agent's image, made without a container engine: one layer with this program and what it needs, on a base that
-has the same Python.
+"""Build the agent's image without a container engine: one layer with Herder and its dependencies, on a Python base
+image.
 
-Compiled parts come from this installation, so the base must be for the same processor and the same minor version.
+Compiled extensions come from this installation, so the base must have the same architecture and Python minor version.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from herder.oci import CONFIG, MANIFEST, PACKED_LAYER, Image, Layer, digest_of, 
 
 PLACE = "opt/herder"
 NEEDED = ("aiohttp", "cryptography", "msgspec", "pyyaml")
-"""What the agent imports of others; the manager's programs need more."""
+"""Dependencies of the agent; the manager needs more."""
 ENTRYPOINT = ["python3", "-m", "herder.clusteragent"]
-COMPRESSION = 6  # the most takes several times as long and saves little
+COMPRESSION = 6  # a higher level takes several times as long and saves little
 
 
 def whole() -> Image:
-    """Without a base: on the interpreter of this installation."""
+    """Build without a base image, using this installation's interpreter."""
     layers = [Layer.packed(interpreter.layer()), Layer.packed(layer())]
     return image(layers, {"Env": [*interpreter.variables(), f"PYTHONPATH=/{PLACE}"], "Entrypoint": ENTRYPOINT})
 
 
 async def push(base: str, target: str, login: Login | None = None) -> str:
-    """Makes the image and pushes it; its digest. The login is for the registry that is pushed to, and no other."""
+    """Build and push the image; return its digest. The login is used for the target registry only."""
     from_, to = Reference.parse(base), Reference.parse(target)
     source_login = login if from_.host == to.host else None
     async with Repository(from_, source_login) as source, Repository(to, login) as destination:
@@ -56,7 +56,7 @@ async def push(base: str, target: str, login: Login | None = None) -> str:
         return await destination.put_manifest(json.dumps(manifest).encode())
 
 
-# --- the base -------------------------------------------------------------------------------------------------------
+# --- base image -----------------------------------------------------------------------------------------------------
 
 
 async def _manifest_for_us(source: Repository) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _as_oci(layer_of_base: dict[str, Any]) -> dict[str, Any]:
     return {**layer_of_base, "mediaType": PACKED_LAYER if media.endswith("tar.gzip") else media}
 
 
-# --- what is added --------------------------------------------------------------------------------------------------
+# --- agent layer ----------------------------------------------------------------------------------------------------
 
 
 def _with_agent(config: dict[str, Any], plain: bytes) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The Python that runs this, as a layer of an image: its library, and the system's libraries that all of it is loaded
-with. Each file lies where it lies here, so what was compiled for the one fits the other.
+"""The Python interpreter of this installation as an image layer, with its standard library and shared libraries.
+
+Files keep their paths, so that compiled extensions work.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from herder.oci import Entry, tar
 
-# Of the library: what is not for servers, and would bring graphics with it.
+# Parts of the standard library that servers do not need, some of which depend on graphics.
 UNUSED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "__pycache__")
 UNUSED_MODULES = ("_tkinter", "_test", "_curses", "readline", "nis")
 
@@ -22,18 +23,19 @@ UNUSED_MODULES = ("_tkinter", "_test", "_curses", "readline", "nis")
 def layer() -> bytes:
     program = Path(os.path.realpath(sys.executable))
     library = list(_library(Path(sysconfig.get_path("stdlib"))))
-    packages = Path(sysconfig.get_path("platlib"))  # others bring them, but not the system's libraries that they need
+    # packages are added by others, but not the shared libraries they need
+    packages = Path(sysconfig.get_path("platlib"))
     compiled = [path for path in library if path.suffix == ".so"]
     linked = [path for path in _linked([program, *compiled, *packages.rglob("*.so")]) if packages not in path.parents]
     files = [Entry(str(path).lstrip("/"), path) for path in library]
     files += [Entry(str(path).lstrip("/"), path, 0o755) for path in linked]
     files.append(Entry(str(program.with_name("python3")).lstrip("/"), program, 0o755))
-    files.append(Entry("tmp/.keep", b""))  # for the directory
+    files.append(Entry("tmp/.keep", b""))  # creates the directory
     return tar(files)
 
 
 def variables() -> list[str]:
-    """Of the environment of containers: where it is found, and which it is."""
+    """Environment variables of the image: PATH and the Python version."""
     program = Path(os.path.realpath(sys.executable))
     return [f"PATH={program.parent}", f"PYTHON_VERSION={'.'.join(map(str, sys.version_info[:3]))}"]
 
@@ -46,6 +48,6 @@ def _library(root: Path) -> Iterator[Path]:
 
 
 def _linked(programs: Iterable[Path]) -> list[Path]:
-    """The libraries that they are loaded with, and the loader itself."""
+    """Return the shared libraries of these programs, including the loader."""
     output = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
     return [Path(path) for path in sorted(set(re.findall(r"(/\S+\.so\S*) \(0x", output)))]

@@ -1,4 +1,4 @@
-"""Images in a registry: what is there is read, and what is missing is written, by the registry's HTTP API."""
+"""OCI registry client: reads manifests and blobs, and uploads what is missing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MOST_BLOB = 1 << 30
 
 
 class RegistryError(Exception):
-    """The text names the reference, and what the registry said; it never holds a credential."""
+    """The message names the reference and the registry's response; it never contains a credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
     host: str
     name: str
-    version: str  # a tag or a digest
+    version: str  # tag or digest
 
     @classmethod
     def parse(cls, text: str) -> Reference:
@@ -48,7 +48,7 @@ class Reference:
 
     @property
     def url(self) -> str:
-        """A registry on this machine may speak plain HTTP; what comes from any other is trusted because of TLS."""
+        """A registry on localhost may use HTTP; any other must use HTTPS."""
         bare = self.host.rpartition(":")[0] or self.host
         here = bare == "localhost" or bare.startswith("127.")
         return f"{'http' if here else 'https'}://{self.host}/v2/{self.name}"
@@ -71,13 +71,13 @@ class _Answer:
 
 
 class Repository:
-    """One name in a registry."""
+    """A repository in a registry."""
 
     def __init__(self, reference: Reference, login: Login | None = None) -> None:
         self.reference = reference
         self._login = login
         self._authorization = ""
-        # Blobs are compressed already: what a registry compresses beyond that could be of any size.
+        # Blobs are compressed already; transparent decompression could return any size.
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600), auto_decompress=False)
 
     async def __aenter__(self) -> Repository:
@@ -131,7 +131,7 @@ class Repository:
         return digest
 
     async def put_image(self, made: Image) -> str:
-        """Its digest. What the registry has already is not sent."""
+        """Upload an image and return its digest; existing blobs are skipped."""
         for content in made.blobs.values():
             await self.put_blob(content)
         return await self.put_manifest(made.manifest)
@@ -141,7 +141,7 @@ class Repository:
         await self._ask("PUT", url, {"Content-Type": MANIFEST}, manifest, accepted=(201,))
         return digest_of(manifest)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     async def _ask(
         self,
@@ -160,7 +160,7 @@ class Repository:
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: Content, most: int = _MOST_MANIFEST
     ) -> _Answer:
-        """Where the registry wants to know who asks, that is settled once and the request made again."""
+        """Authenticate once if the registry requires it, and repeat the request."""
         answer = await self._once(method, url, headers, body, most)
         challenge = answer.headers.get("WWW-Authenticate", "")
         if answer.status == 401 and challenge:
@@ -171,7 +171,7 @@ class Repository:
     async def _once(self, method: str, url: str, headers: Mapping[str, str], body: Content, most: int) -> _Answer:
         given = {**headers, **({"Authorization": self._authorization} if self._authorization else {})}
         try:
-            data = opened(body) if size_of(body) else None  # closed by the session once it is sent
+            data = opened(body) if size_of(body) else None  # closed by the session
             async with self._session.request(method, url, headers=given, data=data) as answer:
                 return _Answer(answer.status, answer.headers, await self._read(answer, most))
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -214,5 +214,5 @@ class Repository:
 
 
 def _same_host(one: str, other: str) -> bool:
-    """Credentials go along, so an upload goes nowhere else."""
+    """Uploads carry credentials, so they must stay on the same host."""
     return one.split("/", 3)[:3] == other.split("/", 3)[:3]

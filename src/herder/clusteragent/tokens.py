@@ -1,4 +1,4 @@
-"""The registration tokens that an agent knows: the one it was started with, and the one that replaced it."""
+"""Registration tokens of an agent: the initial one, and the rotated one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class RegistrationTokens:
-    """The replacement is used where there is one. While neither is let in they take turns: either may be the newer."""
+    """Uses the rotated token if there is one. If it is refused, both are tried in turn: either may be newer."""
 
     def __init__(self, first: Callable[[], str]) -> None:
         self._first = first

@@ -1,7 +1,7 @@
-"""Whom the agent believes to be its manager: whoever has a certificate of the pinned authority, and nobody else.
+"""Verify the manager by its pinned CA.
 
-The authority's certificates are fetched from the server itself, unverified, and count only if their digest is the one
-that the agent was told. Without a digest the system's authorities decide. There is no way not to verify.
+The CA certificates are fetched from the server itself, unverified, and used only if their digest matches the configured
+checksum. Without a checksum the system's CAs are used. Verification cannot be disabled.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 
 class Untrusted(Exception):
-    """The server is not the one that the agent belongs to. Trying again would not help."""
+    """The server is not the agent's manager; a retry does not help."""
 
 
 async def trusted(server: str, checksum: str) -> ssl.SSLContext:
-    """The TLS context for everything that is said to the server from then on."""
+    """Return the TLS context for all further connections to the server."""
     if not checksum:
         return ssl.create_default_context()
     certificates = await _fetched(server)
@@ -45,7 +45,7 @@ async def trusted(server: str, checksum: str) -> ssl.SSLContext:
 
 
 async def _fetched(server: str) -> str:
-    """Not verified: nothing is sent that anybody could use, and what comes back is checked by its digest."""
+    """Fetch without verification: nothing confidential is sent, and the digest of the response is checked."""
     async with (
         aiohttp.ClientSession(timeout=_TIMEOUT) as session,
         session.get(f"{server}/v3/settings/cacerts", ssl=False, allow_redirects=False) as answer,
@@ -61,7 +61,7 @@ async def _fetched(server: str) -> str:
 
 
 async def check(server: str, context: ssl.SSLContext) -> None:
-    """Raises `Untrusted` where another server answers, an OSError where none does."""
+    """Raise `Untrusted` if another server responds, OSError if none does."""
     try:
         async with (
             aiohttp.ClientSession(timeout=_TIMEOUT) as session,
@@ -79,7 +79,9 @@ async def check(server: str, context: ssl.SSLContext) -> None:
 
 
 async def until_trusted(server: str, checksum: str, *, strict: bool, pause: float) -> ssl.SSLContext:
-    """Waits for a server that is away. One that is another is fatal, unless it may still become the right one."""
+    """Wait for an unreachable server. An untrusted one is fatal, unless `strict` is off and it may still become
+    trusted.
+    """
     while True:
         try:
             context = await trusted(server, checksum)

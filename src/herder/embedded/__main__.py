@@ -1,4 +1,4 @@
-"""`python -m herder.embedded server|node`: one machine of a cluster of this distribution."""
+"""Entry point: `python -m herder.embedded server|node`, one machine of an embedded cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TextIO
 
 from herder.embedded.configuration import CONFIG_DIR, Configuration, ConfigurationError, read
 
-UNUSABLE = 78  # EX_CONFIG: no use in trying again before somebody changes something
+UNUSABLE = 78  # EX_CONFIG: a restart does not help until the configuration changes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def _work(role: str, configuration: Configuration, config_dir: Path) -> Coroutin
         from herder.embedded.server import serve
 
         return serve(configuration, config_dir)
-    from herder.embedded.joining import join
+    from herder.embedded.worker import join
 
     return join(configuration)
 

@@ -1,4 +1,4 @@
-"""The cluster's agent where no pods run: what its Deployment says is run as a process beside the API server."""
+"""Run the cluster agent as a process next to the API server, as its Deployment specifies, because there are no pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from herder.api.management.manifest import FIRST_NAME, NAME
+from herder.api.management.manifest import BOOTSTRAP_NAME, NAME
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Object
 
@@ -20,7 +20,7 @@ log = get_logger(__name__)
 
 PAUSE_SECONDS = 2.0
 GRACE_SECONDS = 5.0
-_NAMES = (NAME, FIRST_NAME)
+_NAMES = (NAME, BOOTSTRAP_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Wanted:
 
 
 def wanted(objects: Sequence[Object]) -> Wanted | None:
-    """Of the objects of the manifests: the Deployment's environment, and the credentials that it mounts."""
+    """Return the Deployment's environment and the mounted credentials, from the manifests' objects."""
     agents = [each for each in objects if each["kind"] == "Deployment" and each["metadata"]["name"] in _NAMES]
     deployment = next(iter(agents), None)
     if deployment is None:
@@ -49,7 +49,7 @@ def wanted(objects: Sequence[Object]) -> Wanted | None:
 
 
 class ClusterAgent:
-    """One process, started again when it ends, and anew when what is wanted of it changes."""
+    """One process, restarted when it ends or its specification changes."""
 
     def __init__(self, kubeconfig: Path, token_file: Path) -> None:
         self._kubeconfig = kubeconfig

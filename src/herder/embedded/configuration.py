@@ -1,7 +1,7 @@
-"""What a server or a node of this distribution is told: files that are merged in the order of their names.
+"""Configuration of a server or node: YAML files, merged in the order of their names.
 
-The files are those of k3s and RKE2: `config.yaml`, then `config.yaml.d/*.yaml`; a later file replaces a key, and
-`key+` adds to a list.
+The format is that of k3s and RKE2: `config.yaml`, then `config.yaml.d/*.yaml`; a later file replaces a key, and `key+`
+appends to a list.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 
 
 class ConfigurationError(Exception):
-    """What is wrong, and which key of which file says it."""
+    """The configuration is invalid; the message names file, key and problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
     node_name: str
-    addresses: tuple[str, ...]  # its own; the first is where it serves
+    addresses: tuple[str, ...]  # its own addresses; it serves on the first
     external_addresses: tuple[str, ...]
     labels: tuple[tuple[str, str], ...]
     taints: tuple[tuple[str, str, str], ...]  # key, value, effect
-    names: tuple[str, ...]  # that the server's certificate is good for, besides its addresses
-    server: str  # that a node joins; "" on the server itself
-    token: str  # what this machine joins with
-    agent_token: str  # what others join with; on a server
+    names: tuple[str, ...]  # additional SANs of the serving certificate
+    server: str  # URL that a node joins; "" on the server itself
+    token: str  # join token of this machine
+    agent_token: str  # join token for other machines; on a server
     data_dir: Path
     version: str
     log_level: str
@@ -55,7 +55,7 @@ class Configuration:
 
     @property
     def arguments(self) -> list[str]:
-        """All of it as words, for people who look at the node; what is secret is not told."""
+        """Return all settings as arguments for the Node's annotation, with secrets hidden."""
         reported: list[tuple[str, str]] = [
             ("node-name", self.node_name),
             *(("node-ip", each) for each in self.addresses),
@@ -83,7 +83,8 @@ def _mapping(file: Path) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
-        mark = getattr(problem, "problem_mark", None)  # what is in the file is secret: only where it is wrong is told
+        # the file contains secrets: report only the position of the error
+        mark = getattr(problem, "problem_mark", None)
         raise ConfigurationError(f"{file}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
     if found is not None and not isinstance(found, dict):
         raise ConfigurationError(f"{file}: must be a mapping of keys to values")

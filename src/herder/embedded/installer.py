@@ -1,7 +1,7 @@
-"""The installer image of this distribution: our own programs as they are installed here, and how they are set up.
+"""Installer image of the embedded distribution: Herder as installed here, and its setup script.
 
-The large layer is the same for every version; a second, small one says which version a machine is to tell. So a
-change of version costs a machine a few kilobytes. Made when it is first asked for, in a file that nobody else sees.
+The large layer is the same for all versions; a second, small one contains the version, so that an upgrade costs a few
+KiB. Built on first use, in an unlinked temporary file.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Blob:
     digest: str
     size: int
     content: bytes = field(repr=False, default=b"")
-    file: int = -1  # a descriptor, where it is too large to be kept in memory
+    file: int = -1  # descriptor, if it is too large for memory
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         if self.file < 0:
             yield self.content
             return
@@ -42,7 +42,7 @@ class Blob:
 
 
 class InstallerImage:
-    """One image for each version that a tag can tell."""
+    """One image per version tag."""
 
     repository = REPOSITORY
 
@@ -52,7 +52,7 @@ class InstallerImage:
         self._making = asyncio.Lock()
 
     async def manifest(self, reference: str) -> bytes | None:
-        """By tag or digest; None where there is no such version."""
+        """Return the manifest by tag or digest; None if the version is invalid."""
         if reference.startswith("sha256:"):
             return next((each for each in self._manifests.values() if digest_of(each) == reference), None)
         if not _TAG.fullmatch(reference):
@@ -69,7 +69,7 @@ class InstallerImage:
     @cached_property
     def _payload(self) -> Blob:
         content = packed("payload", NEEDED)
-        with tempfile.TemporaryFile() as file:  # without a name: it lives as long as the descriptor that is kept
+        with tempfile.TemporaryFile() as file:  # unlinked: exists as long as its descriptor
             file.write(content)
             file.flush()
             kept = os.dup(file.fileno())

@@ -1,4 +1,6 @@
-"""Objects from files, as k3s and RKE2 have them: what lies in `manifests/` is applied, and removed with its file."""
+"""Auto-deploying manifests, like those of k3s and RKE2: files in `manifests/` are applied, and their objects deleted
+with the file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Applied = tuple[str, str, str, str]  # API version, kind, namespace, name
 
 
 class Manifests:
-    """`kept` remembers what came of which file, so that what a file no longer names is removed after a restart too."""
+    """`kept` stores which objects came from which file, so that removed ones are pruned after a restart too."""
 
     def __init__(self, client: Client, directory: Path, kept: Path) -> None:
         self._client = client
@@ -31,7 +33,7 @@ class Manifests:
         self._kinds: dict[tuple[str, str], tuple[GroupVersionResource, bool]] = {}
 
     async def apply(self) -> list[Object]:
-        """Everything as the files have it now; files that did not change cost nothing. The objects of all files."""
+        """Apply all changed files; return the objects of all files."""
         wanted: list[Object] = []
         present = {str(file.relative_to(self._directory)): file for file in sorted(self._directory.rglob("*.yaml"))}
         for name, file in present.items():
@@ -71,7 +73,9 @@ class Manifests:
                 await _delete(self._client, resource, namespace, name)
 
     async def _resource(self, api_version: str, kind: str) -> tuple[GroupVersionResource, bool]:
-        """And whether its objects have a namespace. What is not found is asked for again: it may be defined later."""
+        """Resolve a kind, and whether it is namespaced. Unknown kinds are looked up again, because a CRD may be created
+        later.
+        """
         if (api_version, kind) not in self._kinds:
             version = GroupVersion.parse(api_version)
             listed = await self._client.document(f"/apis/{version}" if version.group else "/api/v1")
@@ -101,7 +105,9 @@ async def _delete(client: Client, resource: GroupVersionResource, namespace: str
 
 
 def _documents(content: bytes) -> list[Object]:
-    """Objects of all documents and Lists. ValueError for what is none: the file was not written by the planner."""
+    """Return the objects of all documents and Lists; raise ValueError for invalid ones, since users may
+    edit the files.
+    """
     objects: list[Object] = []
     for each in yaml.safe_load_all(content):
         is_list = isinstance(each, dict) and str(each.get("kind", "")).endswith("List")

@@ -1,4 +1,4 @@
-"""The Node of a machine of this distribution: registered, kept alive, and made again where somebody deleted it."""
+"""The Node object of a machine: registered, kept alive, and recreated if deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from herder.engine.meta.kinds import GroupVersionResource, Object
 
 log = get_logger(__name__)
 
-ARGUMENTS = "herder.io/node-args"  # annotation of the Node: what it was started with, as k3s has one
+ARGUMENTS = "herder.io/node-args"  # annotation of the Node: its arguments, as in k3s
 NODES = GroupVersionResource("", "v1", "nodes")
 LEASES = GroupVersionResource("coordination.k8s.io", "v1", "leases")
 LEASE_NAMESPACE = "kube-node-lease"
@@ -44,7 +44,7 @@ class Node:
         self.registered = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. A control plane that does not answer is waited for."""
+        """Run until cancelled, with retries while the control plane is unreachable."""
         while True:
             try:
                 if not self.registered.is_set():
@@ -52,14 +52,15 @@ class Node:
                 await self._renew_lease()
                 pause = RENEW_EVERY
             except NotFound:
-                self.registered.clear()  # deleted under us
+                self.registered.clear()  # the Node was deleted
                 pause = 0.0
             except (StatusError, OSError) as problem:
                 log.warning("cannot reach the control plane", node=self._configuration.node_name, problem=str(problem))
                 pause = RETRY_AFTER
             await asyncio.sleep(pause)
 
-    # --- the Node -----------------------------------------------------------------------------------------------------
+    # --- Node
+    # -----------------------------------------------------------------------------------------------------------
 
     async def _register(self) -> None:
         name = self._configuration.node_name
@@ -143,7 +144,8 @@ class Node:
             "lastTransitionTime": self._ready_since,
         }
 
-    # --- the heartbeat ------------------------------------------------------------------------------------------------
+    # --- heartbeat
+    # ------------------------------------------------------------------------------------------------------
 
     async def _renew_lease(self) -> None:
         lease: Object = {
@@ -167,7 +169,7 @@ class Node:
         await self._recover()
 
     async def _recover(self) -> None:
-        """Ready again after a silence for which it was declared lost; and NotFound where the Node is gone."""
+        """Report Ready again after the Node was marked unreachable; raises NotFound if the Node was deleted."""
         node = await self._client.get(NODES, self._configuration.node_name)
         found = next((each for each in node["status"].get("conditions") or () if each["type"] == "Ready"), None)
         if found is None or found["status"] != "True":
@@ -178,7 +180,7 @@ class Node:
 
 
 async def serve_health(address: str, port: int, healthy: Callable[[], bool]) -> asyncio.Server:
-    """As a kubelet does: whether the node is registered and alive."""
+    """Serve the health endpoint, like a kubelet."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,10 +1,10 @@
-"""What the policy of node_policy.py cannot decide, because it depends on other objects.
+"""Admission of Nodes and Leases that depends on other objects, which the policy in node_policy.py cannot express.
 
-A machine registers one Node, whatever it is called, and renews the Lease of that Node. So it cannot take the names of
-Nodes that are still to come, nor fill the cluster with Nodes.
+A machine may register one Node and renew that Node's Lease, so that it cannot reserve names of future Nodes or flood
+the cluster.
 
-Workers of version 0.1 shared one token. Until its machine has a token of its own, a Node is maintained with that one.
-The Lease shows which: it carries the machine's label as soon as its machine renews it with a token of its own.
+Workers of version 0.1 shared one token, which maintains a Node until its machine has its own token. The Lease carries
+the machine's label once the machine has renewed it with its own token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from herder.engine.meta.errors import NotFound, forbidden
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
 REGISTERING_SECONDS = 60.0
-"""How long a name is kept for a machine that is registering, so that of several requests at once one is admitted."""
+"""Seconds for which a Node name is reserved during registration, so that only one of several concurrent requests is
+admitted.
+"""
 SHARED = "the token that workers shared maintains no Node or Lease of a machine that has a token of its own"
 ONE_NODE = "the machine has registered as Node {}; delete that Node first"
 NO_NODE = "it is not the Lease of a Node of this machine"
@@ -35,10 +37,11 @@ def install_node_admission(chain: Chain, client: Client) -> None:
 
 class NodeAdmission:
     def __init__(self, client: Client, now: Callable[[], float]) -> None:
-        """`client` reads with the rights of the server."""
+        """`client` reads with the server's permissions."""
         self._client = client
         self._now = now
-        self._registering: dict[str, tuple[str, float]] = {}  # machine → name of its Node, and until when it is kept
+        # machine → name of its Node, and until when it is reserved
+        self._registering: dict[str, tuple[str, float]] = {}
 
     async def validate(self, attributes: Attributes) -> None:
         user = attributes.user.name
@@ -59,13 +62,13 @@ class NodeAdmission:
     async def _own(self, machine: str, attributes: Attributes) -> str:
         name = attributes.name or str(attributes.object["metadata"].get("name") or "")
         if _is_lease(attributes):
-            if _machine(attributes.old) == machine:
-                return ""
-            return "" if _machine(await self._find(NODES, name)) == machine else NO_NODE
+            # While its Node is gone, a machine renews the Lease until it has registered again.
+            node = await self._find(NODES, name)
+            return "" if _machine(attributes.old if node is None else node) == machine else NO_NODE
         if attributes.operation != CREATE:
             return ""
         known = await self._registered(machine)
-        if not known:  # no other request of the machine is looked at between this and the next line
+        if not known:  # no other request of the machine is processed between this and the next line
             known, until = self._registering.get(machine, ("", 0.0))
             known = known if self._now() < until else ""
         if known and known != name:

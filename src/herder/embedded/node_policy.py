@@ -1,11 +1,11 @@
-"""Which Nodes and Leases a machine may write: its own, as NodeRestriction has it for kubelets."""
+"""ValidatingAdmissionPolicy that limits machines to their own Nodes and Leases, like NodeRestriction."""
 
 from __future__ import annotations
 
 from herder.api.rke.names import MACHINE_UID
 from herder.embedded.node import LEASE_NAMESPACE
-from herder.engine.client.wire import User
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.wire import User
 
 NODE_GROUP = "herder:nodes"
 POLICY = "herder-nodes"
@@ -15,15 +15,15 @@ POLICIES = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatin
 POLICY_BINDINGS = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings")
 
 MACHINE_PREFIX = f"{NODE_USER.name}:"
-"""Of the users that machines with a token of their own are; the UID of the Machine follows."""
+"""Prefix of the users of machines with their own token; followed by the Machine's UID."""
 _MARK = f"metadata.?labels[?'{MACHINE_UID}'].orValue('')"
 _IS_LEASE = "request.resource.resource == 'leases'"
 _OWN = f"object.{_MARK} == variables.machine"
-# Leases that an earlier version wrote have no label: the first machine to renew one marks it.
-_WAS_OWN = f"oldObject == null || oldObject.{_MARK} == variables.machine || ({_IS_LEASE} && oldObject.{_MARK} == '')"
+# Leases of an earlier version have no label: the first machine that renews one sets it.
+_WAS_OWN = f"{_IS_LEASE} || oldObject == null || oldObject.{_MARK} == variables.machine"
 _PLACED = f"!({_IS_LEASE}) || request.namespace == '{LEASE_NAMESPACE}'"
 _OWN_PROVIDER_ID = f"{_IS_LEASE} || object.?spec.?providerID.orValue('') in ['', 'herder://' + object.metadata.name]"
-# As NodeRestriction has it: by these labels the manager distinguishes servers from workers.
+# Like NodeRestriction: the manager distinguishes servers from workers by these labels.
 _NO_SERVER = f"{_IS_LEASE} || !object.metadata.?labels.orValue({{}}).exists(key, key in {list(SERVER_ROLES)})"
 
 

@@ -1,4 +1,4 @@
-"""A server of this distribution: the API server, its own Node, what lies in `manifests/`, and the cluster's agent."""
+"""A server of the embedded distribution: API server, its own Node, auto-deployed manifests, and the cluster agent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from herder.api.rke.node_tokens import machine_of
+from herder.api.rke.node.join_token import machine_of
 from herder.embedded.cluster_agent import ClusterAgent, wanted
 from herder.embedded.configuration import NODE_PORT, SECURE_PORT, Configuration
-from herder.embedded.lost import LostNodes
 from herder.embedded.manifests import Manifests
 from herder.embedded.node import LEASE_NAMESPACE, Node, serve_health
 from herder.embedded.node_admission import install_node_admission
+from herder.embedded.node_lifecycle import LostNodes
 from herder.embedded.node_policy import (
     MACHINE_PREFIX,
     NODE_GROUP,
@@ -29,17 +29,17 @@ from herder.embedded.node_policy import (
     node_policy,
     node_policy_binding,
 )
+from herder.engine.apiserver.build import ApiServer, assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.apiserver.request.limits import BODY_BYTES
 from herder.engine.client.client import Client
-from herder.engine.client.wire import User
 from herder.engine.control.supervision import supervised
 from herder.engine.front.http import HttpFront
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.wire import User
 
 log = get_logger(__name__)
 
@@ -52,13 +52,13 @@ _BINDINGS = GroupVersionResource("rbac.authorization.k8s.io", "v1", "clusterrole
 
 
 async def serve(reported: Configuration, config_dir: Path) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     directory = reported.data_dir / "server"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     pki = Pki.load_or_create(directory / "tls", now=_clock(), hosts=(*reported.addresses, *reported.names))
     server = await assemble(directory / "db", clock=_clock, entropy=os.urandom, pki=pki)
     server.authenticator.token_authenticators.append(_joining(reported.token, reported.agent_token))
-    install_node_admission(server.parts.admission, Client(InProcess(server, MASTER)))
+    install_node_admission(server.deps.admission, Client(InProcess(server, MASTER)))
     front = HttpFront(server, clock=_clock, body_bytes=BODY_BYTES)
     try:
         await front.listen(reported.address, SECURE_PORT, pki.server_context())
@@ -91,11 +91,11 @@ async def _run_beside(server: ApiServer, reported: Configuration, kubeconfig: Pa
 
 async def _fail_with_store(server: ApiServer) -> None:
     """End the process when the store can no longer commit: only a restart finds out what the disk holds."""
-    raise await server.parts.store.wait_failed()
+    raise await server.deps.store.wait_failed()
 
 
 async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:
-    """At the start, and whenever somebody who changed a manifest says so (SIGHUP)."""
+    """Apply manifests at startup and on SIGHUP."""
     changed = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, changed.set)
     manifests = Manifests(client, directory / "manifests", directory / "manifests.json")
@@ -109,12 +109,14 @@ async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:
         await changed.wait()
 
 
-# --- who may join ---------------------------------------------------------------------------------------------------
+# --- node registration ----------------------------------------------------------------------------------------------
 
 
 def _joining(key: str, shared: str) -> Any:
-    """Each machine has a token of its own, under a key that no worker was ever given. `shared` is the token that all
-    workers had before: those that have not got their new plan yet still present it."""
+    """Authenticate machines by their own tokens, derived from a key that no worker has.
+
+    `shared` is the former token of all workers, which those without a new plan still use.
+    """
 
     async def authenticate(presented: str) -> User | None:
         machine = machine_of(presented, key)
@@ -127,7 +129,7 @@ def _joining(key: str, shared: str) -> Any:
 
 
 async def _let_nodes_join(client: Client) -> None:
-    """Nodes may register themselves and say that they are alive; nothing else, and not for others."""
+    """Allow nodes to register and to renew their Lease, and nothing else."""
     wanted = (
         (node_policy(), POLICIES),
         (node_policy_binding(), POLICY_BINDINGS),
@@ -165,7 +167,7 @@ def _object(api_version: str, kind: str, name: str) -> Object:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}
 
 
-# --- small things ---------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------------------------
 
 
 def _url(address: str) -> str:

@@ -1,1 +1,1 @@
-"""K3s by our own installer image: made from one binary of k3s, with the contract of Rancher's."""
+"""Installer image of k3s, built from a k3s binary; compatible with Rancher's installer contract."""

@@ -1,4 +1,4 @@
-"""The installer image of k3s clusters, made from one binary of k3s as it was built or downloaded."""
+"""Build the k3s installer image from a k3s binary."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ SCRIPTS = ("run.sh", "killall.sh", "uninstall.sh")
 
 
 def build(version: str, binary: Path, scratch: Path) -> Image:
-    """`version` is what clusters ask for, such as v1.36.3+k3s1. The image is made of files in `scratch`, and lives as
-    long as they do."""
+    """Build the image for a version such as v1.36.3+k3s1. It refers to files in `scratch`, which must outlive it."""
     if VERSION.fullmatch(version) is None:
         raise InstallerError(f"--version: {version!r} is not a k3s version, such as v1.36.3+k3s1")
     own = resources.files("herder.k3s")
@@ -26,8 +25,8 @@ def build(version: str, binary: Path, scratch: Path) -> Image:
 
 
 def version_of(binary: Path) -> str:
-    """As it tells itself; empty where it does not."""
-    asked = [str(binary.absolute()), "--version"]  # a name alone would be looked for among the programs of this machine
+    """Return the version that the binary reports; "" if it reports none."""
+    asked = [str(binary.absolute()), "--version"]  # an absolute path, so that PATH is not searched
     try:
         output = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     except OSError as problem:

@@ -1,1 +1,1 @@
-"""Plain upstream Kubernetes by kubeadm: its installer image, and what runs on its machines besides Kubernetes."""
+"""Upstream Kubernetes with kubeadm: its installer image, and the services on its machines."""

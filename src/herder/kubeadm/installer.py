@@ -1,7 +1,7 @@
-"""The installer image of kubeadm clusters, made from the programs of Kubernetes as they were built or downloaded.
+"""Build the kubeadm installer image from Kubernetes binaries.
 
-Machines get the programs as files and the control plane as images that their container runtime imports, so nothing
-is pulled from anywhere else. All of it is some hundreds of megabytes: it is written to files, never held in memory.
+Machines get the binaries as files and the control plane as images that their container runtime imports, so nothing is
+pulled. The contents are hundreds of MB, so they are written to files.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _VERSION = re.compile(r"(v[0-9]+\.[0-9]+\.[0-9]+)\+kubeadm[0-9]+")
 
 
 def build(version: str, programs: Mapping[str, Path], scratch: Path) -> Image:
-    """`version` is what clusters ask for, such as v1.36.3+kubeadm1; `programs` where each of PROGRAMS is. The image is
-    made of files in `scratch`, and lives as long as they do."""
+    """Build the image for a version such as v1.36.3+kubeadm1; `programs` are the paths of PROGRAMS.
+
+    It refers to files in `scratch`, which must outlive it.
+    """
     known = _VERSION.fullmatch(version)
     if known is None:
         raise InstallerError(f"--version: {version!r} is not a kubeadm version, such as v1.36.3+kubeadm1")
@@ -59,7 +61,7 @@ def _images(kubernetes: str, programs: Mapping[str, Path], scratch: Path) -> Ite
 
 
 def _image(name: str, programs: Mapping[str, Path], scratch: Path) -> Image:
-    """Not compressed: that is done once, to all that machines fetch."""
+    """Uncompressed: the outer layer is compressed once."""
     files = [Entry(f"bin/{name}", programs[name], 0o755)]
     running: dict[str, object] = {"Env": ["PATH=/bin"]}
     if name == "etcd":
@@ -76,7 +78,7 @@ def _tar(entries: list[Entry], path: Path) -> Path:
 
 
 def _names_of_images(kubeadm: Path, kubernetes: str) -> dict[str, str]:
-    """What this kubeadm will ask the container runtime for."""
+    """Return the image names that this kubeadm expects."""
     command = [str(kubeadm), "config", "images", "list", "--kubernetes-version", kubernetes]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,8 +1,8 @@
-"""What a machine of a kubeadm cluster needs besides Kubernetes: routes to the pods of others, and their end.
+"""Node service of a kubeadm cluster: pod routes, and removal of etcd members.
 
-Runs on the machine itself, with nothing but its Python (3.6 or newer). It follows the Nodes of the cluster, writes the
-configuration of the bridge plug-in for the machine's own pods, and keeps a route to the pods of each other machine.
-Where a Node says that its machine is to go, that server stops to serve, and another one takes its member out of etcd.
+Runs on the machine with its own Python (3.6 or newer). It watches the Nodes of the cluster, writes the CNI bridge
+configuration of the machine's pods, and maintains a route to the pods of each other machine. If a Node is annotated for
+removal, that server stops serving, and another server removes its member from etcd.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 from urllib.parse import urlsplit
 
-PROTOCOL = "201"  # marks the routes that are ours, among those of the kernel and of people
+PROTOCOL = "201"  # marks our own routes
 CNI_FILE = "/etc/cni/net.d/10-herder.conflist"
 ADMIN = "/etc/kubernetes/admin.conf"
 ETCD_PKI = "/etc/kubernetes/pki/etcd"
@@ -36,11 +36,11 @@ PAUSE_SECONDS = 2.0
 Object = Dict[str, Any]
 
 
-# --- the API --------------------------------------------------------------------------------------------------------
+# --- API ------------------------------------------------------------------------------------------------------------
 
 
 class Api:
-    """Reads Nodes, by a kubeconfig that is JSON, has a token and names a CA file: the planner wrote it."""
+    """Reads Nodes, with a kubeconfig in JSON that has a token and a CA file, as the planner writes it."""
 
     def __init__(self, kubeconfig: str) -> None:
         with open(kubeconfig) as file:
@@ -57,7 +57,7 @@ class Api:
         return {each["metadata"]["name"]: each for each in listed["items"]}, listed["metadata"]["resourceVersion"]
 
     def watch(self, version: str) -> Iterator[Tuple[str, Object]]:
-        """Until the server ends it, which it does every few minutes."""
+        """Watch until the server ends it, every few minutes."""
         query = f"watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={WATCH_SECONDS}"
         answer = self._get("/api/v1/nodes?" + query, WATCH_SECONDS + 30)
         while True:
@@ -81,9 +81,9 @@ class Api:
 
 
 def wanted_routes(nodes: Dict[str, Object], own: str, pods: List[str]) -> Dict[str, str]:
-    """Network of pods → address of the machine that they are on; for all machines but this.
+    """Map pod networks to machine addresses, for all other machines.
 
-    `pods`: networks of all pods of the cluster. Machines report their own address, so any text is possible.
+    `pods` are the pod networks of the cluster. Machines report their own addresses, so any text is possible.
     """
     routes = {}
     for name, node in nodes.items():
@@ -96,7 +96,7 @@ def wanted_routes(nodes: Dict[str, Object], own: str, pods: List[str]) -> Dict[s
 
 @functools.lru_cache(maxsize=16384)
 def is_route(network: str, address: str, pods: Tuple[str, ...]) -> bool:
-    """Whether the network is one of this cluster's pods, and the address can be that of a machine."""
+    """Whether the network is a pod network of this cluster, and the address can be that of a machine."""
     try:
         inner, gateway = ipaddress.ip_network(network), ipaddress.ip_address(address)
         outer = [ipaddress.ip_network(each, strict=False) for each in pods]
@@ -140,7 +140,7 @@ def bridge(networks: List[str]) -> Object:
 class Network:
     def __init__(self, own: str, pods: List[str]) -> None:
         self._own = own
-        self._pods = pods  # networks of all the cluster's pods: traffic between them keeps its addresses
+        self._pods = pods  # pod networks of the cluster: traffic between them is not masqueraded
         self._masqueraded = False
 
     def become(self, nodes: Dict[str, Object]) -> None:
@@ -160,7 +160,7 @@ class Network:
 
 
 def change_route(network: str, *words: str) -> None:
-    """A machine that cannot be reached keeps no other from its route; the next change of a Node tries again."""
+    """Change a route; a failure does not affect other routes, and is retried at the next change of a Node."""
     try:
         run("ip", *family(network), "route", *words)
     except OSError as problem:
@@ -168,7 +168,9 @@ def change_route(network: str, *words: str) -> None:
 
 
 def own_routes() -> Dict[str, str]:
-    """By network, as Nodes write it: ip names the default route, and omits the length of single addresses."""
+    """Return our routes by network, in the format of Nodes: ip prints `default`, and omits the length of
+    host routes.
+    """
     routes = {}
     for flag, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
         listed = run("ip", flag, "-json", "route", "show", "proto", PROTOCOL)
@@ -184,7 +186,7 @@ def family(network: str) -> Tuple[str, ...]:
 
 
 def masquerade(network: str) -> None:
-    """What pods send to others than pods comes from the machine."""
+    """Masquerade traffic of pods to other destinations than pods."""
     program = "ip6tables" if ":" in network else "iptables"
     rule = ("POSTROUTING", "-s", network, "!", "-d", network, "-j", "MASQUERADE")
     if not succeeds(program, "-w", "-t", "nat", "-C", *rule):
@@ -203,7 +205,7 @@ def is_leaving(node: Object) -> bool:
 
 
 def to_remove(nodes: Dict[str, Object]) -> List[str]:
-    """Servers whose member is to go and has not gone. A worker sets any annotation of its own Node."""
+    """Return servers whose etcd member must be removed. Only servers count: a worker can annotate its own Node."""
     found = []
     for name, node in sorted(nodes.items()):
         if is_server(node) and is_leaving(node) and not (node["metadata"].get("annotations") or {}).get(REMOVED):
@@ -212,7 +214,9 @@ def to_remove(nodes: Dict[str, Object]) -> List[str]:
 
 
 def acting_server(nodes: Dict[str, Object]) -> Optional[str]:
-    """One of all servers acts, so that two never remove at the same time: the first that is ready and stays."""
+    """Return the server that acts, so that two never remove members at the same time: the first that is ready and
+    remains.
+    """
     for name, node in sorted(nodes.items()):
         if is_server(node) and not is_leaving(node) and is_ready(node):
             return name
@@ -225,7 +229,7 @@ def is_ready(node: Object) -> bool:
 
 
 def stop_serving() -> None:
-    """An API server without its etcd would still hold on to all who are connected to it; one that ends lets them go."""
+    """Stop the API server: without etcd it would keep its clients connected."""
     for name in SERVING:
         path = os.path.join(MANIFESTS, name + ".yaml")
         if os.path.exists(path):
@@ -233,7 +237,7 @@ def stop_serving() -> None:
 
 
 def wait_for_silence(address: str, seconds: float = SILENCE_SECONDS) -> None:
-    """Until nobody serves the API there; one that cannot even stop is not waited for any longer."""
+    """Wait until the API server there has stopped, but not longer than `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -252,7 +256,7 @@ def remove_member(name: str) -> None:
 
 
 def etcdctl(*words: str) -> str:
-    """Its own endpoint, with the certificate that kubeadm made for health checks."""
+    """Use the local endpoint, with the health check certificate of kubeadm."""
     return run(
         "etcdctl",
         "--endpoints=https://127.0.0.1:2379",
@@ -263,7 +267,7 @@ def etcdctl(*words: str) -> str:
     )
 
 
-# --- programs and files ---------------------------------------------------------------------------------------------
+# --- processes and files --------------------------------------------------------------------------------------------
 
 
 def run(*command: str) -> str:
@@ -290,11 +294,11 @@ def write_if_new(path: str, text: str) -> None:
     os.rename(path + ".new", path)
 
 
-# --- the service ----------------------------------------------------------------------------------------------------
+# --- service --------------------------------------------------------------------------------------------------------
 
 
 def follow(api: Api, act: Any) -> None:
-    """Calls `act` with all Nodes, at first and at every change; raises when the API does not answer."""
+    """Call `act` with all Nodes, initially and on every change; raise if the API does not respond."""
     nodes, version = api.nodes()
     act(nodes)
     for event, obj in api.watch(version):

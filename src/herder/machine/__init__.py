@@ -1,1 +1,1 @@
-"""How machines are made: the `herder-machine` command, its drivers, and the daemon that owns machines of this host."""
+"""Machine provisioning: the `herder-machine` CLI, its node drivers, and the daemon that owns machines of this host."""

@@ -1,11 +1,11 @@
-"""What a driver is: one small class for each provider, that knows one machine there.
+"""Node driver interface: one small class per provider, for one machine.
 
-Drivers are plain synchronous code: a driver runs in a process of its own, for one machine, and ends with it. What a
-driver must remember is in `machine.config`, the `Driver` object of config.json, in the field names of the Go drivers
-(so that either program takes over the other's machines); fields that a driver does not know are kept.
+Drivers are synchronous: each runs in its own process, for one machine. Their state is in `machine.config`, the `Driver`
+object of config.json, with the field names of the Go drivers (so that either program can take over the other's
+machines); unknown fields are kept.
 
-Creation must be idempotent: a driver writes down what it is going to make (a token, a name it chose) and calls
-`machine.save()` *before* it makes it. Whoever finds the record after a crash can find the thing, finish or remove it.
+Creation must be idempotent: a driver records what it is going to create (a token, a chosen name) with `machine.save()`
+*before* creating it, so that it can be found, completed or removed after a crash.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-from herder.api.machines.flags import Flag, Value
+from herder.api.machines.drivers.flags import Flag, Value
 
 
 class State(StrEnum):
-    """As rancher-machine prints them."""
+    """Machine states as rancher-machine prints them."""
 
     NONE = ""
     RUNNING = "Running"
@@ -35,8 +35,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How to get into a machine by SSH. `host_keys` are lines as in a known_hosts file without the host; where there
-    are none, the first key seen is kept in the machine's `known_hosts` and insisted on from then on."""
+    """SSH access to a machine.
+
+    `host_keys` are known_hosts lines without the host; if there are none, the first key seen is stored in the machine's
+    `known_hosts` and enforced from then on.
+    """
 
     host: str
     port: int = 22
@@ -46,45 +49,45 @@ class Reach:
 
 @dataclass
 class Machine:
-    """A driver's workbench: the machine's name, what is remembered of it, and how to remember more."""
+    """What a driver works with: the machine's name, its record, and how to save it."""
 
     name: str
     config: dict[str, Any]  # the `Driver` object of config.json
-    files: MutableMapping[str, bytes]  # of the machine's own directory: id_rsa, id_rsa.pub, known_hosts …
-    save: Callable[[], None]  # makes config and files durable; returns when they are
-    say: Callable[[str], None]  # a line for the person who watches; never a secret
-    directory: str = ""  # the absolute path that the files have in the archive
-    scope: str = ""  # whose machine it is: the namespace of its state Secret; "" for one made by hand
-    user_data: bytes = b""  # for drivers with a user-data flag: the install script and the user's own, made one
-    script: bytes = b""  # the install script as it is, for drivers that `seed` it
+    files: MutableMapping[str, bytes]  # of the machine's directory: id_rsa, id_rsa.pub, known_hosts …
+    save: Callable[[], None]  # persists config and files durably
+    say: Callable[[str], None]  # prints a progress line for the user; never a secret
+    directory: str = ""  # absolute path of the files in the archive
+    scope: str = ""  # namespace of its state Secret; "" for a machine created by hand
+    user_data: bytes = b""  # for drivers with a user-data flag: install script and the user's own data, merged
+    script: bytes = b""  # the install script, for drivers that `seed` it
     hostname: str = ""
     sleep: Callable[[float], None] = field(default=lambda _seconds: None)
 
 
 class Driver(Protocol):
-    """One machine at one provider. Raises `MachineError`s, which say what to do."""
+    """A machine at a provider. Methods raise `MachineError` with advice."""
 
     name: ClassVar[str]
     flags: ClassVar[tuple[Flag, ...]]
     seeds: ClassVar[bool]
-    """Whether it takes the install script itself and runs it, rather than user data or an SSH upload."""
+    """Whether the driver runs the install script itself, instead of using user data or SSH."""
 
     def __init__(self, machine: Machine) -> None: ...
 
     def configure(self, values: Mapping[str, Value]) -> None:
-        """Take the values of the flags (by full flag name, defaults filled in) into `machine.config`; check them."""
+        """Store the flags' values (by full flag name, including defaults) in `machine.config`, and validate them."""
 
     def update_credentials(self, values: Mapping[str, Value]) -> None:
-        """`--update-config`: take those alone that let us in, from values that were really given."""
+        """`--update-config`: store only credentials, from values that were explicitly given."""
 
     def check(self) -> None:
-        """Whether it can work, as far as can be told before anything is made. Raises `PreCreateFailed`."""
+        """Pre-create check; raises `PreCreateFailed`."""
 
     def create(self) -> None:
-        """Make it and wait until it runs; called again after a crash, finish what was begun."""
+        """Create the machine and wait until it runs; called again after a crash, complete it."""
 
     def address(self) -> str:
-        """Where it is found now; "" where it has no address (yet)."""
+        """Return the current address; "" if there is none (yet)."""
 
     def state(self) -> State: ...
 
@@ -97,7 +100,7 @@ class Driver(Protocol):
     def restart(self) -> None: ...
 
     def kill(self) -> None:
-        """Stop it the hard way."""
+        """Stop it without a clean shutdown."""
 
     def remove(self) -> None:
-        """Everything that was made for it, from any half-made state. What is gone already is no error."""
+        """Delete everything that was created for it, from any intermediate state; missing resources are no error."""

@@ -24,7 +24,7 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 
 def main() -> int:
-    # As the first process of a container we are only ended by signals that we handle. What was made is on record.
+    # As PID 1 of a container, only handled signals end the process. What was created is recorded.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     with _last_words(TERMINATION_LOG) as log:
         return guarded(lambda: _main(sys.argv[1:], dict(os.environ), log))
@@ -46,7 +46,7 @@ def _main(words: Sequence[str], environment: dict[str, str], log: BinaryIO) -> i
 
 
 def _fetched_driver(url: str, checksum: str, stack: contextlib.ExitStack) -> str:
-    """The directory that holds it until the end."""
+    """Return the directory that holds the driver until exit."""
     import tempfile
 
     from herder.machine import plugins
@@ -76,7 +76,7 @@ def _own_flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _run_other(words: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> int:
-    """As a child, for its output must be kept too. `--k=v` becomes two words, as the program's own image has it."""
+    """Run rancher-machine as a child, to capture its output. `--k=v` becomes two arguments, as in its image."""
     import subprocess
 
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else (word,))]
@@ -100,8 +100,8 @@ def _run_other(words: Sequence[str], environment: Mapping[str, str], log: Binary
 
 @contextlib.contextmanager
 def _checked_secret(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """Flags by which the program reads its Secret through us; none where the records are in a directory."""
-    if list(words[:1]) in (["--version"], ["--help"]):  # which read no record
+    """Yield flags that make rancher-machine access its Secret through our relay; none for a state directory."""
+    if list(words[:1]) in (["--version"], ["--help"]):  # these read no record
         yield ()
         return
     options = parse(words, GLOBAL_FLAGS, environment, shorts=GLOBAL_SHORTS, until_argument=True)
@@ -125,7 +125,7 @@ def _checked_secret(words: Sequence[str], environment: Mapping[str, str]) -> Ite
 
 @contextlib.contextmanager
 def _last_words(path: Path) -> Iterator[BinaryIO]:
-    """All that is printed is written there too; where there is no such file, nobody asks for it."""
+    """Copy all output to the termination log, if it exists."""
     kept = path if os.access(path, os.W_OK) else Path(os.devnull)
     with (
         kept.open("ab") as log,

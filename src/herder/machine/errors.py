@@ -1,4 +1,4 @@
-"""What can go wrong with a machine. Every error says what to do about it, and decides the command's exit code."""
+"""Errors of machine operations; each has advice and an exit code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from herder.engine.meta.printable import printable
 
 
 class MachineError(Exception):
-    """`advice` is what a person can do: it is part of the text, because the text is all that reaches them.
+    """An error with advice for the user.
 
-    Messages quote machines, SSH servers and providers, so control characters are removed here once for all readers."""
+    Messages quote machines, SSH servers and providers, so control characters are removed here.
+    """
 
     exit_code = 1
 
@@ -20,16 +21,16 @@ class MachineError(Exception):
 
 
 class PreCreateFailed(MachineError):
-    """Found out before anything was made."""
+    """A check failed before anything was created."""
 
     exit_code = 3
 
 
 class ServerGone(MachineError):
-    """The provider does not have the machine any more."""
+    """The machine no longer exists at the provider."""
 
     exit_code = 4
 
 
 class Unreachable(MachineError):
-    """A host, a provider or a daemon does not answer."""
+    """A host, provider or daemon does not respond."""

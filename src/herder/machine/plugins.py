@@ -1,4 +1,4 @@
-"""Driver programs that others publish: fetched, checked against their hash, and made ready to be run."""
+"""Download driver plugins, verify their checksum and install them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 
 
 def install(url: str, checksum: str, directory: Path) -> Path:
-    """The program, executable, in a directory of ours; its name is what the Go program looks for on PATH."""
+    """Install the plugin executable into a directory, under the name that rancher-machine looks for on PATH."""
     if not checksum and url.startswith("http://"):
         raise MachineError(
             f"the driver URL {url} does not use TLS", "set a checksum in the NodeDriver, or use an https:// URL"
@@ -48,14 +48,14 @@ def _fetched(url: str) -> bytes:
 
 
 def _bounded(content: bytes, url: str) -> bytes:
-    """What was read of a stream, one byte more than there may be."""
+    """Check that at most one byte more than allowed was read."""
     if len(content) > LARGEST:
         raise MachineError(f"the driver at {url} is larger than {LARGEST >> 20} MB", "check the URL")
     return content
 
 
 def _check(content: bytes, checksum: str, url: str) -> None:
-    """The length of a checksum says what it is; older NodeDrivers have weak ones."""
+    """The algorithm follows from the checksum's length; older NodeDrivers have weak ones."""
     algorithm = _ALGORITHMS.get(len(checksum))
     if algorithm is None:
         raise MachineError(
@@ -68,7 +68,7 @@ def _check(content: bytes, checksum: str, url: str) -> None:
 
 
 def _program(content: bytes, url: str) -> tuple[str, bytes]:
-    """From the file itself, or from the archive that it is."""
+    """Extract the program, from the file itself or from an archive."""
     try:
         if content.startswith(b"\x7fELF"):
             return url.rsplit("/", 1)[-1].partition("?")[0], content

@@ -1,7 +1,7 @@
-"""Asks a driver of others' making what it can be told: it is fetched, and rancher-machine shows its help.
+"""Read the flags of a downloaded driver from the help of rancher-machine.
 
-The driver's code is not ours. It runs once, in a directory of its own, with nothing of our environment, and as nobody
-where we are root.
+The driver is untrusted code. It runs once, in its own directory, with an empty environment, and as nobody if we are
+root.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from herder.api.machines.flags import Flag, FlagType, Value
-from herder.api.machines.schemas import plain
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.schemas import flag_to_object
 from herder.machine import plugins
 from herder.machine.errors import MachineError
 
 HELP_SECONDS = 30.0
 NOBODY = 65534
-GENERAL = "none"  # a driver whose help shows what is the same for all
+GENERAL = "none"  # a driver whose help shows only the common flags
 
 
 class DriverUnusable(MachineError):
-    """No kinds can be made for the driver as it is."""
+    """The driver cannot be used as it is."""
 
 
 async def driver_flags(arguments: Mapping[str, Any], *, rancher_machine: str) -> dict[str, Any]:
-    """The performer of effect `driver-flags`: `{name, flags}` of the driver at `url`."""
+    """Performer of the effect `driver-flags`: returns `{name, flags}` of the driver at `url`."""
     return await asyncio.to_thread(_probe, arguments["url"], arguments["checksum"], rancher_machine)
 
 
@@ -51,7 +51,7 @@ def _probe(url: str, checksum: str, rancher_machine: str) -> dict[str, Any]:
         flags = _flags(program, name, directory)
     if not flags:
         raise DriverUnusable(f"driver {name} has no flags", "check that it is built for rancher-machine")
-    return {"name": name, "flags": [plain(flag) for flag in flags]}
+    return {"name": name, "flags": [flag_to_object(flag) for flag in flags]}
 
 
 def _found(rancher_machine: str) -> Path:
@@ -64,7 +64,7 @@ def _found(rancher_machine: str) -> Path:
     return Path(path)
 
 
-# --- help as it is shown --------------------------------------------------------------------------------------------
+# --- help output ----------------------------------------------------------------------------------------------------
 
 
 def _flags(program: Path, driver: str, directory: Path) -> list[Flag]:
@@ -96,7 +96,7 @@ def _help(program: Path, driver: str, directory: Path) -> str:
         ) from None
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # the driver is a child of its own, and may linger
+            os.killpg(child.pid, signal.SIGKILL)  # the driver is a child process of its own, and may linger
         child.wait()
     if child.returncode:
         said = (complaints or shown).strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
@@ -107,7 +107,7 @@ def _help(program: Path, driver: str, directory: Path) -> str:
 
 
 def _reachable(program: Path, directory: Path) -> tuple[Path, int | None]:
-    """The program, and whom to run it as. Nobody may not get to where it is installed, so it is put where they can."""
+    """Return the program and the UID to run it as; copied if nobody cannot reach it."""
     store = directory / "store"
     store.mkdir(exist_ok=True)
     if os.geteuid() != 0:
@@ -132,8 +132,11 @@ _NUMBER = re.compile(r"-?[0-9]+")
 
 
 def read_help(shown: str) -> list[Flag]:
-    """The flags in what `create --help` prints. Text without a default has a space after its name, what is on or off
-    has none; what lists default to is not shown; a number is told from text by looking like one."""
+    """Parse the flags of `create --help`.
+
+    A string without default has a space after its name, a boolean has none; defaults of lists are not shown; a number
+    is recognized by its default.
+    """
     return [_flag(found) for line in shown.splitlines() if (found := _LINE.match(line))]
 
 

@@ -1,4 +1,4 @@
-"""What a person watches: lines, and on a terminal a bar that grows in its place where a line tells of progress."""
+"""Terminal output: lines, and progress bars that update in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROGRESS = re.compile(r"(?P<what>.*): (?P<percent>100|[0-9]{1,2})% ?(?P<doing>.
 
 
 def progress_line(what: str, percent: int, doing: str) -> str:
-    """As others show it whole, and we as a bar."""
+    """Format progress as a line, which `Screen` shows as a bar."""
     return f"{what}: {percent}% {doing}".rstrip()
 
 
@@ -23,7 +23,7 @@ class Screen:
         self._unfinished = False  # the cursor is behind a bar
 
     def show(self, line: str) -> None:
-        """Lines come from scripts on machines too, which do not command this terminal."""
+        """Print a line; control characters are removed, because lines also come from scripts on machines."""
         stream, line = self._stream or sys.stdout, printable(line)
         match = _PROGRESS.fullmatch(line)
         if match is None or not stream.isatty():

@@ -1,4 +1,4 @@
-"""The Go program, for drivers that are not ours: it gets the same command line, and its exit status is ours."""
+"""Run rancher-machine for drivers that are not native, with the same command line and exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORAGE_VARIABLE = "MACHINE_STORAGE_PATH"
 
 
 def program(environment: Mapping[str, str]) -> str:
-    """Where it is."""
+    """Return the path of the executable."""
     said = environment.get(PROGRAM_VARIABLE, "")
     found = shutil.which(said or PROGRAM, path=environment.get("PATH"))
     if found is None:

@@ -1,6 +1,6 @@
-"""User data: how an install script gets into a machine at its first boot, together with what its user wants there.
+"""Merge an install script with the user's cloud-init data.
 
-The result is always a `#cloud-config`: the script becomes a file that is written and run last, after the user's own.
+The result is always a `#cloud-config`: the script becomes a file that is run last, after the user's commands.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class _System:
 
 
 _LINUX = _System("/usr/local/custom_script/install.sh", "sh", "hostname")
-_WINDOWS = _System("C:\\install.ps1", "powershell", "set_hostname")  # as cloudbase-init wants it
+_WINDOWS = _System("C:\\install.ps1", "powershell", "set_hostname")  # as cloudbase-init expects
 
 
 def is_cloud_config(data: bytes) -> bool:
-    """Whether it is for cloud-init rather than for a shell."""
+    """Whether it is for cloud-init rather than a shell."""
     return _without_jinja(data).startswith(CLOUD_CONFIG)
 
 
 def cloud_config(script: bytes, user: bytes = b"", *, hostname: str, windows: bool = False) -> bytes:
-    """One `#cloud-config` of an install script (or another provider's `#cloud-config`) and the user's own data."""
+    """Return one `#cloud-config` of an install script (or another `#cloud-config`) and the user's data."""
     _refuse_ignition(script)
     system = _WINDOWS if windows else _LINUX
     config: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def _append(config: dict[str, Any], key: str, items: list[Any]) -> None:
 
 
 def _merged(user: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Lists one after the other, mappings one within the other; of single values the user's."""
+    """Append lists, merge mappings; for scalars the user's value wins."""
     merged = dict(user)
     for key, value in other.items():
         mine = merged.get(key)
@@ -103,7 +103,7 @@ def _parsed(data: bytes, what: str) -> dict[str, Any]:
     try:
         config = yaml.safe_load(data)
     except (yaml.YAMLError, ValueError, OverflowError, TypeError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)  # the line only: what stands there may be secret
+        mark = getattr(error, "problem_mark", None)  # only the line number: the text may be secret
         where = f" (line {mark.line + 1})" if mark else ""
         raise MachineError(f"{what}: not YAML{where}", advice or "correct it") from None
     if config is None:

@@ -1,4 +1,4 @@
-"""The client: dials out to a server, keeps the tunnel up for as long as it runs, and dials what the server asks for."""
+"""Tunnel client: connect to a server, reconnect with back-off, and dial what the server requests."""
 
 from __future__ import annotations
 
@@ -23,40 +23,44 @@ from herder.tunnel.stream import Stream
 
 log = logging.getLogger(__name__)
 
-_ANSWER_BYTES = 32 * KIB
+_RESPONSE_BYTES = 32 * KIB
 
 Dial = Callable[[Stream], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait after a failure: ever longer, and never all at the same moment."""
+    """Exponential back-off with jitter."""
 
     first: float = 1.0
-    most: float = 30.0
-    settled: float = 60.0  # a tunnel that stood so long begins anew
+    max_delay: float = 30.0
+    reset_after: float = 60.0  # a tunnel that was up this long resets the back-off
 
     def delay(self, failures: int, chance: float) -> float:
-        """`chance` is in [0, 1)."""
-        longest = min(self.most, self.first * (1 << min(failures - 1, 30)))
-        return longest * (0.5 + chance / 2)
+        """Return the delay; `chance` is a random number in [0, 1)."""
+        ceiling = min(self.max_delay, self.first * (1 << min(failures - 1, 30)))
+        return ceiling * (0.5 + chance / 2)
 
 
 @dataclass(frozen=True)
 class Target:
+    """Server to connect to."""
+
     url: str  # ws:// or wss://
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # they hold the token
-    context: ssl.SSLContext | None = None  # who may be the server, for wss
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # contain the token
+    context: ssl.SSLContext | None = None  # required for wss
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
-            raise ValueError(f"the tunnel's URL must be wss://host[:port]/path, not {self.url!r}")
+            raise ValueError(f"tunnel URL {self.url!r}: must be wss://host[:port]/path")
         if parts.scheme == "wss" and self.context is None:
-            raise ValueError("a wss:// tunnel needs a TLS context that says whom to trust")
+            raise ValueError("wss:// tunnel needs a TLS context")
 
 
 class TunnelClient:
+    """Keeps one tunnel session open."""
+
     def __init__(
         self,
         target: Callable[[], Target],
@@ -67,7 +71,11 @@ class TunnelClient:
         limits: Limits = DEFAULT,
         backoff: Backoff | None = None,
     ) -> None:
-        """`target` is asked before each attempt: credentials may have changed. `authorize` says what may be dialled."""
+        """Create a client.
+
+        `target` is called before each attempt, because credentials may have changed. `authorize` decides what may be
+        dialed.
+        """
         self._target = target
         self._authorize = authorize
         self._connected = connected
@@ -80,21 +88,21 @@ class TunnelClient:
         self.attempts = 0
 
     async def run(self) -> None:
-        """Connect, and again whenever the tunnel is gone, until cancelled."""
+        """Connect, and reconnect whenever the session ends, until cancelled."""
         failures = 0
         try:
             while True:
-                began = asyncio.get_running_loop().time()
-                why = await self._once()
-                stood = asyncio.get_running_loop().time() - began
-                failures = 1 if stood >= self._backoff.settled else failures + 1
-                delay = self._backoff.delay(failures, random.random())  # noqa: S311 - jitter is no secret
-                log.warning("the tunnel is down: %s; trying again in %.1f s", why, delay)
+                started = asyncio.get_running_loop().time()
+                reason = await self._run_once()
+                lasted = asyncio.get_running_loop().time() - started
+                failures = 1 if lasted >= self._backoff.reset_after else failures + 1
+                delay = self._backoff.delay(failures, random.random())  # noqa: S311 - jitter only
+                log.warning("tunnel is down: %s; reconnecting in %.1f s", reason, delay)
                 await asyncio.sleep(delay)
         finally:
             self.stop()
 
-    async def _once(self) -> str:
+    async def _run_once(self) -> str:
         self.attempts += 1
         try:
             link = await self.connect()
@@ -104,57 +112,59 @@ class TunnelClient:
         return link.reason
 
     async def connect(self) -> Link:
-        """One session, up when this returns."""
+        """Open one session and return it."""
         target = self._target()
         try:
             async with asyncio.timeout(self._limits.client_handshake):
                 transport, headers, rest = await _handshake(target)
         except TimeoutError:
-            raise TunnelError(f"no answer from {target.url} within {self._limits.client_handshake:.0f} s") from None
+            raise TunnelError(
+                f"tunnel {target.url}: handshake timed out after {self._limits.client_handshake:.0f} s"
+            ) from None
         link = Link(
             Role.CLIENT,
             "client",
             opened=self._opened,
             authorize=self._authorize,
             limits=self._limits,
-            peer_has_one_flag=not websocket.has_two_flags(headers),
+            peer_shares_pause_flag=not websocket.has_per_direction_flow(headers),
             traffic=self.traffic,
         )
         hand_over(transport, link, rest)
         if transport.is_closing():
-            link.connection_lost(None)  # it was told to the handshake, if at all: the session would wait for it
+            link.connection_lost(None)  # the handshake protocol got the callback, the session would wait for it
         else:
             transport.resume_reading()
         self.link = link
-        log.info("the tunnel to %s is up", target.url)
+        log.info("tunnel to %s is up", target.url)
         if self._connected is not None:
             self._connected(link)
         return link
 
     def _opened(self, stream: Stream) -> None:
-        task = asyncio.get_running_loop().create_task(self._dialled(stream))
-        stream.observer = _Dialling(task)
+        task = asyncio.get_running_loop().create_task(self._dial_stream(stream))
+        stream.observer = _PendingDial(task)
         self._dials.add(task)
         task.add_done_callback(self._dials.discard)
 
-    async def _dialled(self, stream: Stream) -> None:
+    async def _dial_stream(self, stream: Stream) -> None:
         try:
             await self._dial(stream)
         except asyncio.CancelledError:
-            stream.abort("the dial was given up")  # unless the peer did so, who has closed the stream then
+            stream.abort("dial was canceled")  # no effect if the peer closed the stream
         except Exception:
-            log.exception("dialling %s %s failed", stream.proto, stream.address)
-            stream.abort("the dial failed")
+            log.exception("dial %s %s failed", stream.proto, stream.address)
+            stream.abort("dial failed")
 
     def stop(self) -> None:
         for task in self._dials:
             task.cancel()
         if self.link is not None:
-            self.link.close("the client is shutting down")
+            self.link.close("client is shutting down")
 
 
-class _Dialling:
-    """Looks after a stream until its socket is connected."""
+class _PendingDial:
+    """Observer of a stream until its socket is connected."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -174,13 +184,13 @@ async def _handshake(target: Target) -> tuple[asyncio.Transport, dict[str, str],
     port = parts.port or (443 if secure else 80)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     key = base64.b64encode(os.urandom(16)).decode()
-    asked = websocket.request(parts.netloc.rpartition("@")[2], path, target.headers, key)
+    request = websocket.request(parts.netloc.rpartition("@")[2], path, target.headers, key)
     loop = asyncio.get_running_loop()
     transport, answer = await loop.create_connection(
-        lambda: _Answer(loop), parts.hostname, port, ssl=target.context if secure else None
+        lambda: _HandshakeResponse(loop), parts.hostname, port, ssl=target.context if secure else None
     )
     try:
-        transport.write(asked)
+        transport.write(request)
         head, rest = await answer.complete
         first, headers = parse_head(head)
         status = first.split(" ")[1:2]
@@ -191,8 +201,8 @@ async def _handshake(target: Target) -> tuple[asyncio.Transport, dict[str, str],
     return transport, headers, rest
 
 
-class _Answer(asyncio.Protocol):
-    """Collects the answer to the handshake: its head, and what came with it."""
+class _HandshakeResponse(asyncio.Protocol):
+    """Collects the response to the handshake: its head, and bytes that follow."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.complete: asyncio.Future[tuple[bytes, bytes]] = loop.create_future()
@@ -208,11 +218,11 @@ class _Answer(asyncio.Protocol):
         if self.complete.done():
             return
         if found:
-            self._transport.pause_reading()  # until the session has the connection
+            self._transport.pause_reading()  # until the session takes over
             self.complete.set_result((head, rest))
-        elif len(self._received) > _ANSWER_BYTES:
-            self.complete.set_exception(Rejected(0, "its answer is no HTTP"))
+        elif len(self._received) > _RESPONSE_BYTES:
+            self.complete.set_exception(Rejected(0, "response is not HTTP"))
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.complete.done():
-            self.complete.set_exception(error or ConnectionResetError("the server closed the connection"))
+            self.complete.set_exception(error or ConnectionResetError("server closed the connection"))

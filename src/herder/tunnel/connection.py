@@ -1,4 +1,4 @@
-"""A stream as asyncio knows connections: raw `send` and `receive`, a Transport, or a reader and a writer."""
+"""Asyncio adapters for a stream: raw `send` and `receive`, a Transport, or a reader and a writer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class TunnelConnection:
-    """What a dial returns. Use either `send` and `receive`, or one of the other forms, once."""
+    """Result of a dial. Use either `send` and `receive`, or one of the other forms once."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -25,7 +25,7 @@ class TunnelConnection:
         stream.observer = self
 
     async def receive(self) -> Buffer:
-        """The next piece as it came, without copying it; empty at the end. A failed dial or stream is a StreamError."""
+        """Return the next chunk without copying; empty at the end. A failed dial or stream raises StreamError."""
         while True:
             if chunk := self._stream.take():
                 return chunk
@@ -36,14 +36,14 @@ class TunnelConnection:
             await self._wake_reader
 
     async def send(self, data: Buffer) -> None:
-        """Returns when there is room for more. The data must not be changed afterwards."""
+        """Send data; return when there is room for more. The data must not be modified afterwards."""
         if self._stream.send(data):
             return
         self._wake_writer = self._loop.create_future()
         await self._wake_writer
         if not self._stream.open:
             self._stream.raise_error()
-            raise StreamError("the stream is closed")
+            raise StreamError("stream is closed")
 
     def close(self) -> None:
         self._stream.close()
@@ -59,16 +59,16 @@ class TunnelConnection:
     async def tls(
         self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, server_hostname: str
     ) -> asyncio.Transport:
-        """The transport of a TLS client inside the tunnel, its handshake done. It fails with an OSError."""
-        shaken = self._loop.create_future()
+        """Start TLS as a client inside the tunnel and return the transport. Fails with an OSError."""
+        handshake = self._loop.create_future()
         layer = sslproto.SSLProtocol(
-            self._loop, protocol, context, shaken, server_side=False, server_hostname=server_hostname
+            self._loop, protocol, context, handshake, server_side=False, server_hostname=server_hostname
         )
         self.transport(layer)
         try:
-            await shaken
+            await handshake
         except BaseException:
-            self.abort("the TLS handshake failed")
+            self.abort("TLS handshake failed")
             raise
         return cast(asyncio.Transport, layer._app_transport)
 
@@ -77,7 +77,7 @@ class TunnelConnection:
         protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
         return reader, asyncio.StreamWriter(self.transport(protocol), protocol, reader, self._loop)
 
-    # --- news of the stream ---------------------------------------------------------------------------------------
+    # --- stream callbacks -----------------------------------------------------------------------------------------
 
     def received(self) -> None:
         _wake(self._wake_reader)
@@ -89,15 +89,15 @@ class TunnelConnection:
         _wake(self._wake_writer)
 
 
-def _wake(waiting: asyncio.Future[None] | None) -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_result(None)
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
 
 
 class StreamTransport(asyncio.Transport):
-    """Carries any asyncio protocol, TLS included."""
+    """asyncio transport over a stream, for any protocol including TLS."""
 
-    _start_tls_compatible = True  # asyncio's own mark for transports that may be wrapped
+    _start_tls_compatible = True  # asyncio's marker for transports that support start_tls
 
     def __init__(self, stream: Stream, protocol: asyncio.BaseProtocol) -> None:
         super().__init__({"peername": (stream.address, 0), "tunnel_stream": stream})
@@ -107,14 +107,14 @@ class StreamTransport(asyncio.Transport):
         self._reading = True
         self._closing = False
         self._lost = False
-        self._told_to_pause = False
+        self._write_paused = False
 
     def start(self) -> None:
         self._stream.observer = self
         self._protocol.connection_made(self)
         self._loop.call_soon(self.received)
 
-    # --- what protocols ask of a transport ------------------------------------------------------------------------
+    # --- Transport API --------------------------------------------------------------------------------------------
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
@@ -136,19 +136,19 @@ class StreamTransport(asyncio.Transport):
     def write(self, data: Buffer) -> None:
         if self._closing or not self._stream.open:
             return
-        owned = data if isinstance(data, bytes) else bytes(data)  # the writer may change its buffer afterwards
-        if not self._stream.send(owned) and not self._told_to_pause:
-            self._told_to_pause = True
+        owned = data if isinstance(data, bytes) else bytes(data)  # the writer may reuse its buffer
+        if not self._stream.send(owned) and not self._write_paused:
+            self._write_paused = True
             self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        return False  # the protocol closes both directions at once
+        return False  # the tunnel protocol closes both directions at once
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The session's own limits hold."""
+        """Ignored: the limits of the session apply."""
 
     def get_write_buffer_size(self) -> int:
         return self._stream.queued
@@ -160,18 +160,18 @@ class StreamTransport(asyncio.Transport):
         if not self._closing:
             self._closing = True
             self._stream.close()
-            self._lose(None)
+            self._schedule_connection_lost(None)
 
     def abort(self) -> None:
         self._force_close(None)
 
     def _force_close(self, error: Exception | None) -> None:
-        """Under this name asyncio's TLS asks for it, when it has failed."""
+        """Abort; asyncio's TLS implementation calls this method when it fails."""
         self._closing = True
-        self._stream.abort("the connection was aborted")
-        self._lose(error)
+        self._stream.abort("connection aborted")
+        self._schedule_connection_lost(error)
 
-    # --- news of the stream ---------------------------------------------------------------------------------------
+    # --- stream callbacks -----------------------------------------------------------------------------------------
 
     def received(self) -> None:
         while self._reading and not self._closing:
@@ -179,22 +179,22 @@ class StreamTransport(asyncio.Transport):
             if not chunk:
                 break
             try:
-                self._hand_over(chunk)
+                self._deliver(chunk)
             except Exception as error:
-                self._loop.call_exception_handler({"message": "a protocol failed on tunnel data", "exception": error})
+                self._loop.call_exception_handler({"message": "protocol failed on tunnel data", "exception": error})
                 self.abort()
         if self._stream.at_end and self._reading and not self._closing:
             self._finish()
 
     def writable(self) -> None:
-        if self._told_to_pause:
-            self._told_to_pause = False
+        if self._write_paused:
+            self._write_paused = False
             self._protocol.resume_writing()
 
     def ended(self) -> None:
         self.writable()
 
-    def _hand_over(self, chunk: Buffer) -> None:
+    def _deliver(self, chunk: Buffer) -> None:
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             rest = memoryview(chunk)
@@ -212,13 +212,13 @@ class StreamTransport(asyncio.Transport):
         try:
             self._stream.raise_error()
         except StreamError as error:
-            self._lose(ConnectionResetError(str(error)))
+            self._schedule_connection_lost(ConnectionResetError(str(error)))
         else:
             if isinstance(self._protocol, asyncio.Protocol | asyncio.BufferedProtocol):
                 self._protocol.eof_received()
-            self._lose(None)
+            self._schedule_connection_lost(None)
 
-    def _lose(self, error: Exception | None) -> None:
+    def _schedule_connection_lost(self, error: Exception | None) -> None:
         if not self._lost:
             self._lost = True
             self._loop.call_soon(self._protocol.connection_lost, error)

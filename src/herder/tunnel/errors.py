@@ -1,29 +1,31 @@
-"""What goes wrong in a tunnel, as its users see it."""
+"""Errors of the tunnel."""
 
 from __future__ import annotations
 
 
 class TunnelError(Exception):
-    """The text is for people and may cross the wire; it never holds a secret."""
+    """Base class. The message may cross the wire and never contains a secret."""
 
 
 class SessionError(TunnelError):
-    """The whole session is over: the peer broke the protocol, was silent for too long or went away."""
+    """The session ended: the peer violated the protocol, timed out or disconnected."""
 
 
 class StreamError(TunnelError):
-    """One stream is over, otherwise than by an orderly close. The session goes on."""
+    """A stream ended with an error. The session continues."""
 
 
 class NoSession(TunnelError):
+    """The client has no session."""
+
     def __init__(self, key: str) -> None:
         super().__init__(f"failed to find Session for client {key}")
         self.key = key
 
 
 class Rejected(TunnelError):
-    """The server answered the handshake with something else than an upgrade."""
+    """The server did not respond to the handshake with an upgrade."""
 
     def __init__(self, status: int, body: str) -> None:
-        super().__init__(f"the server refused the tunnel: {status} {body}".rstrip())
+        super().__init__(f"tunnel rejected by the server: {status} {body}".rstrip())
         self.status = status

@@ -1,6 +1,6 @@
-"""remotedialer's messages as bytes: `varint(id) varint(connection) varint(kind) [varint(deadline)] payload`.
+"""remotedialer messages: `varint(id) varint(connection) varint(kind) [varint(deadline)] payload`.
 
-Varints are Go's signed ones (zig-zag). The id counts messages and is never interpreted; neither is the deadline, which
+Varints are Go's signed ones (zig-zag). The ID counts messages and is never interpreted; neither is the deadline, which
 only DATA and CONNECT carry.
 """
 
@@ -17,10 +17,12 @@ from herder.tunnel.errors import SessionError
 CONNECT_BYTES = 266
 ERROR_BYTES = 100
 CLIENT_BYTES = 100
-END = "EOF"  # the text of an orderly close
+END = "EOF"  # message of an orderly close
 
 
 class Kind(IntEnum):
+    """Message types of remotedialer."""
+
     DATA = 1
     CONNECT = 2
     ERROR = 3
@@ -32,17 +34,21 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    kind: int  # not a Kind: there may be newer ones than we know, which are ignored
+    """A decoded message."""
+
+    kind: int  # int instead of Kind: unknown kinds are ignored
     connection: int
     payload: memoryview
 
 
 class Malformed(SessionError):
+    """A message that violates the protocol."""
+
     def __init__(self, what: str) -> None:
         super().__init__(f"malformed tunnel message: {what}")
 
 
-# --- writing ------------------------------------------------------------------------------------------------------
+# --- encode -------------------------------------------------------------------------------------------------------
 
 
 def varint(value: int) -> bytes:
@@ -60,14 +66,14 @@ _KINDS = {kind: varint(kind) + (_LEGACY_DEADLINE if kind in (Kind.DATA, Kind.CON
 
 
 def head(message_id: int, connection: int, kind: Kind) -> bytes:
-    """All of a message but its payload."""
+    """Return everything of a message except its payload."""
     return varint(message_id) + varint(connection) + _KINDS[kind]
 
 
 def connect(proto: str, address: str) -> bytes:
     payload = f"{proto}/{address}".encode()
     if not proto or "/" in proto or not address or len(payload) > CONNECT_BYTES:
-        raise ValueError(f"{proto}/{address} cannot be dialled: not a protocol and an address in {CONNECT_BYTES} bytes")
+        raise ValueError(f"{proto}/{address}: not a protocol and an address of at most {CONNECT_BYTES} bytes")
     return payload
 
 
@@ -78,7 +84,7 @@ def error(text: str) -> bytes:
 def client(key: str, session_key: int) -> bytes:
     payload = f"{key}/{session_key}".encode()
     if "/" in key or len(payload) > CLIENT_BYTES:
-        raise ValueError(f"client key {key!r} cannot be announced to peers: it must be short and hold no '/'")
+        raise ValueError(f"client key {key!r}: must be short and must not contain '/' to be announced to peers")
     return payload
 
 
@@ -87,21 +93,21 @@ def connections(ids: Iterable[int]) -> bytes:
     return struct.pack(f"<{len(ordered)}Q", *ordered)
 
 
-# --- reading ------------------------------------------------------------------------------------------------------
+# --- decode -------------------------------------------------------------------------------------------------------
 
 
 def decode(message: bytes | bytearray) -> Frame:
-    _, at = _read_varint(message, 0)
-    connection, at = _read_varint(message, at)
-    kind, at = _read_varint(message, at)
+    _, offset = _read_varint(message, 0)
+    connection, offset = _read_varint(message, offset)
+    kind, offset = _read_varint(message, offset)
     if kind in (Kind.DATA, Kind.CONNECT):
-        _, at = _read_varint(message, at)
-    return Frame(kind, connection, memoryview(message)[at:])
+        _, offset = _read_varint(message, offset)
+    return Frame(kind, connection, memoryview(message)[offset:])
 
 
-def _read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes | bytearray, offset: int) -> tuple[int, int]:
     value = shift = 0
-    for position in range(at, min(at + 10, len(data))):
+    for position in range(offset, min(offset + 10, len(data))):
         byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -109,21 +115,22 @@ def _read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
                 break
             return (value >> 1) ^ -(value & 1), position + 1
         shift += 7
-    raise Malformed("a number is cut short or too large")
+    raise Malformed("varint is truncated or too large")
 
 
 def read_connect(payload: memoryview) -> tuple[str, str]:
-    """Refuses what upstream would cut: the rest of an address is another address."""
+    """Return protocol and address. Too long addresses are refused; remotedialer truncates them to another address."""
     if len(payload) > CONNECT_BYTES:
-        raise Malformed(f"an address of more than {CONNECT_BYTES} bytes")
+        raise Malformed(f"address exceeds {CONNECT_BYTES} bytes")
     proto, slash, address = _text(payload).partition("/")
     if not slash:
-        raise Malformed("an address without its protocol")
+        raise Malformed("address without a protocol")
     return proto, address
 
 
 def read_error(payload: memoryview) -> str:
-    """Without control characters: it gets into conditions and logs, which users read in terminals."""
+    """Return the error message without control characters: it ends up in conditions and logs, which users read in
+    terminals."""
     reported = bytes(payload[:ERROR_BYTES]).decode(errors="replace")
     return "".join(letter if letter.isprintable() else " " for letter in reported)
 
@@ -131,16 +138,16 @@ def read_error(payload: memoryview) -> str:
 def read_client(payload: memoryview) -> tuple[str, int]:
     key, slash, session_key = _text(payload[: CLIENT_BYTES + 1]).partition("/")
     if len(payload) > CLIENT_BYTES or not slash or not _is_int64(session_key):
-        raise Malformed("a client that is not key/session")
+        raise Malformed("client is not in the form key/session")
     return key, int(session_key)
 
 
-def read_connections(payload: memoryview, most: int = sys.maxsize) -> Iterator[int]:
-    """One after the other: as objects, all of a long list would take ten times its own memory."""
+def read_connections(payload: memoryview, max_count: int = sys.maxsize) -> Iterator[int]:
+    """Yield connection IDs lazily: a list of Python integers would take ten times the memory of the message."""
     if len(payload) % 8:
-        raise Malformed("a list of connections that is cut short")
-    if len(payload) > 8 * most:
-        raise Malformed(f"a list of more than {most} connections")
+        raise Malformed("connection list is truncated")
+    if len(payload) > 8 * max_count:
+        raise Malformed(f"connection list exceeds {max_count} entries")
     return (number for (number,) in struct.iter_unpack("<Q", payload))
 
 
@@ -148,7 +155,7 @@ def _text(payload: memoryview) -> str:
     try:
         return bytes(payload).decode()
     except UnicodeDecodeError:
-        raise Malformed("text that is not UTF-8") from None
+        raise Malformed("text is not UTF-8") from None
 
 
 def _is_int64(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Every number of the tunnel. Those that a peer can observe are the contract's; the caps are our own."""
+"""Limits and timeouts of the tunnel. Values that a peer can observe match remotedialer; the caps are ours."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    # What a stream holds of what its reader has not taken yet.
+    """Limits of a session, in bytes and seconds."""
+
+    # Received bytes of a stream that its reader has not consumed.
     pause_above: int = 2 * MIB
     resume_below: int = 256 * KIB
-    in_flight: int = 16 * MIB  # what may still come after a PAUSE: two full socket buffers and what lies between
-    # What all streams of a session hold. From half of it on ("crowded") each is paused much earlier.
+    in_flight: int = 16 * MIB  # may still arrive after a PAUSE: two full socket buffers and the network in between
+    # Received bytes of all streams of a session. Above half of it ("crowded"), streams are paused much earlier.
     session_bytes: int = 256 * MIB
     crowded_pause_above: int = 64 * KIB
-    # What all sessions of a registry hold together, unfinished messages included. Beyond it each may hold only its
-    # share: those that hold more lose streams, or end, and the others go on.
+    # Received bytes of all sessions of a registry, including unfinished messages. Beyond it, each session is limited to
+    # its share: sessions above it lose streams or are closed, and the others continue.
     total_bytes: int = 512 * MIB
     share_bytes: int = 4 * MIB
-    # What a writer may leave with us before it has to wait.
+    # Queued bytes before a writer has to wait.
     send_high: int = 256 * KIB
     send_low: int = 128 * KIB
-    chunk: int = 32 * KIB  # one turn of a stream
-    control_bytes: int = 1 * MIB  # answers that a peer lets pile up by not reading
+    chunk: int = 32 * KIB  # sent per turn of a stream
+    control_bytes: int = 1 * MIB  # queued control messages of a peer that does not read
     message_bytes: int = 16 * MIB  # one WebSocket message
     streams: int = 10_000
     announced_clients: int = 10_000
@@ -39,7 +41,7 @@ class Limits:
 
     @property
     def stream_bytes(self) -> int:
-        """The hard cap: who is beyond it did not heed a PAUSE."""
+        """Hard cap: a peer beyond it ignored a PAUSE."""
         return self.pause_above + self.in_flight
 
 

@@ -1,6 +1,6 @@
-"""Servers that share the work: each tells the others which clients it has, and dials through them when asked to.
+"""Peering between servers: each announces its clients to the others, which can dial through it.
 
-The asking server names the client in the protocol of its CONNECT: `<client key>::tcp`.
+The requesting server names the client in the protocol of its CONNECT: `<client key>::tcp`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from herder.tunnel.link import Link
 from herder.tunnel.registry import Registry
 from herder.tunnel.stream import Stream
 
-_ANY_SESSION = 1  # a peer wants to know whom we can reach; through which of our sessions is our own affair
+_ANY_SESSION = 1  # peers only need to know which clients we can reach, not through which session
 
 
 class Peering:
-    """Our side of the connection to one other server, which we open as a client."""
+    """Connection to one other server, opened as a client."""
 
     def __init__(self, registry: Registry, target: Callable[[], Target]) -> None:
         self._registry = registry
-        self._client = TunnelClient(target, _names_a_client, connected=self._introduce, dial=self._relay)
+        self._client = TunnelClient(target, _names_a_client, connected=self._announce_clients, dial=self._relay)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        stop = self._registry.listen(self._changed)
+        """Run until cancelled."""
+        stop = self._registry.listen(self._announce_change)
         try:
             await self._client.run()
         finally:
             stop()
 
-    def _introduce(self, link: Link) -> None:
+    def _announce_clients(self, link: Link) -> None:
         for key in self._registry.clients():
             link.session.announce(key, _ANY_SESSION, present=True)
 
-    def _changed(self, key: str, present: bool) -> None:
+    def _announce_change(self, key: str, present: bool) -> None:
         link = self._client.link
         if link is not None and link.alive:
             link.session.announce(key, _ANY_SESSION, present=present)
@@ -43,11 +43,11 @@ class Peering:
     async def _relay(self, stream: Stream) -> None:
         key, _, proto = stream.proto.rpartition("::")
         try:
-            onward = self._registry.dial_own(key, proto, stream.address)
+            target_stream = self._registry.dial_local(key, proto, stream.address)
         except (TunnelError, ValueError) as error:
             stream.abort(str(error))
         else:
-            join(stream, onward)
+            join(stream, target_stream)
 
 
 def _names_a_client(proto: str, address: str) -> bool:
@@ -55,14 +55,15 @@ def _names_a_client(proto: str, address: str) -> bool:
 
 
 def join(one: Stream, other: Stream) -> None:
+    """Copy data between two streams in both directions."""
     for source, sink in ((one, other), (other, one)):
-        source.observer = _Half(source, sink)
+        source.observer = _OneWayCopy(source, sink)
     one.observer.received()
     other.observer.received()
 
 
-class _Half:
-    """Carries what one stream receives into the other, as fast as that takes it."""
+class _OneWayCopy:
+    """Copies what one stream receives to the other, with back-pressure."""
 
     def __init__(self, source: Stream, sink: Stream) -> None:
         self._source = source
@@ -79,17 +80,17 @@ class _Half:
             self._finish()
 
     def writable(self) -> None:
-        """There is room in our source for what its sink receives: the other half goes on."""
-        half = self._sink.observer
-        if isinstance(half, _Half):
-            half.go_on()
+        """Resume the copy in the other direction, which writes to our source."""
+        other = self._sink.observer
+        if isinstance(other, _OneWayCopy):
+            other.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._full = False
         self.received()
 
     def ended(self) -> None:
-        """`received` follows."""
+        """Do nothing: `received` follows."""
 
     def _finish(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The client's part of a stream: dial what was asked for, and join the two until either ends."""
+"""Client side of a stream: dial the requested address and copy data in both directions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WRITE_HIGH = 256 * KIB
 
 
 async def dial(stream: Stream, seconds: float) -> None:
-    """Connect the stream to its address. What fails is told to the peer, in the words its own kind would use."""
+    """Connect the stream to its address; report errors to the peer in Go's wording."""
     try:
         async with asyncio.timeout(seconds):
             await _connect(stream)
     except TimeoutError:
         stream.abort(f"dial {stream.proto} {stream.address}: i/o timeout")
     except OSError as error:
-        stream.abort(f"dial {stream.proto} {stream.address}: {_in_words(error)}")
+        stream.abort(f"dial {stream.proto} {stream.address}: {_error_message(error)}")
     except TunnelError as error:
         stream.abort(str(error))
 
@@ -34,7 +34,7 @@ async def _connect(stream: Stream) -> None:
     if stream.proto in ("tcp", "tcp4", "tcp6"):
         host, colon, port = stream.address.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
-            raise TunnelError(f"dial {stream.proto} {stream.address}: the address is not host:port")
+            raise TunnelError(f"dial {stream.proto} {stream.address}: address is not host:port")
         await loop.create_connection(lambda: Pipe(stream), host.removeprefix("[").removesuffix("]"), int(port))
     elif stream.proto == "unix":
         await loop.create_unix_connection(lambda: Pipe(stream), stream.address)
@@ -42,7 +42,7 @@ async def _connect(stream: Stream) -> None:
         raise TunnelError(f"dial {stream.proto}: unknown network {stream.proto}")
 
 
-def _in_words(error: OSError) -> str:
+def _error_message(error: OSError) -> str:
     if error.errno and error.errno > 0 and not isinstance(error, ConnectionError) and error.strerror:
         return error.strerror.lower()
     if error.errno and error.errno > 0:
@@ -51,14 +51,14 @@ def _in_words(error: OSError) -> str:
 
 
 class Pipe(asyncio.Protocol):
-    """The dialled socket and the stream's observer in one: each side's slowness holds the other back."""
+    """Protocol of the dialed socket and observer of the stream: back-pressure applies in both directions."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._transport = cast(asyncio.Transport, None)
         self._blocked = False
 
-    # --- from the socket ------------------------------------------------------------------------------------------
+    # --- socket callbacks -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -86,7 +86,7 @@ class Pipe(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._stream.close()
 
-    # --- from the stream ------------------------------------------------------------------------------------------
+    # --- stream callbacks -----------------------------------------------------------------------------------------
 
     def received(self) -> None:
         while not self._blocked and (chunk := self._stream.take()):
@@ -99,4 +99,4 @@ class Pipe(asyncio.Protocol):
             self._transport.resume_reading()
 
     def ended(self) -> None:
-        """`received` follows, and closes the socket when all is written."""
+        """Do nothing: `received` follows and closes the socket once everything is written."""

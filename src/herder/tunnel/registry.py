@@ -1,4 +1,4 @@
-"""The sessions of a server, by the key of their client; dialling through them."""
+"""Sessions of a server by client key, and dialing through them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ log = logging.getLogger(__name__)
 SESSIONS_PER_KEY = 16
 
 
-class Upgrading(Protocol):
-    """A connection whose request asked for an upgrade: `take` answers it and hands the connection over."""
+class UpgradeRequest(Protocol):
+    """A request for a protocol upgrade: `take` sends the response and hands over the connection."""
 
     def take(self, protocol: asyncio.BaseProtocol, answer: bytes = b"") -> asyncio.Transport: ...
 
 
-Changed = Callable[[str, bool], None]
-"""Told of a client's key when its first session comes (True) and when its last one is gone (False)."""
+PresenceListener = Callable[[str, bool], None]
+"""Called with a client key when its first session opens (True) and when its last one closes (False)."""
 
 
 @dataclass
 class Counters:
-    """For metrics; all but `sessions` and what is buffered only ever grow."""
+    """Metrics; all except `sessions` and buffered bytes are monotonic."""
 
     sessions: int = 0
     sessions_opened: int = 0
@@ -43,50 +43,54 @@ class Counters:
 
 
 class Registry:
+    """All sessions of clients and peers."""
+
     def __init__(self, limits: Limits = DEFAULT, sessions_per_key: int = SESSIONS_PER_KEY) -> None:
         self.limits = limits
         self._sessions_per_key = sessions_per_key
-        self._clients: dict[str, list[Link]] = {}  # the newest last
+        self._clients: dict[str, list[Link]] = {}  # newest last
         self._peers: dict[str, list[Link]] = {}
-        self._listeners: list[Changed] = []
+        self._listeners: list[PresenceListener] = []
         self.counters = Counters()
 
     # --- sessions -------------------------------------------------------------------------------------------------
 
-    def accept(self, key: str, headers: Mapping[str, str], upgrading: Upgrading, *, peering: bool = False) -> Link:
-        """A session of `key` from this request: its sender is known, and `websocket.upgrade_problem` has found none.
-        `peering`: the sender is another server, which has clients of its own."""
+    def accept(self, key: str, headers: Mapping[str, str], upgrade: UpgradeRequest, *, peering: bool = False) -> Link:
+        """Open a session for `key`. The client is authenticated, and `websocket.upgrade_problem` found no error.
+
+        `peering` means that the client is another server with clients of its own.
+        """
         link = Link(
             Role.SERVER,
             key,
-            over=lambda gone: self._remove(key, gone, peering),
+            on_closed=lambda closed_link: self._remove(key, closed_link, peering),
             limits=self.limits,
             peering=peering,
-            peer_has_one_flag=not websocket.has_two_flags(headers),
+            peer_shares_pause_flag=not websocket.has_per_direction_flow(headers),
             traffic=self.counters.traffic,
         )
-        upgrading.take(link, websocket.switching_protocols(headers))
+        upgrade.take(link, websocket.switching_protocols(headers))
         self._add(key, link, peering)
         return link
 
     def disconnect(self, key: str, reason: str) -> None:
-        """End all sessions of a client, as when its right to connect is gone."""
+        """Close all sessions of a client, for example because its permission was revoked."""
         for link in list(self._clients.get(key, ())):
             link.close(reason)
 
     def close(self) -> None:
         for links in [*self._clients.values(), *self._peers.values()]:
             for link in list(links):
-                link.close("the server is shutting down")
+                link.close("server is shutting down")
 
-    def listen(self, changed: Changed) -> Callable[[], None]:
-        """What is returned ends it."""
+    def listen(self, changed: PresenceListener) -> Callable[[], None]:
+        """Register a presence listener; the returned function unregisters it."""
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
 
     def _add(self, key: str, link: Link, peering: bool) -> None:
         if link.done.done():
-            return  # it was gone before it began
+            return  # closed before it was registered
         links = (self._peers if peering else self._clients).setdefault(key, [])
         links.append(link)
         self.counters.sessions += 1
@@ -96,8 +100,8 @@ class Registry:
         alive = [each for each in links if each.alive]
         if len(alive) > self._sessions_per_key:
             self.counters.sessions_replaced += 1
-            alive[0].close(f"client {key} has opened more than {self._sessions_per_key} sessions; the oldest has to go")
-        if len(links) > 2 * self._sessions_per_key:  # closed already: these wait for their client's goodbye
+            alive[0].close(f"client {key}: more than {self._sessions_per_key} sessions; closing the oldest")
+        if len(links) > 2 * self._sessions_per_key:  # already closing: they wait for the client's close frame
             links[0].abort()
 
     def _remove(self, key: str, link: Link, peering: bool) -> None:
@@ -117,7 +121,7 @@ class Registry:
         for listener in list(self._listeners):
             listener(key, present)
 
-    # --- dialling -------------------------------------------------------------------------------------------------
+    # --- dial -----------------------------------------------------------------------------------------------------
 
     def clients(self) -> list[str]:
         return list(self._clients)
@@ -129,21 +133,23 @@ class Registry:
         return next(self._routes(key), None) is not None
 
     def peer_with(self, key: str) -> str:
-        """A peer that has a session of the client, or ""."""
+        """Return a peer that has a session of the client, or an empty string."""
         for peer, links in self._peers.items():
             if any(link.alive and key in link.session.remote_clients for link in links):
                 return peer
         return ""
 
     def dial(self, key: str, proto: str, address: str) -> TunnelConnection:
-        """Through the newest session of the client, else through a peer that has one. There is no acknowledgement: the
-        connection can be used at once, and a dial that fails shows as a StreamError when it is read."""
+        """Dial through the newest session of the client, else through a peer that has one.
+
+        There is no acknowledgement: the connection is usable immediately, and a failed dial raises StreamError on read.
+        """
         for link, prefix in self._routes(key):
             return TunnelConnection(link.session.connect(prefix + proto, address))
         raise self._no_session(key)
 
-    def dial_own(self, key: str, proto: str, address: str) -> Stream:
-        """Not through peers: they ask for those who are here."""
+    def dial_local(self, key: str, proto: str, address: str) -> Stream:
+        """Dial without using peers, for requests of peers."""
         for link in reversed(self.sessions(key)):
             return link.session.connect(proto, address)
         raise self._no_session(key)
@@ -153,7 +159,7 @@ class Registry:
         return NoSession(key)
 
     async def dial_when_connected(self, key: str, proto: str, address: str, seconds: float) -> TunnelConnection:
-        """As `dial`, but give a client that is just reconnecting so much time to come back."""
+        """Dial, but wait up to `seconds` for a client that is reconnecting."""
         if not self.has(key):
             await self._wait_for(key, seconds)
         return self.dial(key, proto, address)
@@ -167,17 +173,17 @@ class Registry:
                     yield link, f"{key}::"
 
     async def _wait_for(self, key: str, seconds: float) -> None:
-        came = asyncio.Event()
+        connected = asyncio.Event()
 
-        def changed(whose: str, present: bool) -> None:
-            if whose == key and present:
-                came.set()
+        def changed(client_key: str, present: bool) -> None:
+            if client_key == key and present:
+                connected.set()
 
         stop = self.listen(changed)
         try:
             async with asyncio.timeout(seconds):
-                await came.wait()
+                await connected.wait()
         except TimeoutError:
-            pass  # the dial says it better
+            pass  # the dial raises NoSession
         finally:
             stop()

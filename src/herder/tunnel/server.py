@@ -1,4 +1,4 @@
-"""A listener of its own for tunnels, where no HTTP front has one: tests, benchmarks."""
+"""Standalone tunnel listener for tests and benchmarks; the gateway uses its HTTP front instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from herder.tunnel.registry import Registry
 _HEAD_BYTES = 32 * KIB
 
 Authenticate = Callable[[Mapping[str, str]], str | None]
-"""The client's key, from the headers (names in lower case) of its request; None where it is not let in."""
+"""Returns the client key for request headers (lower-case names), or None to reject."""
 
 
 async def serve(
@@ -26,6 +26,7 @@ async def serve(
     *,
     peering: bool = False,
 ) -> asyncio.Server:
+    """Listen for tunnel clients."""
     loop = asyncio.get_running_loop()
     return await loop.create_server(lambda: _Handshake(registry, authenticate, peering), host, port, ssl=context)
 
@@ -49,15 +50,15 @@ class _Handshake(asyncio.Protocol):
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
             if len(self._received) > _HEAD_BYTES:
-                self._refuse("431 Request Header Fields Too Large", "the request has too many headers")
+                self._refuse("431 Request Header Fields Too Large", "request headers are too large")
             return
         method, headers = parse_head(self._received[:end])
-        self._answer(method.partition(" ")[0], headers)
+        self._respond(method.partition(" ")[0], headers)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_timer()
 
-    def _answer(self, method: str, headers: dict[str, str]) -> None:
+    def _respond(self, method: str, headers: dict[str, str]) -> None:
         self._stop_timer()
         if problem := websocket.upgrade_problem(method, headers):
             self._refuse("400 Bad Request", problem)
@@ -78,15 +79,15 @@ class _Handshake(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    def take(self, protocol: asyncio.BaseProtocol, answer: bytes = b"") -> asyncio.Transport:
+    def take(self, protocol: asyncio.BaseProtocol, response: bytes = b"") -> asyncio.Transport:
         rest = self._received[self._received.index(b"\r\n\r\n") + 4 :]
-        self._transport.write(answer)
+        self._transport.write(response)
         hand_over(self._transport, protocol, rest)
         return self._transport
 
 
 def parse_head(head: bytes) -> tuple[str, dict[str, str]]:
-    """The first line, and the headers with names in lower case."""
+    """Return the first line, and the headers with lower-case names."""
     first, *lines = head.decode("latin-1").split("\r\n")
     headers: dict[str, str] = {}
     for line in lines:
@@ -97,7 +98,7 @@ def parse_head(head: bytes) -> tuple[str, dict[str, str]]:
 
 
 def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, rest: bytes) -> None:
-    """Let the protocol have the connection, and what was received too early."""
+    """Give a protocol the connection, including bytes that were received early."""
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
     assert isinstance(protocol, asyncio.BufferedProtocol)

@@ -1,6 +1,6 @@
-"""One stream of a session: what was received and not read yet, what was written and not sent yet.
+"""One stream of a session: received bytes that are not consumed yet, and queued bytes that are not sent yet.
 
-The two directions pause independently. Whoever uses the stream is told of news by its observer.
+The two directions are paused independently. An observer is notified of changes.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ if TYPE_CHECKING:
     from herder.tunnel.session import Session
 
 Buffer = bytes | bytearray | memoryview
-_SMALL = 4096  # pieces below this are gathered, so that a byte a message does not cost an object a byte
+_SMALL_BYTES = 4096  # smaller pieces are joined, so that one-byte messages do not cost an object each
 
 
 class StreamObserver(Protocol):
+    """Callbacks of a stream."""
+
     def received(self) -> None:
-        """There is something to take, or nothing more will come."""
+        """Data is available, or the stream has ended."""
 
     def writable(self) -> None:
-        """Room again, after `send` had filled it."""
+        """There is room again after `send` filled the queue."""
 
     def ended(self) -> None:
-        """No more can be sent. What was received can still be taken."""
+        """Nothing can be sent any more. Received data can still be taken."""
 
 
 class NullObserver:
-    """Until someone looks after the stream."""
+    """Observer of a stream that nothing uses yet."""
 
     def received(self) -> None: ...
 
@@ -40,9 +42,11 @@ class NullObserver:
 
 
 class Stream:
+    """One multiplexed connection."""
+
     __slots__ = (
-        "_chunks", "_full", "_queue", "address", "buffered", "closing", "error", "holds_peer", "id", "known_to_peer",
-        "observer", "open", "paused", "proto", "queued", "received_since_pause", "scheduled", "session",
+        "_chunks", "_full", "_queue", "address", "buffered", "closing", "error", "id", "known_to_peer",
+        "observer", "open", "paused", "peer_paused", "proto", "queued", "received_since_pause", "scheduled", "session",
     )  # fmt: skip
 
     def __init__(self, session: Session, number: int, proto: str, address: str) -> None:
@@ -51,24 +55,24 @@ class Stream:
         self.proto = proto
         self.address = address
         self.observer: StreamObserver = NullObserver()
-        self.open = True  # the peer may send, and so may we
-        self.closing = False  # by us: an orderly end follows what is still queued
-        self.error = ""  # why it ended; END for an orderly close
-        self.known_to_peer = False  # the other side has surely heard of this stream
+        self.open = True  # both sides may send
+        self.closing = False  # closed locally: EOF follows the queued data
+        self.error = ""  # why the stream ended; END for an orderly close
+        self.known_to_peer = False  # the peer has certainly seen this stream
         self._chunks: deque[Buffer] = deque()
         self.buffered = 0
-        self.holds_peer = False  # we sent PAUSE
+        self.peer_paused = False  # we sent PAUSE
         self.received_since_pause = 0
         self._queue: deque[Buffer] = deque()
         self.queued = 0
         self.paused = False  # the peer sent PAUSE
-        self.scheduled = False  # it has its place in the session's round
+        self.scheduled = False  # queued for sending in the session
         self._full = False
 
-    # --- for whoever uses the stream ------------------------------------------------------------------------------
+    # --- API for the user of the stream ---------------------------------------------------------------------------
 
     def take(self) -> Buffer:
-        """What came next; empty where nothing is there at the moment, or where the stream is at its end."""
+        """Return the next chunk; empty if none is available or the stream is at its end."""
         if not self._chunks:
             return b""
         chunk = self._chunks.popleft()
@@ -85,9 +89,10 @@ class Stream:
             raise StreamError(self.error)
 
     def send(self, data: Buffer) -> bool:
-        """Queue it; False where the writer should now wait for `writable`. The data must not be changed afterwards."""
+        """Queue data; return False if the writer should wait for `writable`. The data must not be modified
+        afterwards."""
         if not self.open or self.closing:
-            raise StreamError(self.error if self.error not in ("", frames.END) else "the stream is closed")
+            raise StreamError(self.error if self.error not in ("", frames.END) else "stream is closed")
         if data:
             self._append(self._queue, data)
             self.queued += len(data)
@@ -96,29 +101,29 @@ class Stream:
         return not self._full
 
     def close(self) -> None:
-        """In order, after all that was sent. What has come, or still comes, and was not taken is thrown away."""
+        """Close in order after all queued data. Received data that was not taken is discarded."""
         self._discard_received()
         if self.open and not self.closing:
             self.closing = True
             self.session.schedule(self)
 
     def abort(self, reason: str) -> None:
-        """At once, and the peer is told why."""
+        """Close immediately and send the reason to the peer."""
         self._discard_received()
         self.session.end_stream(self, reason, notify_peer=True)
 
-    # --- for the session ------------------------------------------------------------------------------------------
+    # --- API for the session --------------------------------------------------------------------------------------
 
     def put(self, payload: memoryview) -> None:
         self.buffered += len(payload)
         self._append(self._chunks, payload)
 
     def _append(self, chunks: deque[Buffer], data: Buffer) -> None:
-        if len(data) >= _SMALL:
+        if len(data) >= _SMALL_BYTES:
             chunks.append(data)
             return
         last = chunks[-1] if chunks else None
-        if isinstance(last, bytearray) and len(last) < self.session.limits.chunk - _SMALL:
+        if isinstance(last, bytearray) and len(last) < self.session.limits.chunk - _SMALL_BYTES:
             last += data
         else:
             chunks.append(bytearray(data))
@@ -132,7 +137,7 @@ class Stream:
         self.queued = 0
 
     def next_chunk(self) -> Buffer:
-        """At most one turn's worth; small pieces together."""
+        """Return the next chunk to send, at most the chunk size, joining small pieces."""
         limit = self.session.limits.chunk
         first = self._queue[0]
         if len(first) > limit:
@@ -142,11 +147,11 @@ class Stream:
         elif len(first) == limit or len(self._queue) == 1:
             chunk = self._queue.popleft()
         else:
-            chunk = self._gathered(limit)
+            chunk = self._join_small(limit)
         self.queued -= len(chunk)
         return chunk
 
-    def _gathered(self, limit: int) -> bytes:
+    def _join_small(self, limit: int) -> bytes:
         pieces, size = [], 0
         while self._queue and size + len(self._queue[0]) <= limit:
             piece = self._queue.popleft()
@@ -154,8 +159,8 @@ class Stream:
             size += len(piece)
         return b"".join(pieces)
 
-    def made_room(self) -> bool:
-        """True once when a full queue has become short enough for its writer to go on."""
+    def became_writable(self) -> bool:
+        """Return True once after a full queue has drained enough for its writer to continue."""
         if self._full and self.queued <= self.session.limits.send_low:
             self._full = False
             return True

@@ -1,1 +1,1 @@
-"""Images become directories: found in archives on this node, or pulled from a registry, and unpacked."""
+"""Container images: found in local archives or pulled from a registry, and unpacked into directories."""

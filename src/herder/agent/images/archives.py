@@ -1,4 +1,4 @@
-"""Images in archives on this node: what `docker save` writes, and OCI layouts, in a tar of any compression."""
+"""Find images in local archives: `docker save` tarballs and OCI layouts, with any compression."""
 
 import os
 import re
@@ -17,14 +17,14 @@ _HASH = re.compile(r"(?:blobs/sha256/)?([0-9a-f]{64})(?:\.json)?$")
 
 class Layer(NamedTuple):
     member: str
-    digest: str  # of the file as it is there; empty: not told
-    content_digest: str  # of what is in it, without compression; empty: not told
+    digest: str  # digest of the stored file; empty if unknown
+    content_digest: str  # digest of the uncompressed content; empty if unknown
 
 
 class Found(NamedTuple):
     """An image in an archive."""
 
-    digest: str  # of its manifest; of its configuration where the archive has no manifest
+    digest: str  # digest of the manifest, or of the configuration if there is no manifest
     layers: List[Layer]
     archive: "_Archive"
 
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 def listed(directory: str) -> List[str]:
-    """Archives, by name."""
+    """List the archives of a directory, by name."""
     found = []
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -49,7 +49,7 @@ def listed(directory: str) -> List[str]:
 
 
 def find(path: str, image: Reference, architecture: str, system: str, scratch: str) -> Optional[Found]:
-    """None where it is not in this archive. The archive is decompressed once, into `scratch`."""
+    """Find an image; None if it is not in this archive. A compressed archive is decompressed once, into `scratch`."""
     archive = _Archive(path, scratch)
     found = None
     try:
@@ -63,7 +63,7 @@ def find(path: str, image: Reference, architecture: str, system: str, scratch: s
     return found
 
 
-# --- looking for the image ------------------------------------------------------------------------------------------
+# --- lookup ---------------------------------------------------------------------------------------------------------
 
 
 def _saved_by_docker(archive: "_Archive", image: Reference) -> Optional[Found]:
@@ -78,7 +78,7 @@ def _saved_by_docker(archive: "_Archive", image: Reference) -> Optional[Found]:
 
 
 def _configuration(archive: "_Archive", member: str, count: int) -> Any:
-    """Its digest, and those of the contents of all layers."""
+    """Return the configuration's digest and the content digests of all layers."""
     content = archive.small(member)
     match = _HASH.match(member)
     if match:
@@ -88,7 +88,7 @@ def _configuration(archive: "_Archive", member: str, count: int) -> Any:
     digests = root.get("diff_ids") if isinstance(root, dict) else None
     digests = digests if isinstance(digests, list) else []
     if len(digests) != count:
-        raise ImageError(f"{archive.path}: {member} tells of {len(digests)} layers, {_DOCKER} of {count}")
+        raise ImageError(f"{archive.path}: {member} lists {len(digests)} layers, {_DOCKER} lists {count}")
     return blobs.digest_of(content), [str(each) for each in digests]
 
 
@@ -123,7 +123,7 @@ def _names(entry: Dict[str, Any], digest: str, image: Reference) -> bool:
 
 
 def _is(name: str, image: Reference) -> bool:
-    """Layouts of one image often tell its tag alone, which says nothing of whose it is."""
+    """Match a name. Layouts of one image often have only a tag, which does not identify the image."""
     try:
         found = reference.parse(name)
     except ImageError:
@@ -148,7 +148,7 @@ def _blob_name(digest: str) -> str:
 
 
 class _Archive:
-    """Read here and there: one that is compressed is first decompressed as a whole."""
+    """Random access to an archive; a compressed one is decompressed first."""
 
     def __init__(self, path: str, scratch: str) -> None:
         self.path = path
@@ -157,7 +157,7 @@ class _Archive:
             self._copy = os.path.join(scratch, "archive")
             with compression.opened(path) as stream, open(self._copy, "wb") as target:
                 _copy(stream, target, path)
-        self._tar = tarfile.open(self._copy or path, "r:")  # noqa: SIM115 - closed by whoever has it
+        self._tar = tarfile.open(self._copy or path, "r:")  # noqa: SIM115 - closed by the owner
         self._members = {_normal(member.name): member for member in self._tar.getmembers() if member.isreg()}
 
     def has(self, name: str) -> bool:

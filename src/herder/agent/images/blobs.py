@@ -1,4 +1,4 @@
-"""Bytes that are what their digest says: copied into a file, counted and checked on the way."""
+"""Copy blobs into files, limiting their size and verifying their digests."""
 
 import hashlib
 import json
@@ -10,12 +10,12 @@ from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional
 from herder.agent.images.reference import ImageError
 
 LARGEST_MANIFEST = 4 << 20
-LARGEST_LAYER = 8 << 30  # as it is transferred
-LARGEST_ARCHIVE = 64 << 30  # decompressed: distributions publish all their images in one
+LARGEST_LAYER = 8 << 30  # compressed
+LARGEST_ARCHIVE = 64 << 30  # decompressed: distributions publish all their images in one archive
 _MOST_LAYERS = 256
-DEEPEST_INDEX = 4  # indexes that name indexes
+DEEPEST_INDEX = 4  # depth of nested indexes
 UNREADABLE = (OSError, EOFError, ValueError, OverflowError, RecursionError, zlib.error, tarfile.TarError)
-"""What damaged or hostile archives, layers and tables raise, in whatever library."""
+"""Exceptions raised for damaged or hostile archives, layers and manifests."""
 _CHUNK = 1 << 16
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 
@@ -23,20 +23,20 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 class Descriptor(NamedTuple):
     media_type: str
     digest: str
-    size: int  # -1: not told
+    size: int  # -1: unknown
     platform: Dict[str, Any]
 
 
 class LayerFile(NamedTuple):
-    """A layer that was brought here."""
+    """A downloaded layer."""
 
     path: str
     name: str  # for messages
-    content_digest: str  # of what is in it, without compression; empty: what was brought here is checked
+    content_digest: str  # digest of the uncompressed content; empty: the downloaded file is verified
 
 
 class Checked:
-    """A stream that is what its digest says, which is known at its end."""
+    """A stream whose digest is verified at its end."""
 
     def __init__(self, stream: IO[bytes], digest: str, what: str) -> None:
         self._stream = stream
@@ -83,7 +83,7 @@ def check(content: bytes, digest: str, what: str) -> None:
 
 
 def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, what: str) -> None:
-    """No more is kept than the manifest says there is. An empty digest is one that is checked elsewhere."""
+    """Copy at most the size in the manifest. An empty digest is verified elsewhere."""
     if wanted.size > LARGEST_LAYER:
         raise ImageError(f"{what}: larger than {LARGEST_LAYER >> 20} MiB")
     digest, size = hashlib.sha256(), 0
@@ -93,7 +93,7 @@ def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, wh
             break
         size += len(chunk)
         if 0 <= wanted.size < size:
-            raise ImageError(f"{what}: longer than the {wanted.size} bytes that its manifest tells")
+            raise ImageError(f"{what}: longer than the {wanted.size} bytes that its manifest states")
         if size > LARGEST_LAYER:
             raise ImageError(f"{what}: larger than {LARGEST_LAYER >> 20} MiB")
         digest.update(chunk)
@@ -118,7 +118,7 @@ def is_index(manifest: Dict[str, Any]) -> bool:
 
 
 def choose(manifest: Dict[str, Any], architecture: str, system: str, what: str) -> Descriptor:
-    """The image of an index that is for this machine."""
+    """Return the manifest of an index for this platform."""
     offered: List[str] = []
     for each in manifest["manifests"]:
         entry = descriptor(each, what)
@@ -139,7 +139,7 @@ def layers(manifest: Dict[str, Any], what: str) -> List[Descriptor]:
 
 
 def platform(machine: Optional[str] = None) -> str:
-    """The architecture of this machine, as images name it."""
+    """Return the architecture of this machine in image terms."""
     import platform as library
 
     name = (machine or library.machine()).lower()

@@ -1,4 +1,4 @@
-"""Streams that were compressed: by the library where it can, else by the program of that name."""
+"""Open compressed streams, with the standard library or an external program."""
 
 import bz2
 import gzip
@@ -19,7 +19,7 @@ def is_compressed(path: str) -> bool:
 
 @contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """What is in a file, whatever it was compressed with: its first bytes tell, not its name."""
+    """Open a file decompressed; the format is detected by its first bytes, not its name."""
     with open(path, "rb") as stream:
         kind = _kind(stream.read(4))
         stream.seek(0)
@@ -42,7 +42,7 @@ def _kind(start: bytes) -> str:
 
 @contextmanager
 def _piped(program: str, stream: IO[bytes], path: str) -> Iterator[IO[bytes]]:
-    os.lseek(stream.fileno(), 0, os.SEEK_SET)  # the program knows nothing of what was read ahead here
+    os.lseek(stream.fileno(), 0, os.SEEK_SET)  # the program must also read what was buffered here
     try:
         process = subprocess.Popen([program, "-d", "-c"], stdin=stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""Unpacked images that stay on the node, by digest, for the next plan that needs them.
+"""Cache of unpacked images on the node, by digest.
 
-A directory has its name only once it is complete. What is in it is listed beside it, with digests, and compared before
-each use, for those who use an image may change it. What neither this plan nor the one before refers to is removed.
+A directory gets its name only once it is complete. Its contents are listed with digests next to it, and verified before
+each use, because users of an image may change it. Images that neither the current nor the previous plan references are
+removed.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import shutil
 import stat
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from herder.agent import storing
+from herder.agent.apply import atomic_file
 
 _INDEX = "index.json"
 _LISTING, _UNFINISHED = ".json", ".new"
@@ -20,19 +21,19 @@ _CHUNK = 1 << 20
 _DIRECTORY_MODE = 0o755
 
 
-class Kept:
+class ImageCache:
     def __init__(self, directory: str) -> None:
         os.makedirs(directory, 0o700, exist_ok=True)
         self._directory = directory
         self._index = _Index(os.path.join(directory, _INDEX))
 
     def begin(self, images: Set[str]) -> None:
-        """A plan with these images is to be run."""
+        """A plan with these images is about to run."""
         self._index.begin(images)
         self._clean()
 
     def add(self, digest: str, fill: Callable[[str], None]) -> None:
-        """An image that `fill` unpacks into the directory that it is given."""
+        """Add an image; `fill` unpacks it into the given directory."""
         path = self._path(digest)
         unfinished = path + _UNFINISHED
         for old in (path, unfinished):
@@ -40,31 +41,33 @@ class Kept:
         os.mkdir(unfinished, _DIRECTORY_MODE)
         try:
             fill(unfinished)
-            storing.write(path + _LISTING, json.dumps(_listing(unfinished)).encode(), durable=True)
+            atomic_file.write(path + _LISTING, json.dumps(_listing(unfinished)).encode(), durable=True)
             os.rename(unfinished, path)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
 
     def has(self, digest: str) -> bool:
-        """With everything in it as it was unpacked."""
+        """Whether the image is cached and unmodified."""
         path = self._path(digest)
         if not os.path.isdir(path):
             return False
         try:
-            listed = json.loads((storing.read(path + _LISTING) or b"null").decode())
+            listed = json.loads((atomic_file.read(path + _LISTING) or b"null").decode())
             return listed is not None and bool(listed == _listing(path))
         except (OSError, ValueError):
             return False
 
     def place(self, image: str, digest: str, directory: str) -> None:
-        """The image is in the directory afterwards."""
+        """Place the image into a directory."""
         _link_all(self._path(digest), directory)
         self._index.used(image, digest)
         self._clean()
 
     def digest_in(self, archive: str, image: str) -> Optional[str]:
-        """Of an image in an archive that was looked into before; empty: it is not in there; None: nobody has looked."""
+        """Return the digest of an image in a known archive; "" if it is not in there, None if the archive
+        is unknown.
+        """
         return self._index.found_in(archive, image)
 
     def note(self, archive: str, image: str, digest: str) -> None:
@@ -82,11 +85,11 @@ class Kept:
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                storing.remove(path)
+                atomic_file.remove(path)
 
 
 class _Index:
-    """Which images plans refer to, what they turned out to be, and what archives are known to have."""
+    """Index of images that plans reference, their digests, and the contents of known archives."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -127,21 +130,21 @@ class _Index:
         self._write()
 
     def _read(self) -> Dict[str, Any]:
-        """Without one that can be read, nothing is known: then all is looked at again."""
+        """Without a readable index, everything is looked up again."""
         empty: Dict[str, Any] = {"current": [], "previous": [], "digests": {}, "archives": {}}
         try:
-            value = json.loads((storing.read(self._path) or b"{}").decode())
+            value = json.loads((atomic_file.read(self._path) or b"{}").decode())
         except (OSError, ValueError):
             return empty
         usable = isinstance(value, dict) and all(isinstance(value.get(key), type(each)) for key, each in empty.items())
         return value if usable else empty
 
     def _write(self) -> None:
-        storing.write(self._path, json.dumps(self._values).encode())
+        atomic_file.write(self._path, json.dumps(self._values).encode())
 
 
 def _stamp(path: str) -> List[int]:
-    """An archive that was replaced or written has another one."""
+    """Return a value that changes when the archive is replaced or written."""
     try:
         found = os.stat(path)
     except OSError:
@@ -153,7 +156,7 @@ def _stamp(path: str) -> List[int]:
 
 
 def _listing(root: str) -> List[List[Any]]:
-    """Everything below it, in order: path, type and mode, and what makes up its content."""
+    """List everything in the directory, in order: path, type, mode and content."""
     found: List[List[Any]] = []
     for folder, directories, names in os.walk(root):
         for name in directories + names:
@@ -179,7 +182,7 @@ def _digest(path: str) -> str:
 
 
 def _link_all(source: str, target: str) -> None:
-    """The same files under both names where that is possible: whoever changes one is found out at the next use."""
+    """Hard-link the files if possible: modifications are detected at the next use."""
     for folder, directories, names in os.walk(source):
         into = os.path.normpath(os.path.join(target, os.path.relpath(folder, source)))
         for name in directories + names:
@@ -194,7 +197,7 @@ def _link_all(source: str, target: str) -> None:
 
 def _make_directory(path: str) -> None:
     if os.path.islink(path) or not os.path.isdir(path):
-        storing.remove(path)
+        atomic_file.remove(path)
         os.mkdir(path)
     os.chmod(path, _DIRECTORY_MODE)
 
@@ -205,5 +208,5 @@ def _link(original: str, path: str) -> None:
         return
     try:
         os.link(original, path)
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or one without hard links
         shutil.copy2(original, path)

@@ -1,4 +1,6 @@
-"""Credentials for endpoints that registries.yaml has none for: from plug-ins, then those that docker has."""
+"""Credentials for endpoints without any in registries.yaml: from credential provider plugins, then from docker's
+config.
+"""
 
 import json
 import os
@@ -13,7 +15,7 @@ class Keychain:
     def __init__(
         self, plugin_config: str, plugin_directory: str, say: Callable[[str], None] = lambda text: None
     ) -> None:
-        """As the kubelet has them. Without a configuration there are no plug-ins."""
+        """Configure plugins like the kubelet. Without a configuration there are none."""
         self._plugin_config = plugin_config
         self._plugin_directory = plugin_directory
         self._say = say
@@ -25,7 +27,7 @@ class Keychain:
         return endpoint._replace(credentials=found) if found else endpoint
 
     def _from_plugins(self, endpoint: Endpoint) -> Optional[Credentials]:
-        """A plug-in that fails leaves us without credentials, which may do."""
+        """Ask the plugins; a failing plugin means no credentials, which may suffice."""
         if not self._plugin_config or not os.path.exists(self._plugin_config):
             return None
         image = f"{_host(endpoint)}/{endpoint.repository}"

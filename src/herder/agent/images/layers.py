@@ -1,6 +1,6 @@
-"""Layers become a directory: each on top of those before it, and nothing ever outside of it.
+"""Unpack layers into a directory, each on top of the previous ones, never outside of it.
 
-Whoever built the image may be hostile: see `trees` for names and links, and `Budget` for sizes.
+Images may be hostile: see `trees` for names and links, and `Budget` for sizes.
 """
 
 import shutil
@@ -18,19 +18,19 @@ _WHITEOUT, _OPAQUE, _AUFS = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MODE = 0o755
 _MOST_LINKS = 40
 _DEEPEST = 100
-_LARGEST_HEADER = 1 << 20  # of one entry: its name, its link, its attributes
+_LARGEST_HEADER = 1 << 20  # per entry: name, link and attributes
 _CHUNK = 1 << 16
 
 
 class Budget:
-    """What all layers of one image together may have."""
+    """Limits for all layers of one image."""
 
     def __init__(self, size: int = MOST_BYTES, entries: int = MOST_ENTRIES) -> None:
         self._size, self._entries = size, entries
         self._bytes_left, self._entries_left = size, entries
 
     def charge(self, member: tarfile.TarInfo) -> None:
-        """By the size that the entry claims, before anything is written: a sparse file takes no bytes of the layer."""
+        """Charge the size that the entry claims before writing: a sparse file takes no bytes in the layer."""
         self._entries_left -= 1
         self._bytes_left -= max(member.size, 0)
         if self._entries_left < 0:
@@ -40,7 +40,7 @@ class Budget:
 
 
 def unpack(stream: IO[bytes], root: str, only: str = "", budget: Optional[Budget] = None) -> None:
-    """One layer. With `only`, what is below that path, there at the top."""
+    """Unpack one layer. With `only`, just what is below that path, moved to the top."""
     metered = _Metered(stream)
     base = trees.opened(root)
     try:
@@ -61,11 +61,11 @@ def _unpack(archive: tarfile.TarFile, metered: "_Metered", layer: "_Layer", budg
         metered.allow(None)
         if not layer.place(archive, member):
             _skip(archive, member)
-        archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every entry that it has seen
+        archive.members = []  # type: ignore[attr-defined]  # tarfile remembers every entry
 
 
 def _skip(archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-    """Read what the entry holds: else it would count as a part of the next header."""
+    """Read the contents of an entry, so that they do not count as part of the next header."""
     content = archive.extractfile(member) if member.isreg() or member.type not in tarfile.SUPPORTED_TYPES else None
     while content is not None and content.read(_CHUNK):
         pass
@@ -91,15 +91,15 @@ class _Metered:
 
 
 class _Layer:
-    """One layer on its way into a directory."""
+    """A layer being unpacked into a directory."""
 
     def __init__(self, base: Directory, only: List[str]) -> None:
         self._base = base
         self._only = only
-        self._placed: Set[str] = set()  # what this layer has brought: its whiteouts are for the ones below
+        self._placed: Set[str] = set()  # paths of this layer: whiteouts apply only to the layers below
 
     def place(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
-        """Whether what the entry holds was read."""
+        """Unpack an entry; return whether its contents were read."""
         path = self._within(_parts(member.name))
         if not path:
             return False
@@ -111,7 +111,7 @@ class _Layer:
             walk.close()
 
     def _within(self, path: List[str]) -> List[str]:
-        """Empty for what is not below the one path that is wanted."""
+        """Return the path below `only`; empty if it is outside."""
         return path[len(self._only) :] if path[: len(self._only)] == self._only else []
 
     def _place(self, archive: tarfile.TarFile, member: tarfile.TarInfo, walk: "_Walk", name: str) -> bool:
@@ -120,7 +120,7 @@ class _Layer:
             self._clear(parent, walk.path)
             return False
         if name.startswith(_WHITEOUT):
-            if not name.startswith(_AUFS):  # what a driver of long ago wrote for itself
+            if not name.startswith(_AUFS):  # written by the old AUFS driver for itself
                 trees.remove(parent, _checked(name[len(_WHITEOUT) :], f"whiteout {_shown(member.name)}"))
             return False
         _checked(name, _shown(member.name))
@@ -136,7 +136,7 @@ class _Layer:
         elif member.islnk():
             self._link(member, walk, name)
         else:
-            return False  # devices and the like are nothing that a plan could need
+            return False  # no plan needs devices and the like
         self._placed.add("/".join([*walk.path, name]))
         return is_read
 
@@ -167,7 +167,7 @@ class _Layer:
             source.close()
 
     def _clear(self, directory: Directory, path: List[str]) -> None:
-        """What layers below have in a directory; what this one has put there stays, in whatever order it came."""
+        """Remove what lower layers put into a directory; entries of this layer stay, in whatever order they come."""
         for name in directory.names():
             inner, whole = directory.child(name), "/".join([*path, name])
             if inner is None:
@@ -184,7 +184,7 @@ class _Layer:
 
 
 class _Walk:
-    """Into directories, by entries of open ones. Links on the way are followed as if the root were all there is."""
+    """Walks directories by entries of open ones; symlinks are resolved as if the root were the file system's root."""
 
     def __init__(self, base: Directory, link_name: str) -> None:
         self._base = base
@@ -197,7 +197,7 @@ class _Walk:
         return self._open[-1] if self._open else self._base
 
     def enter(self, path: List[str], create: bool) -> bool:
-        """Whether the directory exists; with `create` it does afterwards."""
+        """Return whether the directory exists; `create` creates it."""
         left, links = list(reversed(path)), 0
         while left:
             name = left.pop()
@@ -237,7 +237,7 @@ class _Walk:
             self.path.pop()
 
     def close(self) -> None:
-        """Back at the root."""
+        """Return to the root."""
         while self._open:
             self._leave()
 
@@ -263,7 +263,7 @@ def _shown(name: str) -> str:
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, parent: Directory, name: str) -> None:
-    """No more rights than everybody may have; a file without any gets the usual ones."""
+    """Write a file with at most mode 0755; a file without permissions gets the default ones."""
     content = archive.extractfile(member)
     assert content is not None
     with parent.create(name, stat.S_IMODE(member.mode) & _MODE or _MODE) as stream:

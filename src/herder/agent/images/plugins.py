@@ -1,4 +1,4 @@
-"""Programs that know credentials of registries, called as the kubelet does: same configuration, same protocol."""
+"""Credential provider plugins, with the kubelet's configuration and protocol."""
 
 import fnmatch
 import json
@@ -22,7 +22,7 @@ _SECONDS = 60.0
 
 
 class PluginError(Exception):
-    """Names the plug-in. Never has what it said: that may be a secret."""
+    """A plugin failed; the message names it, and never includes its output, which may be secret."""
 
 
 class Provider(NamedTuple):
@@ -37,7 +37,7 @@ class Provider(NamedTuple):
         return any(matches(pattern, image) for pattern in self.patterns)
 
 
-# --- which plug-ins there are ---------------------------------------------------------------------------------------
+# --- configuration --------------------------------------------------------------------------------------------------
 
 
 def load(path: str, directory: str) -> List[Provider]:
@@ -82,7 +82,7 @@ def _check_version(where: str, field: str, found: Any, group: str) -> None:
 
 
 def matches(pattern: str, image: str) -> bool:
-    """Each part of a host name matches by itself, ports are equal, and paths begin alike."""
+    """Match like the kubelet: host name parts with wildcards, equal ports, and a path prefix."""
     wanted, found = _split(pattern), _split(image)
     wanted_parts, found_parts = (wanted.hostname or "").split("."), (found.hostname or "").split(".")
     if len(wanted_parts) != len(found_parts) or _port(wanted) != _port(found):
@@ -98,17 +98,17 @@ def _port(target: SplitResult) -> str:
     return target.netloc.rpartition(":")[2] if ":" in target.netloc else ""
 
 
-# --- asking one -----------------------------------------------------------------------------------------------------
+# --- execution ------------------------------------------------------------------------------------------------------
 
 
 def ask(provider: Provider, image: str) -> Optional[Credentials]:
-    """None where it has none for this image."""
+    """Return the credentials for an image; None if the plugin has none."""
     request = {"kind": _REQUEST_KIND, "apiVersion": provider.version, "image": image}
     answer = _answer(provider, json.dumps(request).encode())
     if answer.get("kind") != _RESPONSE_KIND or answer.get("apiVersion") != provider.version:
         raise PluginError(f"credential provider {provider.name}: its answer is no {_RESPONSE_KIND} {provider.version}")
     known = answer.get("auth") or {}
-    for pattern in sorted(known, reverse=True):  # the more exact one first, as the kubelet does
+    for pattern in sorted(known, reverse=True):  # the more specific first, like the kubelet
         found = known[pattern]
         if matches(pattern, image) and isinstance(found, dict):
             return Credentials(str(found.get("username") or ""), str(found.get("password") or ""))

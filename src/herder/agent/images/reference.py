@@ -1,4 +1,4 @@
-"""Names of images: `[registry[:port]/]repository[:tag][@digest]`, with the defaults that everybody knows."""
+"""Parse image references: `[registry[:port]/]repository[:tag][@digest]`, with the usual defaults."""
 
 import re
 from typing import NamedTuple
@@ -10,18 +10,18 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 
 
 class ImageError(Exception):
-    """An image that cannot be had; says which, and why."""
+    """An image is not available; the message says which, and why."""
 
 
 class Reference(NamedTuple):
     registry: str
     repository: str
     tag: str
-    digest: str  # if there is one, it alone counts
+    digest: str  # takes precedence over the tag
 
     @property
     def pinned(self) -> str:
-        """What a registry is asked for."""
+        """Return the digest or tag to request from a registry."""
         return self.digest or self.tag
 
     def __str__(self) -> str:

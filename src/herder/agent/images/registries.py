@@ -1,4 +1,4 @@
-"""registries.yaml: where else images may be pulled from, under which names, with which credentials and certificates."""
+"""registries.yaml: mirrors, rewrites, credentials and TLS of registries."""
 
 import base64
 import binascii
@@ -27,9 +27,9 @@ class Tls(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """One server to ask, and the repository's name there."""
+    """A registry endpoint, and the repository's name there."""
 
-    url: str  # up to and with /v2
+    url: str  # including /v2
     repository: str
     credentials: Credentials
     tls: Tls
@@ -42,7 +42,7 @@ class Registries:
         self._configs = self._section(content, "configs")
 
     def endpoints(self, image: Reference) -> List[Endpoint]:
-        """Mirrors in their order, under the rewritten name; then the registry itself."""
+        """Return the endpoints: mirrors in order, with rewritten names, then the registry itself."""
         found = []
         mirror = self._mirror(image.registry)
         for address in mirror.get("endpoint") or []:
@@ -70,7 +70,7 @@ class Registries:
         return _first(self._mirrors, [*keys, "*"]) or {}
 
     def _rewritten(self, repository: str, mirror: Dict[str, Any]) -> str:
-        """The first pattern that changes something; `$1` stands for a group, as in Go."""
+        """Apply the first pattern that changes the name; `$1` refers to a group, as in Go."""
         for pattern, replacement in (mirror.get("rewrite") or {}).items():
             try:
                 new = re.sub(pattern, _python_groups(str(replacement)), repository)
@@ -105,7 +105,7 @@ class Registries:
 
 
 def find(path: str) -> Registries:
-    """The first file that exists; none is as good as an empty one."""
+    """Load the first file that exists; a missing one is equivalent to an empty one."""
     for candidate in (path, *FALLBACKS):
         if candidate and os.path.exists(candidate):
             try:
@@ -129,7 +129,7 @@ def _python_groups(replacement: str) -> str:
 
 
 def _normal(address: str) -> SplitResult:
-    """Odd ports of this host are plain HTTP, everything else HTTPS unless it says otherwise."""
+    """Non-default ports of localhost use HTTP; everything else HTTPS unless specified."""
     target = urlsplit(address if "://" in address else "//" + address)
     if not target.hostname:
         raise ImageError(f"registry endpoint {address!r}: no host")
@@ -145,7 +145,7 @@ def _is_here(host: str) -> bool:
 
 
 def credentials(values: Dict[str, Any], where: str) -> Credentials:
-    """As registries.yaml and docker write them."""
+    """Parse credentials of registries.yaml and docker."""
     for name in ("username", "password", "auth"):
         if isinstance(values.get(name), (bool, list, dict)):
             raise ImageError(f"{where}.{name} must be text; put it in quotes")

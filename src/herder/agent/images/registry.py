@@ -1,4 +1,4 @@
-"""Pulls from one endpoint of a registry: manifests and layers, checked by their digests."""
+"""Pull manifests and layers from a registry endpoint, verified by digest."""
 
 import base64
 import http.client
@@ -11,11 +11,11 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from herder import __version__
-from herder.agent import transport
 from herder.agent.images import blobs
 from herder.agent.images.blobs import Descriptor, LayerFile
 from herder.agent.images.reference import ImageError, Reference
 from herder.agent.images.registries import Credentials, Endpoint
+from herder.agent.secret import transport
 
 _TIMEOUT = 60.0
 _MOST_REDIRECTS = 5
@@ -28,7 +28,7 @@ _MANIFESTS = ", ".join(
     )
 )
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-_TOKEN = re.compile(r"[!-~]+\Z")  # what a header can hold
+_TOKEN = re.compile(r"[!-~]+\Z")  # valid header value
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -62,7 +62,7 @@ class Puller:
         return files
 
     def _manifest(self, name: str, digest: str) -> Tuple[str, Dict[str, Any]]:
-        """With its digest."""
+        """Return the manifest with its digest."""
         with self._get(f"manifests/{name}", _MANIFESTS) as response:
             content = response.read(blobs.LARGEST_MANIFEST)
         blobs.check(content, digest, f"manifest {name}")
@@ -73,7 +73,7 @@ class Puller:
 
     @contextmanager
     def _get(self, path: str, accept: str) -> Iterator[http.client.HTTPResponse]:
-        """Answers a challenge once; follows redirects, without telling others who we are."""
+        """Answer an authentication challenge once, and follow redirects without credentials."""
         url = f"{self._endpoint.url}/{self._endpoint.repository}/{path}"
         with self._request(url, accept, self._authorization) as response:
             challenge = response.getheader("WWW-Authenticate") or ""
@@ -129,7 +129,7 @@ class Puller:
             connection.close()
 
     def _tls(self, host: str) -> ssl.SSLContext:
-        """The endpoint's own certificates are for the endpoint alone."""
+        """Build the TLS context; the endpoint's certificates are used for the endpoint only."""
         if host != urlsplit(self._endpoint.url).netloc:
             return transport.tls_context()
         if self._context is None:
@@ -140,7 +140,7 @@ class Puller:
             )
         return self._context
 
-    # --- who we are --------------------------------------------------------------------------------------------------
+    # --- authentication ----------------------------------------------------------------------------------------------
 
     def _answer(self, challenge: str) -> str:
         scheme = challenge.split()[0].lower()

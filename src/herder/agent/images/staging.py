@@ -1,4 +1,4 @@
-"""Gets an image and puts it into a directory."""
+"""Provide the image of an instruction in a directory: from the cache, a local archive or a registry."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from typing import IO, Callable, Iterable, List, Optional, cast
 
 from herder.agent.images import archives, blobs, compression, layers, reference, registries
 from herder.agent.images.blobs import LayerFile
-from herder.agent.images.kept import Kept
+from herder.agent.images.kept import ImageCache
 from herder.agent.images.keychain import Keychain
 from herder.agent.images.reference import ImageError, Reference
 from herder.agent.images.registry import Puller
@@ -25,16 +25,16 @@ class Stager:
         say: Callable[[str], None],
         keychain: Optional[Keychain] = None,
     ) -> None:
-        """`directory` is for images that are kept, and for what is worked at."""
+        """`directory` holds cached images and temporary files."""
         self._images = images_directory
         self._registries = registries_file
         self._scratch = os.path.join(directory, "scratch")
         self._say = say
         self._keychain = keychain or Keychain("", "")
-        self._kept = Kept(os.path.join(directory, "kept"))
+        self._kept = ImageCache(os.path.join(directory, "kept"))
 
     def begin(self, images: Iterable[str]) -> None:
-        """A plan that refers to these images is to be run. What is no name of an image is told when it is its turn."""
+        """A plan with these images is about to run. Invalid references are reported when they are staged."""
         names = set()
         for name in images:
             with contextlib.suppress(ImageError):
@@ -54,15 +54,15 @@ class Stager:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _found(self, image: Reference) -> str:
-        """Its digest, once it is among those that are kept."""
+        """Return the digest, once the image is cached."""
         if image.digest and self._kept.has(image.digest):
             return image.digest
         return self._in_archives(image) or self._pulled(image)
 
-    # --- where images come from -------------------------------------------------------------------------------------
+    # --- sources ----------------------------------------------------------------------------------------------------
 
     def _in_archives(self, image: Reference) -> str:
-        """Of the first archive that has it, by name; empty: none has."""
+        """Return the digest from the first archive that has it; "" if none has."""
         problems: List[str] = []
         for path in archives.listed(self._images):
             known = self._kept.digest_in(path, str(image))
@@ -82,7 +82,7 @@ class Stager:
         return ""
 
     def _pulled(self, image: Reference) -> str:
-        """From the first endpoint that has all of it."""
+        """Pull from the first endpoint that has all of it."""
         problems: List[str] = []
         for endpoint in registries.find(self._registries).endpoints(image):
             self._say(f"looking for {image} at {endpoint.url}")

@@ -1,7 +1,7 @@
-"""Directories that are written to on behalf of others: every name is one entry of an open directory.
+"""Race-free directory operations for untrusted names: every name is one entry of an open directory.
 
-On POSIX a directory is a file descriptor, and no call follows a link. Windows has no such calls: there no symbolic link
-is ever created, so that a path of entries cannot lead anywhere else.
+On POSIX a directory is a file descriptor, and no call follows symlinks. Windows has no such calls: there, symlinks are
+never created, so that paths cannot escape.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ _MODE = 0o755
 
 
 class BadName(ValueError):
-    """Not the name of an entry of a directory."""
+    """Not a valid name of a directory entry."""
 
 
 class Directory:
-    """An open directory, on POSIX. Names are single components, which `check` has seen."""
+    """An open directory on POSIX. Names are single components, validated by `check`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -43,7 +43,7 @@ class Directory:
         os.close(self._descriptor)
 
     def child(self, name: str) -> Optional["Directory"]:
-        """None where that is no directory, be it nothing, a file or a link."""
+        """Open a subdirectory; None if it is missing, a file or a symlink."""
         try:
             return Directory(os.open(name, _OPEN_DIRECTORY, dir_fd=self._descriptor))
         except FileNotFoundError:
@@ -54,7 +54,7 @@ class Directory:
             raise
 
     def link_target(self, name: str) -> Optional[str]:
-        """None where that is no symbolic link."""
+        """Return the target of a symlink; None if it is not one."""
         try:
             return os.readlink(name, dir_fd=self._descriptor)
         except OSError as error:
@@ -73,7 +73,7 @@ class Directory:
 
     @contextlib.contextmanager
     def create(self, name: str, mode: int) -> Iterator[IO[bytes]]:
-        """A new file with exactly this mode."""
+        """Create a file with exactly this mode."""
         descriptor = os.open(name, _CREATE, mode, dir_fd=self._descriptor)
         with os.fdopen(descriptor, "wb") as stream:
             yield stream
@@ -110,7 +110,7 @@ _FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]$')
 
 
 class WindowsDirectory(Directory):
-    """The same by paths. Names are those that Windows takes for nothing but the name of a file."""
+    """The same with paths; names must be plain file names on Windows."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -170,7 +170,7 @@ class WindowsDirectory(Directory):
 
 
 KIND = WindowsDirectory if os.name == "nt" else Directory
-"""How directories are held on this system."""
+"""The implementation for this system."""
 
 
 def opened(path: str) -> Directory:
@@ -178,7 +178,7 @@ def opened(path: str) -> Directory:
 
 
 def remove(parent: Directory, name: str) -> None:
-    """Whatever is called so, with all that is in it; nothing where nothing is."""
+    """Remove an entry recursively, if it exists."""
     inner = parent.child(name)
     if inner is None:
         if parent.exists(name):

@@ -1,1 +1,1 @@
-"""The `herder-machine` command: rancher-machine's words. Each group of words is a module, loaded when it is used."""
+"""The `herder-machine` CLI, compatible with rancher-machine; each group of commands is a module, imported on use."""

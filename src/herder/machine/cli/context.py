@@ -1,4 +1,4 @@
-"""What every word of the command shares: the global flags, where records are, and how to speak."""
+"""Context of every command: global flags, the state store, and output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from herder.api.machines.flags import Flag, FlagType
+from herder.api.machines.drivers.flags import Flag, FlagType
 from herder.api.machines.names import DRIVER_VARIABLE
 from herder.machine.cli.flags import Parsed
 from herder.machine.driver import Driver, Machine
@@ -33,7 +33,7 @@ GLOBAL_FLAGS = (
         env="K8S_SECRET_NAMESPACE",
     ),
     Flag("kubeconfig", "Kubeconfig for the Secret (default: the service account of the pod)", env="KUBECONFIG"),
-    # Known so that a command line for the Go program is one for ours; they are about Docker, GitHub and crash reports.
+    # Accepted for compatibility with rancher-machine; they concern Docker, GitHub and crash reports.
     Flag("tls-ca-cert", IGNORED, env="MACHINE_TLS_CA_CERT"),
     Flag("tls-ca-key", IGNORED, env="MACHINE_TLS_CA_KEY"),
     Flag("tls-client-cert", IGNORED, env="MACHINE_TLS_CLIENT_CERT"),
@@ -53,7 +53,7 @@ def complain(line: str) -> None:
 
 
 class OfOtherProgram(Exception):
-    """The command is about a driver that is not ours: the Go program gets it whole."""
+    """The command concerns a driver that is not native: rancher-machine gets the whole command line."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Context:
 
     @property
     def store_path(self) -> str:
-        """In a Secret, the paths of the Go program's image, where nobody says otherwise."""
+        """Default for a state Secret: the paths in rancher-machine's image."""
         home = self.environment.get("HOME") or "/"
         default = IMAGE_PATH if self.options.text("secret-name") else f"{home}/.docker/machine"
         return str(Path(self.options.text("storage-path") or default).absolute())
@@ -102,7 +102,7 @@ class Context:
 
 
 class Workbench:
-    """A record and its driver, at work."""
+    """A machine record with its driver."""
 
     def __init__(self, context: Context, record: Record, driver: type[Driver]) -> None:
         self.record = record
@@ -125,7 +125,7 @@ class Workbench:
         self._store.save(self.record.name, records.write(self.record))
 
     def save_if_changed(self) -> None:
-        """For words that only ask: a record that the Go program wrote is not rewritten for nothing."""
+        """Save only if the record changed, so that commands that only read do not rewrite rancher-machine's records."""
         if (self.machine.config, dict(self.machine.files)) != self._loaded:
             self.save()
 
@@ -134,7 +134,7 @@ class Workbench:
         self.save()
 
     def take_on(self) -> None:
-        """Before a work that makes or removes something: a process that we overtake cannot save any more."""
+        """Take over the machine before creating or removing it: an older process can then no longer save."""
         self.record.attempt += 1
 
 
@@ -145,7 +145,7 @@ def native(record: Record) -> type[Driver]:
 
 
 def named(context: Context, names: Sequence[str]) -> list[Workbench]:
-    """The machines of a command. Where they are of other drivers, the Go program gets the whole command."""
+    """Return the machines of a command; if their drivers are not native, rancher-machine gets the whole command."""
     if not names:
         raise MachineError("Error: Expected to get one or more machine names as arguments")
     found = [context.record(name) for name in names]

@@ -1,5 +1,7 @@
-"""`create`: from flags to a machine that runs its install script. Killed anywhere, the next `create` goes on, and `rm`
-finds everything."""
+"""The `create` command: create a machine that runs its install script.
+
+Crash-safe: after a kill at any point, the next `create` resumes, and `rm` finds everything.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from herder.api.machines.flags import Flag, FlagType, Value
-from herder.api.machines.known import user_data_flag
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.known import user_data_flag
 from herder.machine import userdata
 from herder.machine.cli.context import Context, OfOtherProgram, Workbench, say
 from herder.machine.cli.flags import CommandHelp, Parsed, parse
@@ -35,7 +37,7 @@ EXAMPLES = (
     "herder-machine create --driver amazonec2 --help",
 )
 
-# About Docker, which is not installed by us. Known so that a command line for the Go program is one for ours.
+# Docker flags; accepted for compatibility with rancher-machine, and ignored.
 _DOCKER_FLAGS = tuple(
     Flag(name, "Ignored; Docker is not installed", kind, () if kind is FlagType.LIST else "")
     for kind, names in {
@@ -70,7 +72,7 @@ def run(context: Context, words: Sequence[str]) -> int:
 
 
 def _driver_name(words: Sequence[str], context: Context) -> str:
-    """Which flags there are depends on one of them."""
+    """Find --driver first, because the available flags depend on it."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         flag, has_value, value = word.partition("=")
         if flag in ("--driver", "-driver", "-d", "--d"):
@@ -154,7 +156,7 @@ def _of_driver(driver: type[Driver], values: dict[str, Value]) -> dict[str, Valu
 
 
 def _bring_script(bench: Workbench, driver: type[Driver], parsed: Parsed) -> bool:
-    """Puts script and user data where the driver takes them; whether we must run the script by SSH ourselves."""
+    """Pass script and user data to the driver; return whether the script must be run by SSH instead."""
     machine = bench.machine
     path = parsed.text("custom-install-script")
     script = _content(path, "--custom-install-script") if path else b""

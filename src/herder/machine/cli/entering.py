@@ -1,15 +1,15 @@
-"""`ssh` and `scp`."""
+"""The `ssh` and `scp` commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from herder.api.machines.flags import Flag, FlagType
+from herder.api.machines.drivers.flags import Flag, FlagType
 from herder.machine.cli.context import Context, Workbench, named
 from herder.machine.cli.flags import CommandHelp, parse
 from herder.machine.driver import State
 from herder.machine.errors import MachineError
-from herder.machine.state.reading import SavedMachine
+from herder.machine.state.saved_machine import SavedMachine
 
 ACCEPT_NEW = Flag(
     "accept-new-host-key",

@@ -1,6 +1,7 @@
-"""Words of a command line as Go's flag package reads them: `-flag`, `--flag`, `--flag=value`, `--flag value`.
+"""Parse flags like Go's flag package: `-flag`, `--flag`, `--flag=value`, `--flag value`.
 
-Values also come from the environment. Flags may stand after arguments, but where a command's arguments are another's.
+Values also come from the environment. Flags may follow arguments, except where the arguments are those of another
+command.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
 from herder.machine.errors import MachineError
 
 _TRUE = {"1", "t", "true", "yes", "on"}
@@ -17,8 +18,8 @@ _FALSE = {"0", "f", "false", "no", "off", ""}
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    values: dict[str, Value]  # of every flag, defaults filled in
-    given: dict[str, Value]  # of those that somebody has set
+    values: dict[str, Value]  # of every flag, including defaults
+    given: dict[str, Value]  # of flags that were set
     arguments: list[str]
 
     def text(self, name: str) -> str:
@@ -37,7 +38,7 @@ def parse(
     until_argument: bool = False,
     help_line: str = "",
 ) -> Parsed:
-    """`until_argument`: what follows the first argument belongs to somebody else."""
+    """`until_argument`: stop at the first argument; the rest belongs to another command."""
     known = {flag.name: flag for flag in flags}
     given = _from_environment(known.values(), environment)
     from_words: dict[str, Value] = {}
@@ -113,7 +114,7 @@ def _perhaps(name: str, known: Mapping[str, Flag]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandHelp:
-    """What the help page of a command shows besides its name and summary."""
+    """Contents of a command's help page besides its name and summary."""
 
     arguments: str  # as in the usage line
     examples: tuple[str, ...]
@@ -133,7 +134,7 @@ def listed(examples: Iterable[str]) -> str:
 
 
 def described(flags: Iterable[Flag], shorts: Mapping[str, str] | None = None) -> str:
-    """For a help page: a line for each, as the Go program prints them, so that who reads those can read these."""
+    """Format flags for a help page like rancher-machine."""
     long_to_short = {long: short for short, long in (shorts or {}).items()}
     lines = []
     for flag in sorted(flags, key=lambda flag: flag.name):

@@ -33,7 +33,7 @@ WORDS = {
 
 
 Other = Callable[[Sequence[str], Mapping[str, str]], int]
-"""Runs a command line of the Go program; its exit status."""
+"""Runs rancher-machine with a command line, and returns its exit status."""
 
 
 def main() -> int:
@@ -41,19 +41,21 @@ def main() -> int:
 
 
 def guarded(act: Callable[[], int]) -> int:
-    """The exit status: 0, 1, 3 where a check before creation failed, 4 where the provider has no such server."""
+    """Return the exit status: 0, 1, 3 if a pre-create check failed, 4 if the instance does not exist at the
+    provider.
+    """
     try:
         return act()
     except MachineError as error:
         complain(str(error))
         return error.exit_code
-    except OSError as error:  # of the store, most likely: a disk that is full, a directory of somebody else's
+    except OSError as error:  # usually of the store: a full disk, or a directory of another user
         complain(str(error))
         return 1
     except KeyboardInterrupt:
         complain("interrupted; resume with create, or clean up with rm")
         return 130
-    except Exception:  # a mistake of ours; in a Job, this is how it becomes its last words
+    except Exception:  # a bug; in a Job, the traceback ends up in the termination log
         traceback.print_exc()
         return 1
 
@@ -85,7 +87,7 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, other: Other = 
         if options.on("debug"):
             traceback.print_exc()
         raise
-    except OfOtherProgram:  # it must look for records where we would
+    except OfOtherProgram:  # it must find the records where we would
         return other(words, {**environment, rancher.STORAGE_VARIABLE: context.store_path})
 
 

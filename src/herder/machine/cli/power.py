@@ -1,4 +1,4 @@
-"""Words that change whether a machine runs: `start`, `stop`, `restart`, `kill`."""
+"""The `start`, `stop`, `restart` and `kill` commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def restart(context: Context, words: Sequence[str]) -> int:
 
 
 def _each(context: Context, words: Sequence[str], act: Callable[[Workbench], None]) -> None:
-    """All of them, even if one fails; what failed is told together."""
+    """Process all machines even if one fails, and report the failures together."""
     parsed, credentials = parse_with_driver(context, words, (UPDATE_CONFIG,))
     failures = []
     for bench in named(context, parsed.arguments):

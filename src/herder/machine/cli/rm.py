@@ -1,11 +1,11 @@
-"""`rm`: the server first, its record last; killed anywhere, the next `rm` goes on."""
+"""The `rm` command: delete the instance first and its record last; resumable after a kill."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 
-from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
 from herder.machine.cli.context import Context, Workbench, complain, hand_over_others, native, say
 from herder.machine.cli.flags import CommandHelp
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
@@ -50,7 +50,7 @@ def run(context: Context, words: Sequence[str]) -> int:
 
 
 def _readable(context: Context, names: Sequence[str]) -> list[Record]:
-    """One that is damaged is told of when its turn comes, and can be forgotten by force."""
+    """Skip damaged records: they are reported later, and can be removed with --force."""
     found = []
     for name in names:
         with contextlib.suppress(MachineError):

@@ -1,4 +1,4 @@
-"""Words that only tell: `inspect`, `ip`, `ls`, `status`, `url`, `version`."""
+"""The read-only commands: `inspect`, `ip`, `ls`, `status`, `url`, `version`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from herder import __version__
-from herder.api.machines.flags import Flag, FlagType
+from herder.api.machines.drivers.flags import Flag, FlagType
 from herder.machine.cli.context import Context, Workbench, named, native, say
 from herder.machine.cli.flags import CommandHelp, parse
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
@@ -14,8 +14,8 @@ from herder.machine.driver import State
 from herder.machine.drivers import NATIVE
 from herder.machine.errors import MachineError, ServerGone
 from herder.machine.state import record as records
-from herder.machine.state.reading import reach_of
 from herder.machine.state.record import Phase
+from herder.machine.state.saved_machine import reach_of
 
 LIST_FLAGS = (Flag("quiet", "Print only machine names", FlagType.BOOL, False),)
 LIST_SHORTS = {"q": "quiet"}
@@ -109,7 +109,7 @@ def ls(context: Context, words: Sequence[str]) -> int:
 
 
 def _row(context: Context, name: str) -> tuple[str, str, str, str, str]:
-    """One that cannot be asked does not keep the others from being shown."""
+    """An unreachable machine does not prevent the others from being listed."""
     driver = address = ""
     try:
         record = context.record(name)

@@ -1,10 +1,10 @@
-"""The drivers of our own, by name. Each is loaded when it is needed, for some bring a large library along."""
+"""Native drivers by name; each is imported on use, because some need large libraries."""
 
 from __future__ import annotations
 
 import importlib
 
-from herder.api.machines.flags import Flag
+from herder.api.machines.drivers.flags import Flag
 from herder.machine.driver import Driver
 
 NATIVE = {
@@ -16,7 +16,7 @@ NATIVE = {
 
 
 def driver_class(name: str) -> type[Driver] | None:
-    """None for a driver that is not ours."""
+    """Return the class of a native driver; None for other drivers."""
     if name not in NATIVE:
         return None
     module, _, attribute = NATIVE[name].partition(":")

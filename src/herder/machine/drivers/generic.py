@@ -1,4 +1,4 @@
-"""An existing host that is reached by SSH: nothing is made, and nothing but the record is removed."""
+"""The generic driver: an existing host that is reached by SSH; only its record is created and removed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
 from herder.machine.driver import Machine, Reach, State
 from herder.machine.errors import MachineError, PreCreateFailed
-from herder.machine.state.reading import reach_of
+from herder.machine.state.saved_machine import reach_of
 
 CONNECT_SECONDS = 15.0
 
@@ -44,7 +44,7 @@ class Generic:
         }
 
     def update_credentials(self, values: Mapping[str, Value]) -> None:
-        """The key was copied into the record: there is nothing that could expire."""
+        """The key was copied into the record, so nothing expires."""
 
     def check(self) -> None:
         self._import_key()
@@ -53,13 +53,13 @@ class Generic:
         check_access(self.reach(), self._machine)
 
     def create(self) -> None:
-        """The host is there already."""
+        """The host exists already."""
 
     def address(self) -> str:
         return self.reach().host
 
     def state(self) -> State:
-        """Whether its SSH port takes connections, which is all that is known of it."""
+        """Whether its SSH port accepts connections, which is all that is known."""
         reach = self.reach()
         try:
             with socket.create_connection((reach.host, reach.port), CONNECT_SECONDS):
@@ -85,10 +85,10 @@ class Generic:
         reboot(self.reach(), self._machine)
 
     def remove(self) -> None:
-        """The host stays as it is: it was not ours."""
+        """The host is left as it is."""
 
     def _import_key(self) -> None:
-        """Into the record, so that whoever has the record gets in, wherever the key's file was."""
+        """Copy the key into the record, so that it does not depend on the key's file."""
         said = str(self._machine.config["SSHKey"])
         path = Path(said).expanduser() if said else _default_key()
         try:
@@ -108,7 +108,7 @@ class Generic:
 
 
 def _default_key() -> Path:
-    """The first that ssh would try."""
+    """Return the first key that ssh would try."""
     directory = Path("~/.ssh").expanduser()
     found = [directory / name for name in ("id_ed25519", "id_ecdsa", "id_rsa") if (directory / name).exists()]
     if not found:

@@ -1,6 +1,6 @@
-"""What the drivers of this host's own machines share: everything but their names, flags and options.
+"""Base of the drivers for machines of this host, which the host daemon creates.
 
-The daemon does the work. The token is saved before it is asked, so whoever asks again gets the same machine.
+The token is saved before the daemon is called, so repeated calls refer to the same machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from herder.api.machines.flags import Flag, Value
+from herder.api.machines.drivers.flags import Flag, Value
 from herder.machine.driver import Machine, Reach, State
 from herder.machine.errors import MachineError
 from herder.machine.host.client import HostClient, HostedMachine
@@ -18,7 +18,7 @@ from herder.machine.ssh.keys import new_key_pair
 
 
 class Hosted:
-    """A driver of a kind of the same name that takes options as `options` puts them."""
+    """Driver of the machine kind with the same name; subclasses provide `options`."""
 
     name: ClassVar[str]
     flags: ClassVar[tuple[Flag, ...]]
@@ -29,7 +29,7 @@ class Hosted:
         self._client: HostClient | None = None
 
     def options(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        """What the daemon is told of the flags' values; checked. Kept under `Options` in the record."""
+        """Validate the flags and return the options for the daemon; stored as `Options` in the record."""
         raise NotImplementedError
 
     def configure(self, values: Mapping[str, Value]) -> None:
@@ -37,7 +37,7 @@ class Hosted:
         self.machine.config |= {"Options": options, "Zone": options.get("zone", "")}
 
     def update_credentials(self, values: Mapping[str, Value]) -> None:
-        """There are none: what lets us in comes with each Job."""
+        """There are no credentials: each Job brings its own."""
 
     def check(self) -> None:
         self._hosted().check(self._options())
@@ -97,7 +97,7 @@ class Hosted:
         self._hosted().kill()
 
     def remove(self) -> None:
-        if self.machine.config.get("Token"):  # without one, nobody was ever asked to make anything
+        if self.machine.config.get("Token"):  # without a token, the daemon was never asked to create anything
             self._hosted().remove()
 
     def _options(self) -> dict[str, Any]:
@@ -115,6 +115,6 @@ class Hosted:
         if self._client is None:
             self._client = HostClient.from_environment()
         token = str(self.machine.config.get("Token") or "")
-        # Whose it is stays the same when the record is kept elsewhere, as when its namespace is gone.
+        # The owner stays the same if the record moves, for example when its namespace was deleted.
         scope = str(self.machine.config.get("Scope", self.machine.scope))
         return self._client.machine(self.name, scope, self.machine.name, token)

@@ -1,4 +1,4 @@
-"""Machines that are a real Debian with systemd in Linux namespaces of this host, each with its own address."""
+"""The local driver: Debian machines with systemd in Linux namespaces of this host, each with its own address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
 from herder.machine.drivers.hosted import Hosted
 from herder.machine.host.local.options import Options
 

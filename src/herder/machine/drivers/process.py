@@ -1,12 +1,13 @@
-"""Machines that are a directory and a tree of processes on this host, each in its own namespaces. They cost next to
-nothing and need no privileges."""
+"""The process driver: a machine is a directory and a process tree in its own namespaces. It is cheap and needs no
+privileges.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
 from herder.machine.drivers.hosted import Hosted
 from herder.machine.errors import PreCreateFailed
 

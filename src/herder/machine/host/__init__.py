@@ -1,1 +1,1 @@
-"""The daemon that owns the `process` and `local` machines of this host, and how others ask it."""
+"""The host daemon, which owns the `process` and `local` machines of this host, and its client."""

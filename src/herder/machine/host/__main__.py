@@ -1,4 +1,4 @@
-"""The host daemon as a program: `python -m herder.machine.host --state-dir DIR`."""
+"""Entry point of the host daemon: `python -m herder.machine.host --state-dir DIR`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from herder.machine.host.autostart import ANOTHER_SERVES
 from herder.machine.host.daemon import AlreadyRunning, Daemon
 from herder.machine.host.places import state_directory
-from herder.machine.host.starting import ANOTHER_SERVES
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ async def _run(state_dir: Path, serving: Callable[[], None]) -> None:
 
 
 def _detached() -> Callable[[], None]:
-    """Goes on in a process of its own; this one ends when that one serves, or as that one does."""
+    """Fork into the background; the parent exits when the daemon serves, or with its status."""
     reported, teller = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""How the host daemon is asked: by Jobs with a credential for their machine, by its owner with the key."""
+"""Client of the host daemon: Jobs use a credential for their machine, the owner uses the key."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from herder.api.machines.hosts import CREDENTIAL_VARIABLE, SOCKET_VARIABLE, mach
 from herder.machine.driver import State
 from herder.machine.errors import MachineError, Unreachable
 from herder.machine.host import places, protocol, sockets
+from herder.machine.host.autostart import ensure_running
 from herder.machine.host.kinds import Ask, Place
-from herder.machine.host.starting import ensure_running
 
 CONNECT_SECONDS = 10.0
-PATIENCE_SECONDS = 60.0  # for a daemon that is just being replaced
+PATIENCE_SECONDS = 60.0  # for a daemon that is being replaced
 
 
 def _nobody_listens(_line: str) -> None:
@@ -25,7 +25,7 @@ def _nobody_listens(_line: str) -> None:
 
 
 class HostClient:
-    """`credential` makes or hands out what opens the machine of a scope and a name."""
+    """`credential` returns the credential for a machine, by scope and name."""
 
     def __init__(self, socket: Path, credential: Callable[[str, str], str], patience: float = PATIENCE_SECONDS) -> None:
         self._socket = socket
@@ -34,7 +34,9 @@ class HostClient:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> HostClient:
-        """What a Job was given; else that of the daemon in this user's data directory, started if need be."""
+        """Use the socket and credential of a Job; else the daemon in this user's data directory, started if
+        necessary.
+        """
         if not environment.get(SOCKET_VARIABLE):
             state_dir = places.state_directory()
             ensure_running(state_dir)
@@ -46,7 +48,7 @@ class HostClient:
 
     @classmethod
     def of(cls, state_dir: Path, patience: float = PATIENCE_SECONDS) -> HostClient:
-        """For the owner of the key."""
+        """Client for the owner of the key."""
 
         def credential(scope: str, name: str) -> str:
             try:
@@ -67,7 +69,7 @@ class HostClient:
         return found
 
     def purge(self) -> None:
-        """Removes every machine of this host, whoever's it is."""
+        """Remove every machine of this host."""
         self.ask("purge", protocol.OWNER)
 
     def version(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class HostClient:
         say: Callable[[str], None] = _nobody_listens,
         **others: Any,
     ) -> dict[str, Any]:
-        """Asked again when the daemon goes away: every verb may be, and what was begun is gone on with."""
+        """Send a request, and repeat it if the daemon is restarted: all verbs are idempotent."""
         deadline = time.monotonic() + self._patience
         line = protocol.asking(verb, subject, self._credential(*subject), **others)
         while True:
@@ -100,7 +102,7 @@ class HostClient:
     def _ask(self, line: bytes, say: Callable[[str], None]) -> dict[str, Any]:
         with sockets.connected(self._socket, CONNECT_SECONDS) as stream:
             stream.sendall(line)
-            stream.settimeout(None)  # a machine takes the time it takes; a daemon that dies closes the connection
+            stream.settimeout(None)  # creation takes its time; a daemon that dies closes the connection
             with stream.makefile("rb") as answers:
                 for answer in answers:
                     decoded = json.loads(answer) if answer.endswith(b"\n") else {}
@@ -115,7 +117,7 @@ class HostClient:
 
 
 class HostedMachine:
-    """One machine at the daemon."""
+    """A machine of the daemon."""
 
     def __init__(self, client: HostClient, kind: str, scope: str, name: str, token: str) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""The daemon that owns this host's machines: a Unix socket, a credential for each machine, and what was asked of it."""
+"""The host daemon: a Unix socket, a credential per machine, and request dispatch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from herder.machine.host.machines import Machines
 from herder.machine.host.protocol import Request
 from herder.machine.host.records import write_whole
 
-REQUEST_SECONDS = 30  # for a client to say what it wants
+REQUEST_SECONDS = 30  # for a client to send its request
 KEY_BYTES = 32
 
 log = logging.getLogger(__name__)
 
 
 class AlreadyRunning(MachineError):
-    """Another daemon has the directory."""
+    """Another daemon uses the directory."""
 
 
 class Daemon:
@@ -41,7 +41,7 @@ class Daemon:
         self._ending = asyncio.Event()
 
     async def run(self, serving: Callable[[], None] = lambda: None) -> None:
-        """Until SIGTERM, or until its owner asks it to end; `serving` is called when it answers."""
+        """Serve until SIGTERM or shutdown; `serving` is called once it accepts requests."""
         lock = self._take_directory()
         _allow_many_files()
         try:
@@ -60,8 +60,8 @@ class Daemon:
     async def _serve(self, serving: Callable[[], None]) -> None:
         api = self.state_dir / places.API
         api.mkdir(mode=0o755, exist_ok=True)
-        api.chmod(0o755)  # whatever the umask: Jobs of any user see it, those that it is shown to
-        # Any user may connect: what opens anything is the credential.
+        api.chmod(0o755)  # independent of umask: Jobs of any user that mount it can see it
+        # Any user may connect; the credential authorizes.
         listener = sockets.listening(places.socket_of(self.state_dir), 0o666)
         server = await asyncio.start_unix_server(self._answer, sock=listener, limit=protocol.LONGEST_REQUEST)
         log.info("serving machines of this host in %s", self.state_dir)
@@ -108,7 +108,7 @@ class Daemon:
                 writer.write(answer)
                 await writer.drain()
         except ConnectionError:
-            pass  # whoever asked is gone; what was begun goes on
+            pass  # the client disconnected; the operation continues
         finally:
             self._asked.discard(task)
             writer.close()
@@ -150,12 +150,12 @@ class Daemon:
         return {"version": herder.__version__, "pid": os.getpid()}
 
     async def _shutdown(self, _request: Request, _tell: Report) -> dict[str, Any]:
-        asyncio.get_running_loop().call_later(0.05, self.end)  # after the answer
+        asyncio.get_running_loop().call_later(0.05, self.end)  # after the response
         return {}
 
 
 def _allow_many_files() -> None:
-    """Each machine may cost a few open files."""
+    """Each machine may need a few open files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

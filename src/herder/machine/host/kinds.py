@@ -1,7 +1,7 @@
-"""What a kind of machine on this host must be able to do; the daemon does the rest (asking, recording, recovering).
+"""Interface of machine kinds of this host; the daemon does the rest (requests, records, recovery).
 
-Every act is idempotent: the daemon may die at any moment, and begins the act again when it is back. A machine outlives
-the daemon: `recover` finds it again.
+Every operation is idempotent: the daemon may die at any time, and restarts it. Machines outlive the daemon, and
+`recover` finds them.
 """
 
 from __future__ import annotations
@@ -14,72 +14,74 @@ from typing import Any, Protocol
 from herder.machine.driver import State
 
 Report = Callable[[str], None]
-"""A line of progress for whoever asked."""
+"""Reports a line of progress to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a machine is found."""
+    """Address and SSH access of a machine."""
 
     address: str
     ssh_port: int
     ssh_user: str
-    host_key: str  # the public half, as in a known_hosts line without the host
+    host_key: str  # public key, as in known_hosts without the host
 
 
 @dataclass
 class Record:
-    """What the daemon remembers of a machine, on disk before anything is made; `directory` is its own."""
+    """The daemon's record of a machine, on disk before anything is created; `directory` is its own."""
 
     id: str  # unique on this host, safe as a file name, at most 40 characters: short hash and name
     scope: str
     name: str
     kind: str  # process, local
-    token: str  # of the creation: asked again with the same token, it is the same machine
+    token: str  # of the creation: repeating it with the same token refers to the same machine
     directory: Path
-    wanted: str = "running"  # running, stopped, removed: what recovery brings it to
-    options: dict[str, Any] = field(default_factory=dict)  # as asked: image, cpus, memory, zone …
-    facts: dict[str, Any] = field(default_factory=dict)  # the kind's own: addresses, process IDs, host key …
-    place: Place | None = None  # the daemon's: where it was found last; None until its creation is complete
+    wanted: str = "running"  # desired state for recovery: running, stopped or removed
+    options: dict[str, Any] = field(default_factory=dict)  # as requested: image, cpus, memory, zone …
+    facts: dict[str, Any] = field(default_factory=dict)  # data of the kind: addresses, process IDs, host key …
+    place: Place | None = None  # set by the daemon; None until the creation is complete
     save: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a creation brings along besides options: never written to the record, only into the machine itself."""
+    """Inputs of a creation besides options; written only into the machine, never to the record."""
 
     hostname: str
-    authorized_key: str  # the public SSH key that is let in
-    script: bytes = b""  # run once, at the first boot
-    user_data: bytes = b""  # `#cloud-config`, for kinds that have cloud-init
+    authorized_key: str  # authorized SSH public key
+    script: bytes = b""  # run once, at first boot
+    user_data: bytes = b""  # `#cloud-config`, for kinds with cloud-init
 
 
 class MachineKind(Protocol):
-    """A way to make machines of this host."""
+    """A kind of machine of this host."""
 
     name: str
 
     async def prepare(self) -> None:
-        """Before the first machine is made or recovered: what all machines share."""
+        """Set up what all machines share, before the first is created or recovered."""
 
     def check(self, options: dict[str, Any]) -> None:
-        """Whether such a machine can be made here. Raises `PreCreateFailed` with what to do."""
+        """Pre-create check; raises `PreCreateFailed`."""
 
     async def create(self, record: Record, ask: Ask, report: Report) -> Place:
-        """Made and running, its SSH answering. It may be cancelled: then it is called again, or `remove` is."""
+        """Create and start the machine, until its SSH server responds. If cancelled, it is called again, or `remove`
+        is.
+        """
 
     async def start(self, record: Record, report: Report) -> Place: ...
 
     async def stop(self, record: Record, *, grace: float) -> None:
-        """As a shutdown; the hard way when the grace (seconds, may be 0) is over."""
+        """Shut down; kill after the grace period (seconds, may be 0)."""
 
     def state(self, record: Record) -> State: ...
 
     async def recover(self, record: Record) -> None:
-        """The daemon is back, and the machine should run: watch over it again if it does, start it if it does not."""
+        """After a restart of the daemon: watch the machine if it runs, start it if not."""
 
     async def remove(self, record: Record) -> None:
-        """Nothing is left of it outside its directory, from whatever state; the daemon deletes the directory."""
+        """Remove everything outside of its directory, from any state; the daemon deletes the directory."""
 
     async def close(self) -> None:
-        """The daemon ends; machines go on."""
+        """The daemon stops; machines keep running."""

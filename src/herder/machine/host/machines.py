@@ -1,6 +1,6 @@
-"""What the daemon does with machines: one act at a time on each, begun acts finished whoever goes away.
+"""Machine operations of the daemon: one at a time per machine, completed even if the client disconnects.
 
-A creation that was begun is joined, not doubled, by whoever asks again with its token.
+A repeated creation with the same token joins the one in progress.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_kind(name: str, state_dir: Path) -> MachineKind:
 
 @dataclass
 class Creation:
-    """One that is under way, and who listens to it."""
+    """A creation in progress, and its listeners."""
 
     listeners: list[Report] = field(default_factory=list)
     task: asyncio.Task[Place] | None = None
@@ -68,7 +68,7 @@ class Machines:
         self._waiting = 0
 
     def recover(self) -> None:
-        """Begin to bring every machine to what was wanted of it when the last daemon ended."""
+        """Start to bring every machine to its desired state after a restart of the daemon."""
         self._records.load()
         for record in self._records:
             recovery = self._begin(self._recover(record))
@@ -76,13 +76,13 @@ class Machines:
                 self._recoveries[record.id] = recovery
 
     async def recovered(self, request: Request) -> None:
-        """Returns when the machine is what was wanted of it, as far as that can be had. Nobody waits for removals."""
+        """Wait until the machine is recovered, as far as possible; removals are not waited for."""
         recovery = self._recoveries.get(machine_id(request.scope, request.name))
         if recovery is not None:
             await asyncio.wait({recovery})
 
     async def close(self) -> None:
-        """Acts under way are broken off, as they would be by a power loss; machines are left alone."""
+        """Cancel operations in progress, as a power failure would; machines keep running."""
         for act in list(self._acts):
             act.cancel()
         await asyncio.gather(*self._acts, return_exceptions=True)
@@ -98,7 +98,7 @@ class Machines:
         record = self._records.find(request.scope, request.name)
         if record is None:
             (await self._kind(request.kind)).check(request.options)
-            record = self._records.find(request.scope, request.name)  # somebody may have been faster meanwhile
+            record = self._records.find(request.scope, request.name)  # another request may have created it meanwhile
         if record is None:
             record = self._records.add(request.scope, request.name, request.kind, request.token, request.options)
         if record.token != request.token:
@@ -154,7 +154,7 @@ class Machines:
         return {}
 
     async def purge(self, _request: Request, _tell: Report) -> dict[str, Any]:
-        """All of them, before the directory itself goes: machines would outlive it."""
+        """Remove all machines before the state directory is deleted, because they would outlive it."""
         removals = []
         for record in self._records:
             self._want(record, "removed")
@@ -169,7 +169,7 @@ class Machines:
         try:
             state = await self._state(record)
         except MachineError:
-            state = State.ERROR  # of a kind that this host does not allow any more
+            state = State.ERROR  # of a kind that this host no longer supports
         return {
             "scope": record.scope,
             "name": record.name,
@@ -180,7 +180,7 @@ class Machines:
         }
 
     def _find(self, request: Request) -> Record | None:
-        """Without the token of its creation it is not the machine that was meant, but another of the same name."""
+        """A record with another token is another machine of the same name."""
         record = self._records.find(request.scope, request.name)
         return record if record is not None and record.token == request.token else None
 
@@ -202,7 +202,7 @@ class Machines:
         try:
             return await asyncio.shield(self._kinds[name])
         except Exception:
-            self._kinds.pop(name, None)  # what was missing may be there the next time
+            self._kinds.pop(name, None)  # a missing dependency may be installed by the next time
             raise
 
     async def _prepared(self, name: str) -> MachineKind:
@@ -226,7 +226,7 @@ class Machines:
         if record.wanted == "removed":
             return State.STOPPING
         if record.place is None:
-            return State.ERROR  # broken off: to be created again, or removed
+            return State.ERROR  # interrupted: create it again, or remove it
         return (await self._kind(record.kind)).state(record)
 
     async def _joined(self, record: Record, ask: Ask, report: Report) -> Place:
@@ -278,13 +278,13 @@ class Machines:
         self._break_off(record)
         async with self._turn(record):
             if self._records.find(record.scope, record.name) is not record:
-                return  # somebody else asked for the same, and it is done
+                return  # another request has removed it already
             await (await self._kind(record.kind)).remove(record)
             await self._records.drop(record)
             self._turns.pop(record.id, None)
 
     def _break_off(self, record: Record) -> None:
-        """Nobody waits for a machine to come up that is to go."""
+        """Cancel a creation, since the machine is to be removed."""
         creation, recovery = self._creations.get(record.id), self._recoveries.get(record.id)
         if creation is not None and creation.task is not None:
             creation.task.cancel()
@@ -295,7 +295,7 @@ class Machines:
         try:
             if record.wanted == "removed":
                 await self._remove(record)
-            elif record.place is not None:  # one that is not complete waits for whoever asked to ask again
+            elif record.place is not None:  # an incomplete one waits for its client to repeat the request
                 kind = await self._kind(record.kind)
                 async with self._turn(record), self._slots:
                     if record.wanted == "running":
@@ -321,7 +321,7 @@ class Machines:
         return self._turns.setdefault(record.id, asyncio.Lock())
 
     def _begin(self, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """It goes on when whoever asked for it is gone."""
+        """Run in the background, independent of the client."""
         task = asyncio.create_task(act)
         self._acts.add(task)
         task.add_done_callback(self._ended)
@@ -330,4 +330,4 @@ class Machines:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._acts.discard(task)
         if not task.cancelled():
-            task.exception()  # told to who asked, if they are still there
+            task.exception()  # reported to the client, if it is still connected

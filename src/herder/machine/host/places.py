@@ -1,4 +1,4 @@
-"""Where the daemon of this host keeps things."""
+"""Paths of the host daemon."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from herder.api.machines.hosts import SOCKET_NAME
 
-KEY = "key"  # what credentials are made of; for its owner alone
-API = "api"  # the directory that Jobs see: the socket is in it, and nothing else
+KEY = "key"  # root of all credentials; readable only by the owner
+API = "api"  # the directory that Jobs mount; contains only the socket
 MACHINES = "machines"
-REMOVED = "removed"  # directories on their way out
+REMOVED = "removed"  # directories being deleted
 LOG = "daemon.log"
 
 

@@ -1,4 +1,6 @@
-"""What is said over the socket: one JSON line asks; `say` lines and one `done` or `error` line answer."""
+"""Wire protocol of the daemon: a request is one JSON line; the response is `say` lines and one `done` or
+`error` line.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from herder.machine.errors import MachineError, PreCreateFailed, ServerGone, Unr
 from herder.machine.host.kinds import Ask, Place
 
 LONGEST_REQUEST = 8 * 1024 * 1024
-OWNER = ("", "*")  # whose credential is good for the daemon itself; no machine can have this name
+OWNER = ("", "*")  # subject of the daemon itself; no machine can have this name
 
 ON_MACHINES = frozenset({"check", "create", "start", "stop", "restart", "kill", "state", "place", "remove"})
 ON_DAEMON = frozenset({"list", "purge", "version", "shutdown"})
@@ -30,7 +32,7 @@ _ERRORS: dict[str, type[MachineError]] = {
 
 
 class BadRequest(MachineError):
-    """What was asked makes no sense."""
+    """The request is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Request:
 
     @property
     def subject(self) -> tuple[str, str]:
-        """Whose credential it needs."""
+        """The subject whose credential is required."""
         return OWNER if self.verb in ON_DAEMON else (self.scope, self.name)
 
 
@@ -106,7 +108,7 @@ def _bytes(said: dict[str, Any], key: str) -> bytes:
 
 
 def asking(verb: str, subject: tuple[str, str], credential: str, **others: Any) -> bytes:
-    """The line that `parse` understands."""
+    """Encode a request, as `parse` reads it."""
     scope, name = subject
     said = {"verb": verb, "scope": scope, "name": name, "credential": credential} | others
     ask = said.pop("ask", None)

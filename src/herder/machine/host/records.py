@@ -1,4 +1,4 @@
-"""The daemon's memory: one directory for each machine, whose record is on disk before anything else is in it."""
+"""Records of the daemon: one directory per machine, whose record is written before anything else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def machine_id(scope: str, name: str) -> str:
-    """The hash tells machines apart; the name is for people who look."""
+    """The hash is unique; the name is for users."""
     return f"{hashlib.sha256(f'{scope}/{name}'.encode()).hexdigest()[:12]}-{name[:27]}"
 
 
@@ -39,7 +39,7 @@ class Records:
         for directory in self._machines.iterdir():
             record = _read(directory)
             if record is None:
-                self._put_aside(directory)  # died before the record was there, so nothing else was
+                self._put_aside(directory)  # the daemon died before the record was written, so nothing else exists
                 continue
             self._keep(record)
         for directory in self._removed.iterdir():
@@ -61,7 +61,7 @@ class Records:
         return record
 
     async def drop(self, record: Record) -> None:
-        """Gone from disk in one step; the files themselves take their time, and only then is it forgotten here."""
+        """Remove from disk atomically; delete the files later, and forget the record then."""
         aside = self._put_aside(record.directory)
         await asyncio.to_thread(delete_tree, aside)
         del self._records[record.id]
@@ -95,7 +95,7 @@ def _read(directory: Path) -> Record | None:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Whole or not at all, and there after a power loss."""
+    """Write atomically and durably."""
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
@@ -115,7 +115,7 @@ def sync(directory: Path) -> None:
 
 
 def delete_tree(directory: Path) -> None:
-    """Also directories that the machine has closed to its owner."""
+    """Also directories that the machine made inaccessible."""
 
     def open_up(function: Any, path: str, _error: Any) -> None:
         parent = os.path.dirname(path)

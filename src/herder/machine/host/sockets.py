@@ -1,4 +1,4 @@
-"""Unix sockets at paths of any length: the kernel takes 107 bytes, and a path through an open directory is short."""
+"""Unix sockets with paths of any length, using /proc/self/fd; the kernel limits paths to 107 bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def connected(path: Path, timeout: float | None) -> socket.socket:
 
 
 def listening(path: Path, mode: int) -> socket.socket:
-    """What is left there of an earlier one is replaced: hold a lock."""
+    """Replaces a stale socket; the caller must hold a lock."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.unlink(missing_ok=True)

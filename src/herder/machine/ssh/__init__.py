@@ -1,1 +1,1 @@
-"""Into machines by SSH: keys, host keys that are insisted on, commands, copies and shells."""
+"""SSH access to machines: keys, host key verification, commands, file copies and shells."""

@@ -1,6 +1,6 @@
-"""One SSH connection, used synchronously: commands, whose output is told line by line, and small files.
+"""Synchronous SSH connection: commands with line-by-line output, and small files.
 
-Only this module and `session` load asyncssh, which takes longer than most of what herder-machine does.
+Only this module and `session` import asyncssh, which takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from herder.machine.ssh.hosts import HostKeys
 
 CONNECT_SECONDS = 20.0
 COMMAND_SECONDS = 300.0
-KEPT_BYTES = 64 << 10  # of a command's output: its end says what went wrong
+KEPT_BYTES = 64 << 10  # of a command's output: the end is the informative part
 
 Say = Callable[[str], None]
 
 
 class LoginRefused(MachineError):
-    """The host is there and does not let us in."""
+    """The host responds, but rejects the login."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     status: int
-    output: str  # both streams, its last part
+    output: str  # end of stdout and stderr
 
 
 class Shell:
-    """A connection that is open."""
+    """An open connection."""
 
     def __init__(self, runner: asyncio.Runner, connection: asyncssh.SSHClientConnection) -> None:
         self._runner = runner
@@ -44,11 +44,11 @@ class Shell:
     def run(
         self, command: str, *, stdin: bytes = b"", say: Say | None = None, timeout: float | None = COMMAND_SECONDS
     ) -> Outcome:
-        """`command` must be ours, word for word; what comes from elsewhere goes through `stdin` or `shlex.quote`."""
+        """Run a trusted command; pass untrusted input by `stdin` or `shlex.quote`."""
         return self._runner.run(self._run(command, stdin, say, timeout))
 
     def put(self, content: bytes, path: str) -> None:
-        """A file for its owner alone. A link or file of somebody else's in its place is not written through."""
+        """Write a private file, without following a link or overwriting another user's file."""
         place = shlex.quote(path)
         outcome = self.run(f"umask 077; rm -f {place} && set -C && cat >{place}", stdin=content)
         if outcome.status:
@@ -60,7 +60,7 @@ class Shell:
                 process = await self._connection.create_process(
                     command, encoding=None, stderr=asyncssh.STDOUT, stdin=asyncssh.PIPE
                 )
-                with contextlib.suppress(OSError):  # a command may end without reading what it is given
+                with contextlib.suppress(OSError):  # a command may end without reading its input
                     process.stdin.write(stdin)
                     process.stdin.write_eof()
                 output = b""
@@ -116,7 +116,7 @@ async def _opened(
                 username=reach.user,
                 client_keys=[key],
                 client_factory=client,
-                known_hosts=([], [], []),  # the client above decides
+                known_hosts=([], [], []),  # the client above verifies host keys
                 server_host_key_algs=hosts.algorithms() or (),
                 preferred_auth=("publickey",),
                 agent_path=None,
@@ -161,7 +161,7 @@ def _imported(key: bytes) -> asyncssh.SSHKey:
 
 @contextlib.asynccontextmanager
 async def connection_to(reach: Reach, key: bytes, hosts: HostKeys) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    """For those who run a loop themselves."""
+    """For callers with their own event loop."""
     connection = await connect(reach, key, hosts)
     try:
         yield connection

@@ -1,4 +1,4 @@
-"""Files copied between here and a machine, or two machines: by SFTP, and by plain commands where a machine has none."""
+"""Copy files between this host and machines, with SFTP, or with cat and tar if a machine has no SFTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import asyncssh
 from herder.machine.errors import MachineError
 from herder.machine.ssh.client import connection_to
 from herder.machine.ssh.hosts import HostKeys
-from herder.machine.state.reading import SavedMachine, private_key
+from herder.machine.state.saved_machine import SavedMachine, private_key
 
 _PIECE = 1 << 20
 
@@ -29,7 +29,7 @@ Remember = Callable[[SavedMachine], None]
 
 
 def copy(source: str, target: str, find: Find, *, recursive: bool = False, remember: Remember | None = None) -> None:
-    """Between `[user@]machine:path` and a path here, or two machines; `find` gives a machine by its name."""
+    """Copy between `[user@]machine:path` and local paths; `find` returns a machine by name."""
     (giver, source), (taker, target) = _end(source, find), _end(target, find)
     if giver is None and taker is None:
         raise MachineError(
@@ -62,7 +62,7 @@ _NO_DIRECTORY = "{ echo 'it is a directory: copy it with -r' >&2; exit 1; }"
 
 
 class _Way(Protocol):
-    """How files go over a connection. Either end may be a directory that the copy is put into."""
+    """File transfer over a connection; a target directory receives the copy."""
 
     async def get(self, source: str, target: str, recursive: bool) -> None: ...
 
@@ -97,8 +97,9 @@ class _BySftp:
         await self._fetch(source, here, attributes)
 
     async def _fetch(self, source: str, here: Path, attributes: asyncssh.SFTPAttrs) -> None:
-        """Directories and the contents of files alone: a link that the machine chose would decide where files that
-        come after it are written."""
+        """Fetch only directories and file contents: symlinks chosen by the machine would decide where later files are
+        written.
+        """
         if not _is_directory(attributes):
             await self._fetch_file(source, here)
             return
@@ -116,7 +117,7 @@ class _BySftp:
                 await self._fetch(path, here / name, found)
 
     async def _followed(self, link: str) -> asyncssh.SFTPAttrs | None:
-        """The file behind a link. None for everything else: links to directories may lead in a circle."""
+        """Return the file behind a symlink; None for anything else, since links to directories may be cyclic."""
         try:
             found = await self._client.stat(link)
         except (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath, asyncssh.SFTPPermissionDenied):
@@ -134,7 +135,7 @@ class _BySftp:
 
 
 class _ByCommands:
-    """With what every machine has: cat and tar."""
+    """Transfer with cat and tar, which every machine has."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         self._connection = connection
@@ -182,7 +183,7 @@ def _packed(directory: Path) -> bytes:
 
 
 def _unpack(content: bytes, directory: Path) -> None:
-    """Files and directories alone, and none outside: what a machine sends is not trusted with this host."""
+    """Extract only files and directories, none outside: the machine is untrusted."""
     directory.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         for member in archive:

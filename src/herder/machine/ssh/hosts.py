@@ -1,4 +1,4 @@
-"""Which host key a machine must show. Either its maker told us, or the first one seen is kept and insisted on."""
+"""Host key verification: the key that the driver knows, or trust on first use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, MutableMapping
 
 from herder.machine.driver import Reach
 from herder.machine.errors import MachineError
-from herder.machine.state.reading import KNOWN_HOSTS
+from herder.machine.state.saved_machine import KNOWN_HOSTS
 
-# What a key of a type signs with: a server that has several must show the one that we know.
+# Signature algorithms by key type: a server with several keys must use the known one.
 _ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 
 
@@ -26,7 +26,7 @@ class HostKeyChanged(MachineError):
 
 
 class HostKeys:
-    """`files` is the machine's own directory; `remember` makes a first key durable there."""
+    """`files` is the machine's directory; `remember` persists a first key."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class HostKeys:
         self.first_seen = ""
 
     def algorithms(self) -> list[str] | None:
-        """In which the server must prove itself; None: any."""
+        """Algorithms that the server must use; None: any."""
         types = [key.split()[0] for key in self._known]
         return [name for kind in types for name in _ALGORITHMS.get(kind, (kind,))] or None
 
     def accepts(self, key: str) -> bool:
-        """`key` as `type base64`."""
+        """`key` is `type base64`."""
         if any(hmac.compare_digest(key, known) for known in self._known):
             return True
         if self._known:
@@ -61,7 +61,7 @@ class HostKeys:
         return True
 
     def keep_first_seen(self) -> None:
-        """Once it let us in: only then do we know that we talked to a machine which knows our key."""
+        """Store the key after a successful login: only then the peer is known to have our key."""
         if self.first_seen:
             self._known = [self.first_seen]
             self._files[KNOWN_HOSTS] = f"{_name(self._reach)} {self.first_seen}\n".encode()
@@ -71,13 +71,13 @@ class HostKeys:
 
 
 def fingerprint(key: str) -> str:
-    """As `ssh-keygen -l` shows it."""
+    """Format like `ssh-keygen -l`."""
     digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def _lines(content: bytes) -> tuple[str, ...]:
-    """Without the host names: the record is of one machine, whatever address it has today."""
+    """Without host names: the record is of one machine, whatever its address."""
     lines = (line.split(None, 1) for line in content.decode(errors="replace").splitlines() if line[:1] not in "#|@")
     return tuple(parts[1] for parts in lines if len(parts) == 2)
 

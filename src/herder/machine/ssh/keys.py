@@ -1,4 +1,4 @@
-"""Key pairs by which machines let us in."""
+"""SSH key pairs of machines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
-    """The private key as an OpenSSH file, and the public key's line as in authorized_keys.
+    """Generate a key pair: the private key in OpenSSH format, and the authorized_keys line.
 
-    Ed25519: every provider and every sshd of this decade takes it, and it costs nothing to make, where two hundred RSA
-    keys at once keep a small host busy for many seconds. The files keep the names `id_rsa` and `id_rsa.pub` all the
-    same, because that is where other programs look.
+    Ed25519 is supported by all providers and sshd versions, and cheap to generate, while many RSA keys at once keep a
+    small host busy. The files are still named `id_rsa` and `id_rsa.pub`, where other programs look for them.
     """
     key = ed25519.Ed25519PrivateKey.generate()
     private = key.private_bytes(
@@ -22,7 +21,7 @@ def new_key_pair() -> tuple[bytes, bytes]:
 
 
 def new_rsa_key_pair() -> tuple[bytes, bytes]:
-    """The same as RSA in a PEM file, for a provider that takes nothing else."""
+    """Generate an RSA key pair in PEM format, for providers that require it."""
     from cryptography.hazmat.primitives.asymmetric import rsa
 
     key = rsa.generate_private_key(65537, 2048)

@@ -1,4 +1,4 @@
-"""Machines without user data: the install script is brought and run by SSH."""
+"""Run the install script by SSH, for machines without user data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from herder.machine.driver import Driver, Machine, Reach
 from herder.machine.errors import MachineError, PreCreateFailed, Unreachable
 from herder.machine.ssh.client import Outcome, Shell, connected
 from herder.machine.ssh.hosts import HostKeys
-from herder.machine.state.reading import private_key
+from herder.machine.state.saved_machine import private_key
 
-SCRIPT = "/tmp/install_script.sh"  # noqa: S108 - where the Go program puts it; `put` does not follow links
+SCRIPT = "/tmp/install_script.sh"  # noqa: S108 - rancher-machine's path; `put` does not follow links
 TRIES, PAUSE = 60, 3.0
 
-# The name comes by standard input, so that no name can be a command. /etc/hosts is rewritten in place, for in
-# containers it is a mount that cannot be replaced.
+# The name is passed by stdin, so that it cannot inject commands. /etc/hosts is rewritten in place, because it is a
+# mount in containers.
 _SET_HOSTNAME = r"""IFS= read -r name && hostname "$name" && echo "$name" >/etc/hostname || exit
 grep -q "[[:space:]]$name\$" /etc/hosts && exit
 hosts=$(grep -v '^127\.0\.1\.1[[:space:]]' /etc/hosts)
@@ -23,7 +23,7 @@ printf '%s\n127.0.1.1 %s\n' "$hosts" "$name" >/etc/hosts"""
 
 
 def check_access(reach: Reach, machine: Machine) -> None:
-    """Whether a script could be run there as root. What is wrong is found before anything is done."""
+    """Check that a script can run as root."""
     try:
         with _into(reach, machine) as shell:
             if not _as_root(shell):
@@ -56,7 +56,7 @@ def run_install_script(driver: Driver, machine: Machine) -> None:
 
 
 def reboot(reach: Reach, machine: Machine) -> None:
-    with contextlib.suppress(Unreachable), _into(reach, machine) as shell:  # it may be gone before it answers
+    with contextlib.suppress(Unreachable), _into(reach, machine) as shell:  # it may shut down before it responds
         _done(shell.run(f"{_as_root(shell)}shutdown -r now"))
 
 
@@ -65,7 +65,7 @@ def _into(reach: Reach, machine: Machine) -> contextlib.AbstractContextManager[S
 
 
 def _waited_for(driver: Driver, machine: Machine, stack: contextlib.ExitStack) -> Shell:
-    """A machine that has only just been made may still start its SSH server."""
+    """Wait for the SSH server of a new machine."""
     for left in reversed(range(TRIES)):
         try:
             return stack.enter_context(_into(driver.reach(), machine))
@@ -77,7 +77,7 @@ def _waited_for(driver: Driver, machine: Machine, stack: contextlib.ExitStack) -
 
 
 def _as_root(shell: Shell) -> str:
-    """What goes before a command."""
+    """Return the prefix for running a command as root."""
     return "" if shell.run("id -u").output.strip() == "0" else "sudo -n "
 
 

@@ -1,4 +1,4 @@
-"""A person at work in a machine: a shell, or one command."""
+"""Interactive SSH session: a shell, or one command."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import asyncssh
 from herder.machine.errors import Unreachable
 from herder.machine.ssh.client import connection_to
 from herder.machine.ssh.hosts import HostKeys
-from herder.machine.state.reading import SavedMachine, private_key
+from herder.machine.state.saved_machine import SavedMachine, private_key
 
 Remember = Callable[[], None]
-"""Makes `files` of the saved machine durable: a host key was seen for the first time."""
+"""Persists `files` of the saved machine after a first host key."""
 
 
 def interactive(
@@ -32,9 +32,9 @@ def interactive(
     remember: Remember | None = None,
     accept_new_host_key: bool = False,
 ) -> int:
-    """Our terminal becomes the machine's, where there is one. The exit status is that of the command, 255 for none.
+    """Run with our terminal, if there is one; return the exit status of the command, 255 for none.
 
-    As with ssh, the words of a command are joined and read by the machine's shell.
+    As with ssh, the arguments are joined and interpreted by the remote shell.
     """
     hosts = HostKeys(saved.reach, saved.files, remember=remember, accept_new=accept_new_host_key)
     return asyncio.run(_interactive(saved, " ".join(command) if command else None, hosts))
@@ -62,7 +62,7 @@ async def _interactive(saved: SavedMachine, command: str | None, hosts: HostKeys
 
 
 def _feed(process: asyncssh.SSHClientProcess[bytes]) -> None:
-    """Our standard input, whatever kind of file it is; from a thread, which may wait for a key until we end."""
+    """Forward stdin of any file type, from a thread, which may block until we exit."""
     loop = asyncio.get_running_loop()
 
     async def give(chunk: bytes) -> None:
@@ -73,7 +73,7 @@ def _feed(process: asyncssh.SSHClientProcess[bytes]) -> None:
             process.stdin.write_eof()
 
     def read() -> None:
-        with contextlib.suppress(OSError, RuntimeError, asyncssh.Error):  # the machine has ended it
+        with contextlib.suppress(OSError, RuntimeError, asyncssh.Error):  # the machine has closed it
             while True:
                 chunk = os.read(sys.stdin.fileno(), 1 << 16)
                 asyncio.run_coroutine_threadsafe(give(chunk), loop).result()
@@ -91,12 +91,12 @@ async def _show(stream: asyncssh.SSHReader[bytes], target: TextIO) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal(process: asyncssh.SSHClientProcess[bytes]) -> Iterator[None]:
-    """Keys go to the machine as they are pressed, and it learns of a new window size."""
+    """Raw mode: forward keys and window size changes."""
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGWINCH, lambda: process.change_terminal_size(*shutil.get_terminal_size()))
-    tty.setraw(keyboard, termios.TCSADRAIN)  # what was typed while we connected is not lost
+    tty.setraw(keyboard, termios.TCSADRAIN)  # keep what was typed while connecting
     try:
         yield
     finally:

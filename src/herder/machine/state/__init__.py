@@ -1,1 +1,1 @@
-"""What is remembered of machines, in rancher-machine's own format: in a Secret, or in a directory."""
+"""Machine state in rancher-machine's format, in a Secret or a directory."""

@@ -1,7 +1,6 @@
-"""The archive in the state Secret: gzip of a tar whose names are the absolute paths of the files of all machines.
+"""The archive in the state Secret: a gzipped tar with the absolute paths of all machines' files.
 
-The Go program unpacks it to those very paths, so names, modes and what is left out are as it has them. Our archives of
-the same files are the same bytes.
+rancher-machine unpacks it to those paths, so names, modes and exclusions match its own. Equal files give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from collections.abc import Mapping
 
 from herder.machine.errors import MachineError
 
-SKIPPED_SUFFIXES = (".iso", ".tar.gz", ".vmdk", ".img")  # too large for a Secret, and made again when needed
-LARGEST = 64 << 20  # a Secret holds a megabyte; what unpacks to more than this was made to harm
+SKIPPED_SUFFIXES = (".iso", ".tar.gz", ".vmdk", ".img")  # too large for a Secret, and recreated when needed
+LARGEST = 64 << 20  # a Secret holds 1 MiB; larger contents are malicious
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """An archive of files by absolute path, `<store>/machines/NAME/…`; empty for none."""
+    """Pack files by absolute path, `<store>/machines/NAME/…`; empty for none."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted({*files, *_directories(files)}):
@@ -31,7 +30,7 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, bytes]:
-    """The files by path; directories are not told of, for each holds one at least."""
+    """Unpack the files by path; directories are implied."""
     if not data:
         return {}
     try:
@@ -51,7 +50,7 @@ def unpack(data: bytes) -> dict[str, bytes]:
 
 
 def _directories(files: Mapping[str, bytes]) -> set[str]:
-    """Those below `machines`: of each machine, and what is within."""
+    """Return the directories below `machines`."""
     found = set()
     for path in files:
         directory = posixpath.dirname(path)
@@ -75,7 +74,7 @@ def _absolute(name: str) -> str:
 
 
 def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
-    if entry.issparse():  # a few bytes of an archive would stand for gigabytes of memory
+    if entry.issparse():  # a few bytes of a sparse file stand for gigabytes of memory
         raise ValueError(f"{entry.name} is a sparse file")
     stream = tar.extractfile(entry)
     return stream.read() if stream is not None else b""

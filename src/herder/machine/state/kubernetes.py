@@ -1,7 +1,7 @@
-"""One Secret of an API server, read and replaced with the standard library alone.
+"""Read and replace a single Secret, using only the standard library.
 
-Hundreds of these processes start at once on a small host, each for two or three requests: the asynchronous client would
-cost each of them more than all the rest.
+Hundreds of these processes start at once on a small host, for a few requests each: the asynchronous client would cost
+more than everything else.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from herder.engine.client import kubeconfig
-from herder.engine.client.kubeconfig import Connection, KubeconfigError
+from herder.engine.client.kubeconfig import KubeconfigError, RestConfig
 from herder.machine.errors import MachineError, Unreachable
 
 Secret = dict[str, Any]
 
 REQUEST_SECONDS = 30.0
-_MOST_BYTES = 16 << 20  # an object has at most a tenth of it
+_MOST_BYTES = 16 << 20  # ten times the limit of an object
 PATIENCE_SECONDS = 300.0  # a server that restarts or fails over is back by then
 _NO_USE_IN_TRYING = (ssl.SSLCertVerificationError, FileNotFoundError)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
@@ -36,14 +36,14 @@ _VANISHED = "it was deleted during an operation; check the provider for an insta
 
 
 class Conflict(Exception):
-    """Somebody has written since we read."""
+    """The Secret has changed since it was read."""
 
 
 class SecretClient:
-    """GET and PUT of one Secret, again and again while the server does not answer."""
+    """GET and PUT of one Secret, with retries while the server is unreachable."""
 
     def __init__(
-        self, connection: Connection, namespace: str, name: str, *, pause: Callable[[float], None] = time.sleep
+        self, connection: RestConfig, namespace: str, name: str, *, pause: Callable[[float], None] = time.sleep
     ) -> None:
         self.namespace, self.name = namespace, name
         self._connection = connection
@@ -56,16 +56,18 @@ class SecretClient:
         return self._request("GET", None)
 
     def replace(self, secret: Secret) -> Secret:
-        """Raises `Conflict` where its resourceVersion is not the newest. Where an answer is lost on its way the PUT is
-        sent again, and may then conflict with itself: who reads next sees what became of it."""
+        """Replace the Secret; raises `Conflict` if its resourceVersion is outdated.
+
+        If a response is lost, the PUT is repeated and may conflict with itself: read the Secret to find out.
+        """
         return self._request("PUT", json.dumps(secret).encode())
 
     def replace_encoded(self, body: bytes, content_type: str) -> Secret:
-        """The same for a Secret that another client has encoded, such as in protobuf."""
+        """Replace a Secret that another client encoded, such as in protobuf."""
         return self._request("PUT", body, content_type)
 
     def close(self) -> None:
-        """Until the next request: a machine takes minutes to make, and nobody keeps a connection open for that."""
+        """Close until the next request: creating a machine takes minutes."""
         if self._open is not None:
             self._open.close()
         self._open = None
@@ -126,15 +128,15 @@ class SecretClient:
         raise MachineError(f"{what}: cannot {verb} it: {status} {_message(content)}")
 
 
-def connection_for(path: str) -> Connection:
-    """As `--kubeconfig` says, or that of the pod we run in."""
+def connection_for(path: str) -> RestConfig:
+    """Load `--kubeconfig`, or the pod's service account."""
     try:
         return kubeconfig.load(Path(path)) if path else kubeconfig.in_cluster()
     except KubeconfigError as error:
         raise MachineError(str(error), "pass a kubeconfig for the cluster of the Secret with --kubeconfig") from error
 
 
-def _connect(connection: Connection) -> http.client.HTTPConnection:
+def _connect(connection: RestConfig) -> http.client.HTTPConnection:
     address = urlsplit(connection.proxy_url or connection.server)
     host, port = address.hostname or "", address.port
     if not connection.server.startswith("https:"):
@@ -147,9 +149,9 @@ def _connect(connection: Connection) -> http.client.HTTPConnection:
 
 
 class _Https(http.client.HTTPSConnection):
-    """Whose certificate is checked against the name that the kubeconfig gives, where it gives one."""
+    """Verifies the certificate against tls-server-name of the kubeconfig, if set."""
 
-    def __init__(self, connection: Connection, host: str, port: int | None) -> None:
+    def __init__(self, connection: RestConfig, host: str, port: int | None) -> None:
         from herder.engine.client.tls import tls_context
 
         self._tls = tls_context(connection)
@@ -161,8 +163,8 @@ class _Https(http.client.HTTPSConnection):
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
 
 
-def _authorization(connection: Connection) -> str:
-    if connection.token_file:  # read each time: it is rotated
+def _authorization(connection: RestConfig) -> str:
+    if connection.token_file:  # read each time, because it is rotated
         return f"Bearer {Path(connection.token_file).read_text().strip()}"
     if connection.token:
         return f"Bearer {connection.token}"

@@ -1,7 +1,7 @@
-"""One machine's record: config.json in the words of the Go program, and the files beside it.
+"""A machine record: config.json in rancher-machine's format, and its files.
 
-What we do not know in it is kept. What is only ours stands under `Herder`, which the Go program ignores and drops: a
-record without it was finished by that program, or taken over.
+Unknown fields are kept. Our own fields are under `Herder`, which rancher-machine drops: a record without it was written
+by that program.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Record:
     driver: str
     config: dict[str, Any]  # the `Driver` object
     options: dict[str, Any]  # `HostOptions`
-    files: MutableMapping[str, bytes]  # of the machine's directory, but config.json, by path within it
+    files: MutableMapping[str, bytes]  # of the machine's directory, except config.json
     phase: Phase = Phase.CREATED
-    attempt: int = 0  # grows with each process that takes the machine on: a process that was overtaken cannot save
-    others: dict[str, Any] = field(default_factory=dict)  # top-level fields that we do not know
+    attempt: int = 0  # incremented by each process that takes over the machine: an older process cannot save
+    others: dict[str, Any] = field(default_factory=dict)  # unknown top-level fields
 
 
 def new_record(name: str, driver: str, store_path: str, *, script_path: str, hostname: str) -> Record:
@@ -67,7 +67,7 @@ def new_record(name: str, driver: str, store_path: str, *, script_path: str, hos
 
 
 def read(name: str, files: Mapping[str, bytes]) -> Record:
-    """From the files of a machine's directory."""
+    """Read a record from the files of a machine's directory."""
     try:
         content = json.loads(files[CONFIG])
         config, driver = content["Driver"], content["DriverName"]
@@ -100,7 +100,7 @@ def read(name: str, files: Mapping[str, bytes]) -> Record:
 def check_driver(found: Record, driver: str) -> None:
     """An editor of the state Secret must not choose the driver, and so the program, that a Job runs.
 
-    A Job of an earlier version does not say for which driver it is: then the driver must be a name, and no path.
+    Jobs of earlier versions do not specify their driver: then it must be a name, not a path.
     """
     if found.driver != driver if driver else not _DRIVER.fullmatch(found.driver):
         raise MachineError(
@@ -122,5 +122,5 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def write(record: Record) -> dict[str, bytes]:
-    """The files of the machine's directory."""
+    """Return the files of the machine's directory."""
     return {**record.files, CONFIG: json.dumps(as_json(record), indent=4, ensure_ascii=False).encode()}

@@ -1,8 +1,8 @@
-"""The state Secret as the Go program gets it: through a server on the loopback interface that checks what it holds.
+"""Loopback relay of the state Secret for rancher-machine, which validates its contents.
 
-The Go program unpacks the archive to any path that it names, and runs the file that a record names as its driver.
-An editor of Secrets in the machine's namespace decides over both, and must not thereby run programs on the host of
-the Job. So the program reads the archive as we pack it again: the files of one machine, in their place.
+rancher-machine unpacks the archive to any path and runs the file that a record names as its driver. Editors of Secrets
+control both, and must not be able to run programs on the Job's host. So it gets a repacked archive with the files of
+one machine, in their place.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from herder.api.machines.names import STATE_KEY
 from herder.machine.errors import MachineError
 from herder.machine.state import archive, record
 from herder.machine.state.kubernetes import Conflict, Secret, SecretClient
-from herder.machine.state.reading import by_machine
+from herder.machine.state.saved_machine import by_machine
 
-_MOST_BYTES = 4 << 20  # the API server takes less
+_MOST_BYTES = 4 << 20  # more than the API server accepts
 
 
 def checked(data: bytes, store_path: str, driver: str) -> bytes:
-    """The archive without anything but records of machines of this driver; empty where there are none."""
+    """Return the archive with only the records of this driver; empty if there are none."""
     files: dict[str, bytes] = {}
     for name, found in by_machine(archive.unpack(data)).items():
         record.check_driver(record.read(name, found), driver)
@@ -42,13 +42,13 @@ _READ_FIELDS = {name.casefold(): name for name in ("ConfigVersion", "Driver", "D
 
 
 def _stands_for_another(key: str) -> bool:
-    """The Go program reads names of fields in whatever case, and takes the last."""
+    """Go matches field names case-insensitively, and takes the last."""
     return _READ_FIELDS.get(key.casefold(), key) != key
 
 
 @contextlib.contextmanager
 def relayed(client: SecretClient, directory: Path, *, store_path: str, driver: str) -> Iterator[Path]:
-    """The kubeconfig with which the Go program reaches the Secret."""
+    """Yield the kubeconfig with which rancher-machine reaches the Secret."""
     # The path is the credential: client-go sends no tokens without TLS.
     prefix = f"/{secrets.token_urlsafe(32)}"
     path = f"{prefix}/api/v1/namespaces/{client.namespace}/secrets/{client.name}"
@@ -68,7 +68,7 @@ def relayed(client: SecretClient, directory: Path, *, store_path: str, driver: s
                 self._send(403, _status(403, "Forbidden", "one Secret is served here, to the program of one Job"))
                 return
             try:
-                with contextlib.closing(client):  # nobody keeps a connection open while a machine is made
+                with contextlib.closing(client):  # do not keep a connection open while a machine is created
                     found = act()
                 self._send(200, found)
             except Conflict:
@@ -85,7 +85,7 @@ def relayed(client: SecretClient, directory: Path, *, store_path: str, driver: s
             self.wfile.write(body)
 
         def log_message(self, *_arguments: object) -> None:
-            """Nothing: what is printed here is the machine's log."""
+            """Disabled: this output is the machine's log."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Records in the machine state Secret: nothing touches the disk, and nobody's newer record is overwritten."""
+"""State store in a Secret: nothing is written to disk, and newer records are never overwritten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from herder.api.machines.names import STATE_KEY
 from herder.machine.state import archive
 from herder.machine.state.kubernetes import Conflict, Secret, SecretClient
-from herder.machine.state.reading import by_machine
+from herder.machine.state.saved_machine import by_machine
 from herder.machine.state.store import IMAGE_PATH, Overtaken
 
 
@@ -18,11 +18,11 @@ class SecretStore:
         self._path = path
         self._client = client
         with contextlib.closing(client):
-            self._seen = _archive(client.read())  # what we know: written by us, or read at the start
+            self._seen = _archive(client.read())  # the last known archive, written or read by us
         self._files = archive.unpack(self._seen)
 
     def directory(self, name: str) -> str:
-        """Where it is already, for a record speaks of its own place."""
+        """Return its existing directory, because a record names its own paths."""
         for path in self._files:
             if name in by_machine({path: b""}):
                 return f"{path.partition('/machines/')[0]}/machines/{name}"
@@ -55,12 +55,12 @@ class SecretStore:
         while True:
             secret = self._client.read()
             stored = _archive(secret)
-            if stored == wanted:  # ours, whose answer was lost
+            if stored == wanted:  # ours, whose response was lost
                 return
             if stored != self._seen:
                 raise Overtaken(name)
             secret["data"] = {**(secret.get("data") or {}), STATE_KEY: base64.b64encode(wanted).decode()}
-            with contextlib.suppress(Conflict):  # perhaps only its labels have changed: look again
+            with contextlib.suppress(Conflict):  # perhaps only its labels changed: read again
                 self._client.replace(secret)
                 return
 

@@ -1,4 +1,4 @@
-"""Where records are kept. A store hands out the files of one machine's directory and takes them back, durably."""
+"""State stores, which load and save the files of a machine's directory durably."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from herder.machine.state.archive import SKIPPED_SUFFIXES
 
 UNFINISHED = ".herder-tmp"
 IMAGE_PATH = "/home/machine/.docker/machine"
-"""The store of the Go program's image: it finds records only under the names that they have there."""
+"""The store path in rancher-machine's image; it finds records only under these paths."""
 
 
 class Overtaken(MachineError):
-    """Somebody else has written the record since we read it. What they know must not be lost, so nothing is written."""
+    """The record has changed since it was read; nothing is written, so that nothing is lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -30,21 +30,21 @@ class Overtaken(MachineError):
 
 class Store(Protocol):
     def directory(self, name: str) -> str:
-        """The absolute path that the machine's directory has, or pretends to have: records name files in it."""
+        """Return the machine's absolute directory, real or virtual; records contain it."""
 
     def names(self) -> list[str]: ...
 
     def load(self, name: str) -> dict[str, bytes] | None:
-        """The files of the machine's directory by path within it; None where there is none."""
+        """Return the files by relative path; None if there is no such machine."""
 
     def save(self, name: str, files: Mapping[str, bytes]) -> None:
-        """All of them, durable on return. Raises `Overtaken` rather than overwrite what it has not handed out."""
+        """Save all files durably. Raises `Overtaken` instead of overwriting changes."""
 
     def remove(self, name: str) -> None: ...
 
 
 class DirectoryStore:
-    """As docker-machine keeps them: `<path>/machines/NAME/`, for its owner alone."""
+    """docker-machine's layout: `<path>/machines/NAME/`, private to its owner."""
 
     def __init__(self, path: Path) -> None:
         self._machines = path.absolute() / "machines"
@@ -70,7 +70,7 @@ class DirectoryStore:
             before = _read(directory) or {}
             if before != self._seen.get(name, {}):
                 raise Overtaken(name)
-            # config.json last: a new key is on disk before a record speaks of it.
+            # config.json last: a new key is on disk before the record refers to it.
             for path in sorted(files, key=lambda path: (path == "config.json", path)):
                 if files[path] != before.get(path):
                     _write(directory / path, files[path])
@@ -102,7 +102,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, whatever ends us meanwhile; for the owner alone from the first byte."""
+    """Write atomically and privately."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}{UNFINISHED}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,4 +1,4 @@
-"""Machines that are Amazon EC2 instances, or those of a cloud that speaks the same protocol."""
+"""The amazonec2 driver: EC2 instances, or those of a cloud with an EC2-compatible API."""
 
 from herder.machine.drivers.amazonec2.driver import AmazonEC2
 

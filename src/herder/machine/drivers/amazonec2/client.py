@@ -1,4 +1,4 @@
-"""The connection to the cloud: where it is, who we are there, and how patient we are."""
+"""EC2 client: endpoint, credentials, timeouts and retries."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from herder.machine.errors import MachineError
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
 
-_SIGNED_FOR = "us-east-1"  # where another cloud has no regions, and the Go program wrote down none
+_SIGNED_FOR = "us-east-1"  # signing region for endpoints without regions, if the record has none
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 60
 
 
 def connect(config: Config) -> EC2Client:
-    """Throttled requests and broken connections are tried again by the library, as often as the flag says."""
+    """Connect; boto3 retries throttled requests and broken connections as often as the flag says."""
     session = boto3.session.Session(region_name=config["Region"] or _SIGNED_FOR)
     if not config.get("Endpoint"):
         _insist_on_known_region(session, config["Region"])
@@ -57,8 +57,9 @@ def _insist_on_known_region(session: boto3.session.Session, region: str) -> None
 
 
 def _credentials(config: Config) -> tuple[str | None, str | None, str | None]:
-    """What was typed, then the environment; then None three times, and boto3 looks for itself: its own files, a role
-    of the instance that we run on."""
+    """Return explicit credentials, then those of the environment; else None, and boto3 uses its own files or the
+    instance role.
+    """
     if config.get("AccessKey") and config.get("SecretKey"):
         return config["AccessKey"], config["SecretKey"], config.get("SessionToken") or None
     found = settings.environment_credentials()

@@ -1,12 +1,11 @@
-"""The driver as the machine command sees it. What talks to the cloud is behind it, and loaded when it is needed: the
-flags must be known where boto3 is not installed."""
+"""The amazonec2 driver class. The code that uses boto3 is imported on use: flags must be available without boto3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from herder.api.machines.flags import Flag, Value
+from herder.api.machines.drivers.flags import Flag, Value
 from herder.machine.driver import Machine, Reach, State
 from herder.machine.drivers.amazonec2 import options, settings
 from herder.machine.errors import MachineError, PreCreateFailed

@@ -1,7 +1,6 @@
-"""Security groups: shared by all machines of a VPC, made by the first that needs them, removed by the last.
+"""Security groups: shared by the machines of a VPC, created by the first that needs them, deleted by the last.
 
-Machines come and go at the same time, so what was just seen may be gone, and what was missing may be there: nothing
-here takes "exists already" or "is gone already" for an error.
+Machines are created and deleted concurrently, so "already exists" and "not found" are never errors here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from herder import __version__
 from herder.machine.drivers.amazonec2 import settings
-from herder.machine.drivers.amazonec2.explaining import code_of
+from herder.machine.drivers.amazonec2.errors import code_of
 from herder.machine.drivers.amazonec2.options import DEFAULT_GROUP, PREFIX
 from herder.machine.drivers.amazonec2.settings import Config
 from herder.machine.errors import MachineError
@@ -26,7 +25,7 @@ Sleep = Callable[[float], None]
 Rule = tuple[str, int, int]  # protocol, first port, last port
 
 MADE_BY_US = "rancher-nodes"
-"""The tag of groups that a machine program made, ours or rancher-machine: only those get rules, and are removed."""
+"""Tag of groups created by a machine CLI (ours or rancher-machine); only those get rules and are deleted."""
 
 OPEN_TO_ALL: tuple[Rule, ...] = (
     ("tcp", 22, 22),  # SSH
@@ -58,20 +57,22 @@ _LIVING = ("pending", "running", "stopping", "stopped")
 
 
 def check(client: EC2Client, config: Config) -> None:
-    """Groups that we may not make must be there."""
+    """Existing groups that we may not create must exist."""
     if config["SecurityGroupReadOnly"]:
         _as_they_are(client, config)
 
 
 def ensure(client: EC2Client, config: Config, sleep: Sleep) -> list[str]:
-    """The IDs of the groups, all there and with their rules. `GONE` may be raised where one is removed meanwhile."""
+    """Ensure that all groups exist with their rules; return their IDs. May raise `GONE` if one is deleted
+    concurrently.
+    """
     if config["SecurityGroupReadOnly"]:
         return _as_they_are(client, config)
     return [_ensure_one(client, config, name, sleep) for name in settings.group_names(config)]
 
 
 def removable(client: EC2Client, config: Config) -> Iterator[str]:
-    """The machine's groups that a machine program made and that no instance needs any more, but those that end."""
+    """Yield the machine's own groups that no other instance uses."""
     names = settings.group_names(config)
     if not config.get("VpcId") or not names:
         return
@@ -81,7 +82,9 @@ def removable(client: EC2Client, config: Config) -> Iterator[str]:
 
 
 def delete(client: EC2Client, group: str, sleep: Sleep) -> bool:
-    """Whether it is gone. The interface of an ended instance may hold it for some seconds more."""
+    """Delete a group; return whether it is deleted. The network interface of a terminated instance may hold it for some
+    seconds.
+    """
     for attempt in range(_TRIES):
         sleep(_PAUSE_SECONDS if attempt else 0)
         try:
@@ -113,7 +116,7 @@ def _as_they_are(client: EC2Client, config: Config) -> list[str]:
 
 def _ensure_one(client: EC2Client, config: Config, name: str, sleep: Sleep) -> str:
     for attempt in range(_TRIES):
-        sleep(_PAUSE_SECONDS if attempt > 1 else 0)  # the first look after making it mostly finds it
+        sleep(_PAUSE_SECONDS if attempt > 1 else 0)  # usually visible at the first poll after creation
         found = _described(client, config, [name])
         if not found:
             _create(client, config, name)
@@ -125,7 +128,7 @@ def _ensure_one(client: EC2Client, config: Config, name: str, sleep: Sleep) -> s
 
 
 def _create(client: EC2Client, config: Config, name: str) -> None:
-    """Tagged in the same request: a crash leaves none behind that nobody knows."""
+    """Create and tag in one request, so that a crash leaves no unknown group behind."""
     try:
         client.create_security_group(
             GroupName=name,
@@ -141,7 +144,7 @@ def _create(client: EC2Client, config: Config, name: str) -> None:
 
 
 def _add_rules(client: EC2Client, config: Config, group: SecurityGroupTypeDef) -> bool:
-    """Whether all were there already or are now; not, where another was faster with some: then none were added."""
+    """Return whether all rules exist now; False if another process added some meanwhile, then none were added."""
     incoming, outgoing = missing_incoming(group, config), missing_outgoing(group)
     try:
         if incoming:
@@ -156,7 +159,7 @@ def _add_rules(client: EC2Client, config: Config, group: SecurityGroupTypeDef) -
 
 
 def missing_incoming(group: SecurityGroupTypeDef, config: Config) -> list[IpPermissionUnionTypeDef]:
-    """Where a port is open to anyone at all, somebody has decided: it is left so."""
+    """A port that is open to anyone was configured by the user, and is left as it is."""
     public = [(protocol, port, port) for protocol, port in settings.open_ports(config)]
     members: list[Rule] = []
     if _has_default_rules(group):
@@ -222,7 +225,7 @@ def _is_ours(group: SecurityGroupTypeDef) -> bool:
 
 
 def _is_needed(client: EC2Client, config: Config, group: str) -> bool:
-    """By an instance other than this machine's own, which ends."""
+    """Whether another instance uses the group."""
     reservations = client.describe_instances(
         Filters=[
             {"Name": "instance.group-id", "Values": [group]},

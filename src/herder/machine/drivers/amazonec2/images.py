@@ -1,4 +1,4 @@
-"""The image that an instance boots, and the disks that it gives it."""
+"""The AMI of an instance, and its block devices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
     from mypy_boto3_ec2.type_defs import BlockDeviceMappingTypeDef, EbsBlockDeviceTypeDef, ImageTypeDef
 
-# Canonical's accounts, by the partition of AWS. The release is the one that rancher-machine starts from.
+# Canonical's accounts, by AWS partition. The release is rancher-machine's default.
 _CANONICAL = {"cn-": "837727238323", "us-gov-": "513442679011", "": "099720109477"}
 _UBUNTU = "ubuntu/images/hvm-ssd*/ubuntu-jammy-22.04-{}-server-*"
 _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
 def find(client: EC2Client, config: Config) -> ImageTypeDef:
-    """The image of the flags, or one that suits; its name and its root device are written down."""
+    """Find the AMI of the flags, or a default; record its name and root device."""
     if not config["AMI"]:
         config["AMI"] = _newest_ubuntu(client, config)
     images = client.describe_images(ImageIds=[config["AMI"]])["Images"]
@@ -35,7 +35,7 @@ def find(client: EC2Client, config: Config) -> ImageTypeDef:
 
 
 def disks(image: ImageTypeDef, config: Config) -> list[BlockDeviceMappingTypeDef]:
-    """The image's volumes as the flags want them; all go with the instance."""
+    """Return the block devices as the flags request; all are deleted with the instance."""
     mappings: list[BlockDeviceMappingTypeDef] = []
     for mapping in image.get("BlockDeviceMappings", []):
         if "Ebs" in mapping:
@@ -56,7 +56,7 @@ def _volume(given: EbsBlockDeviceTypeDef, config: Config, *, is_root: bool) -> E
         if "VolumeSize" in given:
             volume["VolumeSize"] = given["VolumeSize"]
         volume["VolumeType"] = given.get("VolumeType", "gp2")
-    if volume["VolumeType"] == given.get("VolumeType"):  # what was tuned for another type does not fit this one
+    if volume["VolumeType"] == given.get("VolumeType"):  # tuning for another volume type does not apply
         if "Iops" in given:
             volume["Iops"] = given["Iops"]
         if "Throughput" in given:

@@ -1,4 +1,4 @@
-"""The SSH key of a machine: in its own files, and as a key pair that the cloud puts into the instance."""
+"""The SSH key of a machine: its files, and the EC2 key pair."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncssh
 from botocore.exceptions import ClientError
 
 from herder.machine.driver import Machine
-from herder.machine.drivers.amazonec2.explaining import code_of
+from herder.machine.drivers.amazonec2.errors import code_of
 from herder.machine.drivers.amazonec2.options import PREFIX
 from herder.machine.drivers.amazonec2.settings import Config
 from herder.machine.errors import MachineError
@@ -24,7 +24,7 @@ _PRIVATE, _PUBLIC = "id_rsa", "id_rsa.pub"
 
 
 def prepare(machine: Machine) -> None:
-    """The files, and the name that the key pair is going to have: written down before anything is made."""
+    """Create the files and choose the key pair's name; recorded before anything is created."""
     if _PRIVATE not in machine.files:
         machine.files[_PRIVATE], machine.files[_PUBLIC] = _key_pair(machine.config)
     if not machine.config["KeyName"]:
@@ -42,7 +42,7 @@ def ensure(client: EC2Client, machine: Machine) -> None:
 
 
 def delete(client: EC2Client, config: Config) -> None:
-    """One that was there before the machine stays."""
+    """Delete the key pair, unless it existed before the machine."""
     if not config.get("KeyName") or config.get("ExistingKey"):
         return
     try:

@@ -1,4 +1,4 @@
-"""Where in the cloud's network an instance goes: VPC, subnet and zone that fit each other."""
+"""Choose VPC, subnet and zone of an instance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def choose(client: EC2Client, config: Config) -> None:
-    """Fills in the VPC and the subnet where the flags left them open."""
+    """Fill in VPC and subnet if the flags do not set them."""
     if config["SubnetId"]:
         _check_subnet(client, config)
         return
@@ -66,5 +66,5 @@ def _subnet_of_zone(client: EC2Client, config: Config) -> str:
 
 
 def _preference(subnet: SubnetTypeDef) -> tuple[bool, int]:
-    """The zone's default, or else the one with most room."""
+    """Prefer the default subnet of the zone, then the one with most free addresses."""
     return subnet.get("DefaultForAz", False), subnet.get("AvailableIpAddressCount", 0)

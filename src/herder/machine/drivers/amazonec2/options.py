@@ -1,15 +1,15 @@
-"""What an EC2 machine can be told: each flag, and the field of the Go driver's record that keeps its value."""
+"""Flags of the amazonec2 driver, and the field of the Go driver's record for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.drivers.flags import Flag, FlagType, Value
 
 PREFIX = "amazonec2-"
 DEFAULT_GROUP = "rancher-nodes"
 
-_BY_NAME = "AWS_…"  # the environment variable that the flag's own name makes
+_BY_NAME = "AWS_…"  # environment variable derived from the flag's name
 _TYPES: dict[type, FlagType] = {
     str: FlagType.STRING,
     int: FlagType.INT,

@@ -1,7 +1,7 @@
-"""One instance through its life, from any half-made state.
+"""Life cycle of one EC2 instance, from any intermediate state.
 
-Before each thing is made, the record says by what it can be found: the key pair and the groups by name, the instance by
-a token. So whoever comes after a crash finishes, or removes, exactly what is there.
+Before each resource is created, the record says how to find it: key pair and groups by name, the instance by a token.
+So after a crash, exactly what exists is completed or removed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from herder.machine.driver import Machine, State
-from herder.machine.drivers.amazonec2 import groups, images, keys, launching, network, settings
+from herder.machine.drivers.amazonec2 import groups, images, keys, launch, network, settings
 from herder.machine.drivers.amazonec2.client import connect
-from herder.machine.drivers.amazonec2.explaining import code_of, explained, is_refusal
+from herder.machine.drivers.amazonec2.errors import code_of, explained, is_refusal
 from herder.machine.drivers.amazonec2.options import PREFIX
 from herder.machine.drivers.amazonec2.settings import CREATION_TOKEN, LAUNCH_ASKED
 from herder.machine.errors import MachineError, ServerGone
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, InstanceTypeDef
 
 _POLLS, _POLL_SECONDS = 60, 3.0
-_LAUNCHES = 5  # tries, where others remove a group that was just there
+_LAUNCHES = 5  # attempts, if others delete a group concurrently
 _LOOKS, _LOOK_SECONDS = 4, 2.0
 _ENDED = ("shutting-down", "terminated")
 _STATES = {
@@ -47,12 +47,12 @@ class Server:
     # Making it
 
     def check(self) -> None:
-        """Everything that can be known before; what the flags left open is written down."""
+        """Check everything that can be known before, and record defaults."""
         with explained(self.config):
             network.choose(self.client, self.config)
             self._image = images.find(self.client, self.config)
             groups.check(self.client, self.config)
-            launching.user_data(self.machine.user_data)
+            launch.user_data(self.machine.user_data)
             keys.prepare(self.machine)
 
     def create(self) -> None:
@@ -63,11 +63,11 @@ class Server:
             self._await_reachable()
 
     def _begun(self) -> InstanceTypeDef | None:
-        """An instance that an attempt before this one launched and did not live to write down."""
+        """Find an instance that an earlier attempt launched without recording it."""
         found = self._patiently(self._find_by_token) if self.config.get(LAUNCH_ASKED) else None
         if found is None or _state(found) not in _ENDED:
             return found
-        self.config[CREATION_TOKEN] = settings.new_token()  # that instance is over, and its token with it
+        self.config[CREATION_TOKEN] = settings.new_token()  # that instance is terminated, and its token used up
         return None
 
     def _launch(self) -> InstanceTypeDef:
@@ -86,7 +86,7 @@ class Server:
 
     def _run(self) -> InstanceTypeDef:
         image = self._image or images.find(self.client, self.config)
-        asked = launching.request(self.machine, image)
+        asked = launch.request(self.machine, image)
         self.config[LAUNCH_ASKED] = True
         self.machine.save()
         try:
@@ -116,7 +116,7 @@ class Server:
         )
 
     def _is_reachable(self, instance: InstanceTypeDef) -> bool:
-        """Running, and with the addresses that the flags ask for; they are written down."""
+        """Whether it runs with the requested addresses, which are recorded."""
         if _state(instance) in _ENDED:
             reason = instance.get("StateReason", {}).get("Message", "EC2 does not say why")
             raise MachineError(f"instance {instance['InstanceId']} terminated during startup: {reason}")
@@ -144,7 +144,7 @@ class Server:
         with explained(self.config):
             self.client.start_instances(InstanceIds=[self._existing()["InstanceId"]])
             self._await_reachable()
-            self.machine.save()  # its public address is another one now
+            self.machine.save()  # its public address has changed
 
     def stop(self, *, force: bool) -> None:
         with explained(self.config):
@@ -180,8 +180,10 @@ class Server:
                 raise
 
     def _delete_groups(self) -> None:
-        """By the last machine that uses them. Two that end at once both wait until they have ended, so one of them
-        comes last."""
+        """Delete groups that no other machine uses.
+
+        Two machines that terminate at once both wait until they are terminated, so one of them is last.
+        """
         for group in groups.removable(self.client, self.config):
             if not self._has_ended() or not groups.delete(self.client, group, self.machine.sleep):
                 self.machine.say(f"Security group {group} stays, because it is still in use or may not be deleted")
@@ -197,7 +199,7 @@ class Server:
     # Finding it
 
     def _find(self) -> InstanceTypeDef | None:
-        """By its ID; None where there is none (any more)."""
+        """Find the instance by ID; None if it does not exist."""
         name = self.config.get("InstanceId")
         if not name:
             return None
@@ -210,20 +212,20 @@ class Server:
         return next((instance for reservation in reservations for instance in reservation["Instances"]), None)
 
     def _find_by_token(self) -> InstanceTypeDef | None:
-        by_token: FilterTypeDef = {"Name": f"tag:{launching.CREATION_TAG}", "Values": [self.config[CREATION_TOKEN]]}
+        by_token: FilterTypeDef = {"Name": f"tag:{launch.CREATION_TAG}", "Values": [self.config[CREATION_TOKEN]]}
         reservations = self.client.describe_instances(Filters=[by_token])["Reservations"]
         return next((instance for reservation in reservations for instance in reservation["Instances"]), None)
 
     def _find_whatever_is_known(self) -> InstanceTypeDef | None:
-        """From any half-made state."""
+        """Find the instance from any intermediate state."""
         if self.config.get(LAUNCH_ASKED):
             return self._patiently(self._find_by_token)
-        if self.config.get("InstanceId") and not self.config.get("PrivateIPAddress"):  # never seen yet
+        if self.config.get("InstanceId") and not self.config.get("PrivateIPAddress"):  # never observed yet
             return self._patiently(self._find)
         return self._find()
 
     def _patiently(self, look: Callable[[], InstanceTypeDef | None]) -> InstanceTypeDef | None:
-        """What was launched a moment ago may take some seconds to be seen."""
+        """Poll, because a new instance may take some seconds to become visible."""
         for attempt in range(_LOOKS):
             self.machine.sleep(_LOOK_SECONDS if attempt else 0)
             if (found := look()) is not None:

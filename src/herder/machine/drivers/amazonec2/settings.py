@@ -1,4 +1,4 @@
-"""From flags to the machine's record, and what cannot be right whatever the cloud says."""
+"""Store flags in the machine's record, and validate them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from herder.api.machines.flags import Value
+from herder.api.machines.drivers.flags import Value
 from herder.machine.drivers.amazonec2.options import CREDENTIALS, PREFIX, SETTINGS
 from herder.machine.errors import MachineError
 
 Config = dict[str, Any]
 
 CREATION_TOKEN = "CreationToken"
-"""Our own field, chosen before anything is made: the launch's client token, and a tag of the instance."""
+"""Our own field, chosen before anything is created: client token of the launch, and a tag of the instance."""
 
 LAUNCH_ASKED = "LaunchAsked"
-"""Our own: a launch was asked for, and no answer has been written down yet."""
+"""Our own field: a launch was requested, and its response is not recorded yet."""
 
 _SSH_PORT = 22
 
@@ -43,8 +43,9 @@ def new_token() -> str:
 
 
 def take_credentials(config: Config, values: Mapping[str, Value]) -> None:
-    """Only what was typed is written down. What the environment says is asked of it each time, so that a rotated key
-    counts at once and the record holds none."""
+    """Record only explicit credentials. Those of the environment are read each time, so that rotated keys apply at
+    once.
+    """
     typed = {option.field: _typed(values, option.flag.name, option.flag.env) for option in CREDENTIALS}
     if bool(typed["AccessKey"]) != bool(typed["SecretKey"]):
         given, missing = ("access", "secret") if typed["AccessKey"] else ("secret", "access")
@@ -53,14 +54,14 @@ def take_credentials(config: Config, values: Mapping[str, Value]) -> None:
 
 
 def renew_credentials(config: Config, values: Mapping[str, Value]) -> None:
-    """Whoever says nothing new keeps what is written down."""
+    """Replace the recorded credentials only by new ones."""
     typed = any(_typed(values, option.flag.name, option.flag.env) for option in CREDENTIALS)
     if typed or environment_credentials() is not None:
         take_credentials(config, values)
 
 
 def environment_credentials() -> tuple[str, str] | None:
-    """Access key and secret key. Jobs bring them under names that the Go library knows and boto3 does not."""
+    """Return access and secret key. Jobs set variables that the Go SDK knows and boto3 does not."""
     for access, secret in (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("AWS_ACCESS_KEY", "AWS_SECRET_KEY")):
         if os.environ.get(access) and os.environ.get(secret):
             return os.environ[access], os.environ[secret]
@@ -68,7 +69,7 @@ def environment_credentials() -> tuple[str, str] | None:
 
 
 def zone_name(config: Config) -> str:
-    """`a` is a zone of the region; another cloud's zones may be named in any way."""
+    """`a` is a zone of the region; zones of other clouds may have any name."""
     zone, region = str(config["Zone"]), str(config["Region"])
     if zone.startswith(region) or (config["Endpoint"] and len(zone) > 1):
         return zone
@@ -87,7 +88,7 @@ def open_ports(config: Config) -> Iterator[tuple[str, int]]:
 
 
 def group_names(config: Config) -> list[str]:
-    """Records of long ago have one name in a field of its own."""
+    """Old records have one name in a field of its own."""
     return [name for name in (config.get("SecurityGroupName"), *(config.get("SecurityGroupNames") or ())) if name]
 
 

@@ -1,1 +1,1 @@
-"""`local` machines: a real Debian with systemd as its first process, in Linux namespaces of its own on this host."""
+"""`local` machines: Debian with systemd as PID 1, in Linux namespaces of this host."""

@@ -1,4 +1,4 @@
-"""Debian packages become files: a whole root by mmdebstrap, or a layer on top of one by apt."""
+"""Install Debian packages: a root directory with mmdebstrap, or a layer on top with apt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIED_WITHOUT_A_WORD = "the build failed without an error message"
 
 
 def bootstrap(scratch: Path, progress: Progress) -> Path:
-    """An archive of the image's files, in `scratch`."""
+    """Build an archive of the image's files in `scratch`."""
     built = scratch / "image.tar"
     mode = "unshare" if rootless.needed() else "root"
     command = [
@@ -41,7 +41,7 @@ def bootstrap(scratch: Path, progress: Progress) -> Path:
 
 
 def add_layer(image: Path, directory: Path, scratch: Path, *, as_root: list[str], progress: Progress) -> None:
-    """What Kubernetes needs on top of the image, in `directory`/root."""
+    """Install the Kubernetes dependencies on top of the image, into `directory`/root."""
     settings = _settings(scratch, layer.apt_settings(layer.merged(directory), sources.fetch_options()))
     words = ["-m", "herder.machine.host.local.layer", str(image), str(directory), str(settings)]
     command = [*as_root, sys.executable, *words, *recipe.KUBERNETES_PACKAGES]
@@ -49,7 +49,7 @@ def add_layer(image: Path, directory: Path, scratch: Path, *, as_root: list[str]
 
 
 def _settings(scratch: Path, text: str) -> Path:
-    """Root may know a proxy's password; what an ordinary user can read of apt's settings, everybody can."""
+    """Root's apt settings may contain a proxy password; those readable by ordinary users do not."""
     settings = scratch / "apt.conf"
     settings.touch(mode=0o644 if rootless.needed() else 0o600)
     settings.write_text(text)
@@ -71,7 +71,7 @@ def _run(command: list[str], environment: dict[str, str], packages: int, progres
 
 
 def follow(output: Iterator[str], progress: Progress, packages: int) -> list[str]:
-    """Every package is unpacked, then set up; returns what went wrong on the way."""
+    """Report progress (each package is unpacked, then set up); return error messages."""
     steps, problems, reported = 0, [], -1
     for line in output:
         if line.startswith(("E:", "Err:", "W: ")):

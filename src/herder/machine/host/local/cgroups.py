@@ -1,7 +1,7 @@
-"""The control groups of a machine: its size, and the one place where all its processes can be found.
+"""cgroups of a machine: its limits, and the set of all its processes.
 
-A machine has two levels: the outer one carries the limits, the inner one is the root of what the machine sees, so it
-cannot change its own size. Both versions of control groups are known: the old one has a tree for each controller.
+A machine has two levels: the outer cgroup has the limits, the inner one is the root that the machine sees, so it cannot
+change its limits. Both cgroup versions are supported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from herder.machine.errors import PreCreateFailed
 
-PERIOD = 100_000  # microseconds, in which a share of CPU time is counted
+PERIOD = 100_000  # microseconds
 _INNER = "machine"
 _ASIDE = "herder-daemon"
 _PATIENCE = 10.0
@@ -29,9 +29,11 @@ _CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "io", "hugetlb")
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One mounted hierarchy: `options` are those to mount it with ("" for version 2), `base` is where we may build.
-    Where there are trees of version 1 the one of version 2 has no controllers for us, but systemd uses it all the same:
-    a machine that had no group of its own there would find itself in that of the host."""
+    """A mounted hierarchy: `options` are its mount options ("" for v2), `base` is where we may create cgroups.
+
+    On hosts with v1, the v2 hierarchy has no controllers, but systemd uses it: without a cgroup there, a machine would
+    be in that of the host.
+    """
 
     name: str
     options: str
@@ -43,7 +45,7 @@ class Tree:
 
 
 def trees() -> list[Tree]:
-    """Those of this host. Root builds at the top, others below the group that was delegated to them."""
+    """Return the hierarchies of this host. Root uses the top, others their delegated cgroup."""
     own = dict(_own_groups())
     found: list[Tree] = []
     unified = None
@@ -78,7 +80,7 @@ def _base(place: Path, own: str) -> Path:
 
 
 class Groups:
-    """Those of one machine; `name` is unique on this host."""
+    """The cgroups of one machine; `name` is unique on this host."""
 
     def __init__(self, name: str) -> None:
         self.trees = trees()
@@ -91,7 +93,7 @@ class Groups:
         return [path / _INNER for path in self.outer()]
 
     def make(self, cpus: float, memory_bytes: int) -> None:
-        """With these limits; 0 is none."""
+        """Create the cgroups with these limits; 0 means none."""
         version_2_alone = [tree.options for tree in self.trees] == [""]
         for tree, outer in zip(self.trees, self.outer(), strict=True):
             if version_2_alone:
@@ -112,7 +114,7 @@ class Groups:
             file.write_text(value)
 
     def check(self, *, limits: bool) -> None:
-        """Raises `PreCreateFailed` where we may not make any, for systemd does not start without; or cannot limit."""
+        """Raise `PreCreateFailed` if cgroups cannot be created, which systemd requires, or limits are not supported."""
         if not self.trees:
             raise PreCreateFailed("cgroups are not mounted on this host", "mount them at /sys/fs/cgroup")
         for tree in self.trees:
@@ -139,7 +141,7 @@ class Groups:
         }
 
     async def kill(self) -> None:
-        """Until no process is left."""
+        """Kill until no process is left."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         while pids := self.processes():
             if asyncio.get_running_loop().time() > deadline:
@@ -147,7 +149,7 @@ class Groups:
             await asyncio.to_thread(_kill_and_wait, pids, self.name)
 
     async def remove(self) -> None:
-        """After `kill`; the kernel lets go of a group a moment after its last process."""
+        """Remove the cgroups after `kill`; the kernel releases them shortly after the last process."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         for outer in self.outer():
             while outer.exists() and not _remove_tree(outer):
@@ -159,7 +161,7 @@ class Groups:
 
 
 def _delegate(group: Path) -> None:
-    """Version 2 counts for children only what is switched on for them; what is not offered is left out."""
+    """v2: enable the available controllers for children."""
     for controller in _CONTROLLERS:
         try:
             (group / "cgroup.subtree_control").write_text(f"+{controller}")
@@ -170,7 +172,7 @@ def _delegate(group: Path) -> None:
 
 
 def _move_aside(group: Path) -> None:
-    """And only where it has no processes of its own: this daemon, and who started it, go into a group beside."""
+    """v2 also requires that the cgroup has no processes: move this daemon and its parent into a sibling."""
     (group / _ASIDE).mkdir(exist_ok=True)
     for pid in _numbers(group / "cgroup.procs"):
         with contextlib.suppress(ProcessLookupError):
@@ -178,14 +180,14 @@ def _move_aside(group: Path) -> None:
 
 
 def _inherit_cpuset(group: Path) -> None:
-    """A new group of version 1 may run nowhere until it is told where."""
+    """v1: a new cpuset is empty until it is configured."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         if not (group / file).read_text().strip():
             (group / file).write_text((group.parent / file).read_text())
 
 
 def _limits(cpus: float, memory_bytes: int) -> list[tuple[str, str]]:
-    """Files and what to write to them: each limit has one in either version."""
+    """Return files and values of the limits, for both versions."""
     quota = int(cpus * PERIOD)
     of_cpu = [("cpu.cfs_quota_us", f"{quota}"), ("cpu.max", f"{quota} {PERIOD}")]
     of_memory = [("memory.limit_in_bytes", f"{memory_bytes}"), ("memory.max", f"{memory_bytes}")]
@@ -205,7 +207,7 @@ def _kill_and_wait(pids: set[int], name: str) -> None:
         for pid in pids:
             with contextlib.suppress(OSError):
                 opened.append(os.pidfd_open(pid))
-                # Asked again now that it cannot become another process's number.
+                # Check again now that the PID cannot be reused.
                 if f"/{name}/" in Path(f"/proc/{pid}/cgroup").read_text():
                     signal.pidfd_send_signal(opened[-1], signal.SIGKILL)
                 else:

@@ -1,4 +1,4 @@
-"""The machines' network as the daemon sees it: there as long as there are machines, made again when it was lost."""
+"""The machines' network as seen by the daemon: exists while there are machines, and is recreated when lost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from herder.machine.errors import MachineError
 from herder.machine.host.local import locks, rootless
+from herder.machine.host.local.background import Lasting
 from herder.machine.host.local.holder import CONFIG, LOCK, READY
-from herder.machine.host.local.lasting import Lasting
 from herder.machine.host.local.network import Addresses, chosen_network, short_hash
 
 PORTS_VARIABLE = "HERDER_LOCAL_GATEWAY_PORTS"
@@ -22,8 +22,7 @@ HOLDER = "herder.machine.host.local.holder"
 
 
 class Fabric:
-    """`some_guest` is the first process of any running machine, 0 if there is none; `lost` is called when the network
-    went away while we were watching."""
+    """`some_guest` returns the PID 1 of any running machine, or 0; `lost` is called when the network disappears."""
 
     def __init__(self, directory: Path, some_guest: Callable[[], int], lost: Callable[[], None]) -> None:
         self.directory = directory
@@ -43,16 +42,16 @@ class Fabric:
         return self._addresses
 
     def holder(self) -> int:
-        """The process that holds the network; 0 if it is not there."""
+        """Return the PID of the process that holds the network; 0 if there is none."""
         return locks.holder_of(self.lock)
 
     async def ensure(self) -> None:
-        """There, and with a door for every address that is taken."""
+        """Ensure that it exists, with a forwarder for every address in use."""
         async with self._alone:
             await self._ensure()
 
     async def restore(self) -> None:
-        """Start it again after it was lost, unless the last machine was removed in the meantime."""
+        """Restart it after it was lost, unless the last machine was removed meanwhile."""
         async with self._alone:
             if self.addresses:
                 await self._ensure()

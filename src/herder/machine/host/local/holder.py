@@ -1,11 +1,11 @@
-"""The process that holds the machines' network, outlives the daemon, and passes connections in and out of it.
+"""The process that holds the machines' network namespaces, outlives the daemon, and forwards connections.
 
-`python -m herder.machine.host.local.holder DIRECTORY`, in a session of its own, says when it is ready. A child of it
-is inside the network's namespaces and hands out sockets that were made there; everything else happens out here, so
-nothing needs to be allowed to go from one side to the other.
-- With root, a veth pair joins the network to this process's own: machines have addresses, this side is their gateway.
-- Without, each machine has a door: a loopback address on which its SSH is found. SIGHUP: there are others now.
-- The gateway's ports that the configuration names lead to the same ports of this host's loopback: to the manager.
+`python -m herder.machine.host.local.holder DIRECTORY`, in its own session, prints a line when it is ready. A child
+inside the namespaces passes sockets created there; everything else happens outside, so no forwarding rules are needed.
+
+- As root, a veth pair connects the network to the host: machines have addresses, and the host is their gateway.
+- Rootless, each machine has a loopback address on which its SSH is forwarded. SIGHUP reloads the addresses.
+- Configured ports of the gateway are forwarded to the same ports of the host's loopback, for the manager.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _inside(config: dict[str, Any], theirs: socket.socket) -> NoReturn:
         while theirs.recv(1):
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
                 socket.send_fds(theirs, [b"s"], [made.fileno()])
-    except Exception as error:  # whatever it is, the one outside must hear of it
+    except Exception as error:  # report any error to the parent
         theirs.send(str(error).encode()[:4096])
     finally:
         os._exit(1)
@@ -73,15 +73,16 @@ def _inside(config: dict[str, Any], theirs: socket.socket) -> NoReturn:
 def _make_network(config: dict[str, Any], outside: int) -> None:
     commands = ["link set lo up", "link add br0 type bridge", "link set br0 up"]
     if config["rootless"]:
-        if config["beside"]:  # machines that run already: only in their user namespace can we reach them
+        if config["beside"]:  # running machines can only be reached in their user namespace
             rootless.join(config["beside"])
         else:
             rootless.enter()
         kernel.unshare(kernel.CLONE_NEWNET)
         commands.append(f"address add {config['gateway']}/{config['prefix']} dev br0")
-        Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")  # the holder listens on the gateway
+        # the holder listens on the gateway's ports
+        Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     else:
-        with contextlib.suppress(links.LinkError):  # of one that was killed a moment ago
+        with contextlib.suppress(links.LinkError):  # left over from a killed holder
             links.apply([f"link delete dev {config['link']}"])
         kernel.unshare(kernel.CLONE_NEWNET)
         commands.append(f"link add host type veth peer name {config['link']} netns {outside}")
@@ -103,7 +104,7 @@ class Holder:
         self._doors: dict[str, asyncio.Server] = {}
 
     async def run(self) -> None:
-        """As long as the one inside lives."""
+        """Run as long as the child inside lives."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_signal_handler(signal.SIGCHLD, ended.set)
@@ -149,7 +150,7 @@ class Holder:
             log.warning("the door of %s: %s", address, error)
 
     def _socket(self) -> socket.socket:
-        """One of the machines' network."""
+        """Return a socket of the machines' network."""
         if not self.config["rootless"]:
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._factory.send(b"s")

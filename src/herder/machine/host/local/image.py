@@ -1,8 +1,8 @@
-"""The files that machines start from: built once from Debian packages, or unpacked once from an archive, then shared.
+"""Images of local machines: built once from Debian packages, or unpacked once from an archive, then shared.
 
-`python -m herder.machine.host.local.image [--kubernetes] [ARCHIVE]` does it ahead of time. The daemon runs just that
-too, in a process of its own: it may take minutes. Each line it says is progress, `PERCENT TEXT`; what went wrong is the
-last of stderr. What Kubernetes needs besides is a layer of its own, for who asks for it; archives bring it themselves.
+`python -m herder.machine.host.local.image [--kubernetes] [ARCHIVE]` builds them ahead of time. The daemon runs the same
+program, because it may take minutes. Lines on stdout are progress, `PERCENT TEXT`; the last line of stderr is the
+error. The Kubernetes dependencies are a separate, optional layer; archives must contain them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from herder.machine.progress import Screen, progress_line
 
 
 def location(archive: str = "") -> Path:
-    """Where the unpacked files are, or will be."""
+    """Return the path of the unpacked files, whether they exist or not."""
     return _cache() / (_digest_of(Path(archive)) if archive else recipe.digest()) / "root"
 
 
 def kubernetes_layer() -> Path:
-    """Where the files are that Kubernetes needs on top of our image."""
+    """Return the path of the Kubernetes layer."""
     return _cache() / f"kubernetes-{recipe.kubernetes_digest()}" / "root"
 
 
 def layers(archive: str, *, kubernetes: bool) -> list[Path]:
-    """What a machine's root is made of, the topmost first."""
+    """Return the layers of a machine's root, topmost first."""
     return [*([kubernetes_layer()] if kubernetes and not archive else []), location(archive)]
 
 
@@ -48,7 +48,7 @@ def _cache() -> Path:
 
 
 def check(archive: str = "", *, kubernetes: bool = False) -> None:
-    """Whether there is, or can be, such an image. Raises `PreCreateFailed`."""
+    """Raise `PreCreateFailed` if the image neither exists nor can be built."""
     if archive and not Path(archive).is_file():
         raise PreCreateFailed(
             f"--local-image: {archive} is not a file", "pass a tar archive of a Debian root directory"
@@ -66,7 +66,7 @@ IMAGE = "Image of local machines"
 
 
 async def ensure(archive: str, report: Report, *, kubernetes: bool) -> list[Path]:
-    """The image's layers; made first where they are not there yet."""
+    """Return the image's layers; build them if necessary."""
     wanted = layers(archive, kubernetes=kubernetes)
     if all(layer.is_dir() for layer in wanted):
         return wanted
@@ -97,7 +97,7 @@ async def _read_all(stream: asyncio.StreamReader | None) -> str:
 
 
 def make(archive: str, progress: Progress, *, kubernetes: bool = False) -> Path:
-    """In this process; whoever comes second waits for the first. Returns the image itself, the lowest of its layers."""
+    """Build in this process; concurrent builds wait. Returns the base image, the lowest layer."""
     image = _once(location(archive), lambda directory: _fill(directory, archive, progress))
     if kubernetes and not archive:
         _once(kubernetes_layer(), lambda directory: _fill_layer(image, directory, progress))
@@ -110,7 +110,7 @@ def _once(root: Path, fill: Callable[[Path], None]) -> Path:
     with _alone(root.parent.with_suffix(".lock")):
         if not root.is_dir():
             unfinished = root.parent.with_suffix(".unfinished")
-            delete(unfinished)  # of one that was killed
+            delete(unfinished)  # left over from a killed build
             try:
                 unfinished.mkdir()
                 (unfinished / "root").mkdir(mode=0o755)
@@ -147,7 +147,7 @@ def _fill_layer(image: Path, directory: Path, progress: Progress) -> None:
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="herder-image-") as scratch:
-        os.chmod(scratch, 0o755)  # noqa: S103 - other ids of the user namespace read it; nothing in it is secret
+        os.chmod(scratch, 0o755)  # noqa: S103 - other UIDs of the user namespace read it; it contains no secrets
         yield Path(scratch)
 
 
@@ -157,7 +157,7 @@ def _lay_over(root: Path, content: bytes, scratch: Path) -> None:
 
 
 def _unpack(archive: Path, root: Path, *left_out: str) -> None:
-    """As root of machines: files keep their owners."""
+    """Unpack as the machines' root: files keep their owners."""
     command = ["tar", "--extract", "--preserve-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*"]
     command += [
         "--file",
@@ -189,7 +189,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def _digest_of(archive: Path) -> str:
-    """Of which file it is rather than of what is in it, which would take longer than to boot."""
+    """Digest of the file's identity, because hashing its content would take longer than booting."""
     try:
         seen = archive.stat()
     except OSError:

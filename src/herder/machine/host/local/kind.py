@@ -1,7 +1,7 @@
-"""How `local` machines are made, started, found again and removed.
+"""The `local` machine kind: create, start, recover and remove.
 
-Nothing of a running machine exists outside its processes but its control groups: mounts, network and all other
-namespaces end with them. So removal is: end the processes, remove the groups, give the address back.
+A running machine consists of processes and cgroups only: mounts, network and namespaces end with the processes. So
+removal means: kill the processes, remove the cgroups, release the address.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Ask, Place, Record, Report
 from herder.machine.host.local import image, locks, rootless, seed
+from herder.machine.host.local.background import Lasting
 from herder.machine.host.local.cgroups import Groups
 from herder.machine.host.local.fabric import Fabric
-from herder.machine.host.local.lasting import Lasting
 from herder.machine.host.local.network import DOOR_PORT, door, hardware_address, short_hash
 from herder.machine.host.local.options import Options
 from herder.machine.host.local.supervisor import CONFIG, CONSOLE, LOCK, STATUS
@@ -31,7 +31,7 @@ from herder.machine.host.records import write_whole
 SUPERVISOR = "herder.machine.host.local.supervisor"
 _LAYERS = ("upper", "work", "root", "data")
 _SSH = 22
-_BOOT_SECONDS = 180.0  # for sshd to answer, on a host that is busy with many others
+_BOOT_SECONDS = 180.0  # for sshd to respond on a busy host
 _LOOK_AGAIN = 0.03
 
 
@@ -44,7 +44,7 @@ class LocalKind:
         self._mending: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
-        """Nothing: what machines share is made with the first of them."""
+        """Nothing: shared resources are created with the first machine."""
 
     def check(self, options: dict[str, Any]) -> None:
         wanted = Options.parse(options)
@@ -103,7 +103,7 @@ class LocalKind:
             self._mending.cancel()
 
     def _seed(self, record: Record, ask: Ask, options: Options) -> None:
-        """The key is in the facts when everything is in place: without it, all is done again."""
+        """Write the first-boot files. The key is recorded last: without it, everything is written again."""
         for layer in _LAYERS:
             (record.directory / layer).mkdir(mode=0o755, exist_ok=True)
         address = self._fabric.addresses.take(record.id)
@@ -123,7 +123,7 @@ class LocalKind:
         return Groups(short_hash(str(record.directory), 12))
 
     async def _boot(self, record: Record) -> Lasting:
-        """Whatever was left of an earlier boot is ended first."""
+        """Boot; remains of an earlier boot are terminated first."""
         await self._end(record)
         options, groups = Options.parse(record.options), self._groups(record)
         groups.make(options.cpus, options.memory_bytes)
@@ -151,12 +151,12 @@ class LocalKind:
         return Lasting(SUPERVISOR, directory, directory / "supervisor.log")
 
     async def _answers(self, record: Record, place: Place, supervisor: Lasting | None) -> None:
-        """Whatever image it is, a machine is there when its SSH is: nothing but asking can tell."""
+        """Wait until SSH responds; independent of the image, this is the only reliable sign."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _BOOT_SECONDS
         while True:
             status = _status(record.directory)
-            if "guest" in status and await _has_banner(place):  # before, nobody has its address, which takes longer
+            if "guest" in status and await _has_banner(place):  # its address is not configured before
                 return
             if "error" in status:
                 raise MachineError(f'machine "{record.name}" failed to boot', status["error"])
@@ -173,7 +173,7 @@ class LocalKind:
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _end(self, record: Record) -> None:
-        """Every process of it, whoever of them is left."""
+        """Terminate all its processes."""
         with locks.holding_process(record.directory / LOCK) as supervisor:
             if supervisor is not None:
                 signal.pidfd_send_signal(supervisor, signal.SIGKILL)
@@ -181,7 +181,7 @@ class LocalKind:
         await self._groups(record).kill()
 
     def _network_lost(self) -> None:
-        """Machines go on without it; they are connected to a new one."""
+        """Machines keep running; reconnect them to a new network."""
         self._mending = asyncio.create_task(self._mend_network())
 
     async def _mend_network(self) -> None:
@@ -190,7 +190,7 @@ class LocalKind:
             self._connect(config.parent)
 
     def _connect(self, directory: Path) -> None:
-        """A running machine to the network that is there now, if it is not."""
+        """Connect a running machine to the current network, if necessary."""
         if _status(directory).get("fabric") != inside_of(str(self._fabric.lock)):
             with locks.holding_process(directory / LOCK) as supervisor:
                 if supervisor is not None:
@@ -203,13 +203,13 @@ class LocalKind:
         return 0
 
     def _delete_files(self, record: Record) -> None:
-        """Here rather than by the daemon: without root, most of them belong to the machine's own users."""
+        """Delete the files here: without root, most of them belong to the machine's subordinate UIDs."""
         for layer in _LAYERS:
             image.delete(record.directory / layer)
 
 
 def _layers(record: Record) -> list[str]:
-    """Machines that were made before images had layers remember one path."""
+    """Records from before images had layers have a single path."""
     kept = record.facts["image"]
     return [kept] if isinstance(kept, str) else kept
 
@@ -223,7 +223,7 @@ def _status(directory: Path) -> dict[str, Any]:
 
 
 def _no_watchers_left(directory: Path) -> str:
-    """What to do where that is why; the first process of a machine tells it nowhere else."""
+    """Return advice if inotify instances are exhausted; systemd reports it nowhere else."""
     try:
         text = (directory / CONSOLE).read_text(errors="replace")
     except FileNotFoundError:

@@ -1,8 +1,7 @@
-"""More packages for an image, as a layer of their own on top of it: machines that do not need them do not have them.
+"""Install packages as a separate layer on top of an image.
 
-`python -m herder.machine.host.local.layer IMAGE DIRECTORY APT_SETTINGS PACKAGE…` fills DIRECTORY/root, as root of
-machines. It works in mounts of its own, which end with it. The host's apt fetches, as this host is set up to; the
-packages' own programs run inside.
+`python -m herder.machine.host.local.layer IMAGE DIRECTORY APT_SETTINGS PACKAGE…` fills DIRECTORY/root as the machines'
+root, in its own mount namespace. The host's apt downloads with the host's settings; maintainer scripts run inside.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "PATH"
 
 
 def apt_settings(inside: Path, how_to_fetch: str) -> str:
-    """For an apt outside that installs into `inside`, with that directory's own sources and records."""
+    """Return settings for the host's apt to install into `inside`, with that directory's sources and database."""
     return f"""\
 Dir "{inside}/";
 DPkg::Chroot-Directory "{inside}";
@@ -32,7 +31,7 @@ Acquire::Languages "none";
 
 
 def merged(directory: Path) -> Path:
-    """Where the image and the layer that is being made are seen as one."""
+    """Return the mount point of image and layer combined."""
     return directory / "merged"
 
 
@@ -61,7 +60,7 @@ def _mount(image: Path, directory: Path) -> None:
 
 
 def _is_real_root() -> bool:
-    """Rather than that of a user namespace."""
+    """Whether it is root of the initial user namespace."""
     return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
 
 

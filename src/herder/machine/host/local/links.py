@@ -1,6 +1,6 @@
-"""Network links and addresses, by `ip`, in the namespaces of any process.
+"""Configure network links and addresses with `ip`, in the namespaces of any process.
 
-It imports little: every machine's supervisor has it in memory.
+It imports little, because every supervisor loads it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class LinkError(OSError):
 
 
 def apply(commands: Iterable[str], *, where: int = 0, spaces: Sequence[str] = ("net",)) -> None:
-    """All of them or up to the first that fails; `where` is the process whose namespaces (`spaces`) they are done in.
-    The words of commands are numbers and names that we made ourselves."""
+    """Run commands until the first failure, in the namespaces (`spaces`) of process `where`. Commands contain no
+    untrusted text.
+    """
     reading, writing = os.pipe()
     heard, said = os.pipe()
     child = os.fork()
@@ -28,7 +29,7 @@ def apply(commands: Iterable[str], *, where: int = 0, spaces: Sequence[str] = ("
         _become_ip(reading, said, where, spaces)
     os.close(reading)
     os.close(said)
-    with contextlib.suppress(BrokenPipeError):  # it ended early, and says why
+    with contextlib.suppress(BrokenPipeError):  # it ended early, and reports why
         os.write(writing, "".join(f"{command}\n" for command in commands).encode())
     os.close(writing)
     with os.fdopen(heard, "r", errors="replace") as pipe:

@@ -1,4 +1,4 @@
-"""Locks that say who holds them. The kernel knows, so nothing written down can be wrong or left over."""
+"""File locks that identify their holder through the kernel, so nothing can be stale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
 
 
 def hold(path: str | os.PathLike[str]) -> int:
-    """As long as this process lives and keeps the descriptor. BlockingIOError where another one holds it."""
+    """Hold the lock while this process keeps the descriptor; raise BlockingIOError if another holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -23,7 +23,7 @@ def hold(path: str | os.PathLike[str]) -> int:
 
 
 def holder_of(path: str | os.PathLike[str]) -> int:
-    """The process that holds it; 0 where none does."""
+    """Return the PID of the holder; 0 if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -38,13 +38,13 @@ def holder_of(path: str | os.PathLike[str]) -> int:
 
 @contextlib.contextmanager
 def holding_process(path: str | os.PathLike[str]) -> Iterator[int | None]:
-    """A descriptor of the process that holds it, to signal and to wait for; None where there is none."""
+    """Yield a pidfd of the holder, to signal and wait for; None if there is none."""
     descriptor = None
     with contextlib.suppress(ProcessLookupError):
         if pid := holder_of(path):
             descriptor = os.pidfd_open(pid)
     try:
-        # Asked again now that its number cannot become another's.
+        # Check again now that the PID cannot be reused.
         yield descriptor if descriptor is not None and holder_of(path) == pid else None
     finally:
         if descriptor is not None:

@@ -1,4 +1,4 @@
-"""The network that the machines of this host share, and who has which address in it."""
+"""Address allocation of the network shared by the machines of this host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from herder.machine.errors import MachineError, PreCreateFailed
 
 NETWORK_VARIABLE = "HERDER_LOCAL_NETWORK"
-DOOR_PORT = 2222  # where the SSH of a machine without an address of its own is found
+DOOR_PORT = 2222  # SSH port of machines without an address of their own
 
 _CANDIDATES = [
     ipaddress.IPv4Network((f"10.{second}.{third}.0", 20)) for second in range(64, 128) for third in range(0, 256, 16)
@@ -23,12 +23,12 @@ _CANDIDATES = [
 
 
 def short_hash(text: str, length: int = 8) -> str:
-    """For names of links, which have 15 characters at most."""
+    """For link names, which have at most 15 characters."""
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def chosen_network(directory: Path) -> ipaddress.IPv4Network:
-    """Chosen once, where this host has none yet, and kept: machines remember their addresses."""
+    """Choose a network that the host does not use, once; machines keep their addresses."""
     kept = directory / "network"
     if kept.exists():
         return ipaddress.IPv4Network(kept.read_text().strip())
@@ -72,12 +72,12 @@ def _routes() -> list[ipaddress.IPv4Network]:
 
 
 class Addresses:
-    """A symbolic link for each one, from the address to the machine's id: made at once or not at all."""
+    """A symlink per address to the machine's ID; created atomically."""
 
     def __init__(self, directory: Path, network: ipaddress.IPv4Network, *, doors: bool) -> None:
         self.directory = directory
         self.network = network
-        self.doors = doors  # whether machines are found through doors on loopback addresses
+        self.doors = doors  # whether machines are reached through loopback addresses
         directory.mkdir(exist_ok=True)
 
     @property
@@ -91,8 +91,8 @@ class Addresses:
         return any(True for _ in self)
 
     def take(self, id: str) -> str:
-        """The same one for the same machine, which starts to look where its name points to."""
-        count = self.network.num_addresses - 3  # without those of the network, the gateway and broadcasts
+        """Return the machine's address; the search starts at a hash of its ID."""
+        count = self.network.num_addresses - 3  # without network, gateway and broadcast addresses
         start = int(short_hash(id), 16)
         for offset in range(count):
             address = str(self.network[2 + (start + offset) % count])
@@ -118,12 +118,12 @@ class Addresses:
 
 
 def hardware_address(address: str) -> str:
-    """The same after every boot, for neighbours remember it."""
+    """Derive a stable MAC address, because neighbors cache it."""
     return "02:48:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
 
 
 def door(address: str, network: ipaddress.IPv4Network) -> str:
-    """The loopback address that stands for a machine's own: each daemon's in a block of 127.128.0.0/9."""
+    """Return the loopback address for a machine; each daemon has a block of 127.128.0.0/9."""
     block = int(short_hash(str(network)), 16) % 128 + 128
     slot = int(ipaddress.IPv4Address(address)) - int(network.network_address)
     return f"127.{block}.{slot >> 8 & 255}.{slot & 255}"

@@ -1,4 +1,4 @@
-"""What a `local` machine can be told, checked."""
+"""Options of `local` machines, validated."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from herder.machine.errors import PreCreateFailed
 
-SMALLEST_MEMORY = 64  # MB: with less, systemd and sshd do not come up
+SMALLEST_MEMORY = 64  # MB; systemd and sshd need at least this much
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    image: str = ""  # the path of a tar; without, Debian as we build it
-    cpus: float = 0.0  # 0: as many as the host has
-    memory: int = 0  # MB; 0: as much as the host has
+    image: str = ""  # path of a tar archive; default: our Debian image
+    cpus: float = 0.0  # 0: no limit
+    memory: int = 0  # MB; 0: no limit
     zone: str = ""
-    cloud_init: bool = False  # also where the script alone would not need it
-    kubernetes: bool = False  # with what a kubelet needs of a host
+    cloud_init: bool = False  # use cloud-init even if the script alone does not need it
+    kubernetes: bool = False  # provide what a kubelet needs
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Options:

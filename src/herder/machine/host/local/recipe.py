@@ -1,4 +1,4 @@
-"""What the image of `local` machines is made of: Debian packages, and what is tidied up afterwards."""
+"""Contents of the image of `local` machines: Debian packages, files and masked units."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _INCLUDED = """
     python3-minimal iptables nftables conntrack socat ethtool kmod procps sudo less
 """
 PACKAGES = _INCLUDED.split()
-PACKAGE_COUNT = 222  # with all that they depend on, about: the measure of progress
+PACKAGE_COUNT = 222  # including dependencies, approximately; for progress
 _ADDED_FOR_KUBERNETES = "containerd runc containernetworking-plugins ebtables busybox-static"
 KUBERNETES_PACKAGES = _ADDED_FOR_KUBERNETES.split()
 KUBERNETES_PACKAGE_COUNT = 5
-EPOCH = "1700000000"  # no file is younger, so the same packages give the same image
+EPOCH = "1700000000"  # timestamps are clamped to it, for reproducible images
 
-# What the archive holds but a machine must not share with others, or has no use for.
+# Excluded from the archive: files that machines must not share, or do not need.
 LEFT_OUT = (
     "./dev/*",
     "./etc/ssh/ssh_host_*",
-    "./etc/apt/apt.conf.d/99mmdebstrap",  # how the image was fetched, perhaps with a proxy's password
+    "./etc/apt/apt.conf.d/99mmdebstrap",  # download settings, perhaps with a proxy password
     "./var/cache/apt/archives/*.deb",
     "./var/lib/apt/lists/*_*",
 )
 
-# They wait for devices, consoles and timers that machines do not have, or wake up for nothing.
+# These units wait for devices, consoles and timers that machines do not have, or wake up needlessly.
 _MASKED = """
     apt-daily.service apt-daily.timer apt-daily-upgrade.service apt-daily-upgrade.timer dpkg-db-backup.timer
     e2scrub_all.timer e2scrub_reap.service fstrim.timer getty@tty1.service console-getty.service getty-static.service
@@ -75,7 +75,7 @@ _FILES = {
     "etc/ssh/sshd_config.d/local.conf": "PermitRootLogin prohibit-password\nUseDNS no\nMaxStartups 100\n",
 }
 
-# Whoever installs Kubernetes may replace it; containers run with it as it is.
+# The Kubernetes installer may replace it.
 _CONTAINERD = """\
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -91,12 +91,12 @@ _KUBERNETES_FILES = {"etc/containerd/config.toml": _CONTAINERD}
 
 
 def digest() -> str:
-    """Another recipe is another image."""
+    """Digest of the recipe; identifies the image."""
     return _digest_of([SUITE, PACKAGES, EPOCH, LEFT_OUT, _MASKED_UNITS, _FILES])
 
 
 def kubernetes_digest() -> str:
-    """Of the layer on top of the image, which belongs to that image alone."""
+    """Digest of the layer, including the image it is built on."""
     return _digest_of([digest(), KUBERNETES_PACKAGES, _KUBERNETES_FILES])
 
 
@@ -105,12 +105,12 @@ def _digest_of(parts: list[object]) -> str:
 
 
 def tidying() -> bytes:
-    """An archive to lay over the packages' files."""
+    """Return an archive of files to add to the image."""
     return _archive_of(_FILES, _MASKED_UNITS)
 
 
 def kubernetes_settings() -> bytes:
-    """The same for the layer's packages."""
+    """Return the same for the Kubernetes layer."""
     return _archive_of(_KUBERNETES_FILES, ())
 
 

@@ -1,7 +1,7 @@
-"""Without root: a user namespace in which this process is root, with the subordinate ids that the host gave its user.
+"""Rootless operation: a user namespace in which this process is root, with the user's subordinate IDs.
 
-`python -m herder.machine.host.local.rootless PROGRAM ARGUMENT…` runs a program as that root: what it makes belongs to
-the ids that machines have.
+`python -m herder.machine.host.local.rootless PROGRAM ARGUMENT…` runs a program as that root: its files belong to the
+machines' IDs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def needed() -> bool:
 
 
 def check() -> None:
-    """Raises `PreCreateFailed` with what this host or user lacks."""
+    """Raise `PreCreateFailed` with what the host or user lacks."""
     user = _user_name()
     for kind, tool in (("uid", "newuidmap"), ("gid", "newgidmap")):
         _subordinate(kind)
@@ -39,7 +39,7 @@ def check() -> None:
 
 
 def join(pid: int) -> None:
-    """Become root of the user namespace that a process is in."""
+    """Become root of a process's user namespace."""
     kernel.join_namespace(pid, "user")
     _be_root()
 
@@ -77,7 +77,7 @@ def _map_when_told(commands: list[list[str]], reading: int) -> None:
 
 
 def _id_map(kind: str) -> list[str]:
-    """Root inside is this user outside, all others are subordinate ids."""
+    """Map root to this user, and all other IDs to subordinate IDs."""
     own = os.geteuid() if kind == "uid" else os.getegid()
     first, count = _subordinate(kind)
     return ["0", str(own), "1", "1", str(first), str(min(count, 65535))]

@@ -1,7 +1,7 @@
-"""What a machine finds at its first boot: who it is, who may come in, and what it shall run once.
+"""First-boot files of a machine: identity, authorized keys, and the install script.
 
-A script alone is run by a unit of ours, which is quick. Where the user brings user data of their own, or asks for it,
-cloud-init does it all. Either way the script is run until it has ended once, then it is deleted: it may hold secrets.
+A script alone is run by our own systemd unit, which is fast. With user data, or on request, cloud-init runs it. Either
+way the script runs until it has ended once, and is then deleted, because it may contain secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from herder.machine.host.kinds import Ask
 
 SCRIPT = "var/lib/herder/bootstrap"
 HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
-SENTINEL = "/run/cluster-api/bootstrap-success.complete"  # Cluster API's contract
+SENTINEL = "/run/cluster-api/bootstrap-success.complete"  # from the Cluster API contract
 
 _RUNNER = "var/lib/herder/first-boot"
 _RUN_ONCE = f"""\
@@ -60,7 +60,7 @@ class File:
 
 
 def files(ask: Ask, *, machine_id: str, cloud_init: bool) -> Iterator[File]:
-    """`cloud_init`: even where user data does not ask for it."""
+    """`cloud_init`: use it even without user data."""
     hostname = ask.hostname
     yield File("etc/hostname", f"{hostname}\n".encode())
     yield File("etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {hostname}\n::1 localhost ip6-localhost\n".encode())
@@ -80,7 +80,7 @@ def files(ask: Ask, *, machine_id: str, cloud_init: bool) -> Iterator[File]:
 
 
 def user_data(ask: Ask) -> bytes:
-    """The user's own and our script, side by side: cloud-init keeps parts of different kinds apart by itself."""
+    """Combine the user's data and our script as MIME parts, which cloud-init processes separately."""
     parts = MIMEMultipart(boundary="herder-user-data")
     if ask.user_data:
         parts.attach(_part(ask.user_data))
@@ -97,7 +97,7 @@ def _part(content: bytes) -> MIMEText:
 
 
 def write(root: Path, content: Iterable[File]) -> None:
-    """Into the directory of the machine's own changes, on disk when this returns."""
+    """Write to the machine's upper directory, durably."""
     for file in content:
         path = root / file.path
         missing = [parent for parent in path.parents if not parent.exists()]
@@ -112,7 +112,7 @@ def write(root: Path, content: Iterable[File]) -> None:
 
 
 def host_key() -> tuple[File, str]:
-    """A new one: the file, and what others know it by."""
+    """Generate a host key; return its file and public key."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

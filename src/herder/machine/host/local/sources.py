@@ -1,4 +1,4 @@
-"""Where this host gets Debian packages from: the image comes from there too, through the same proxies."""
+"""apt sources and proxies of this host, reused to build the image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOW_TO_FETCH = re.compile(r"Acquire::(https?|ftp|Retries|ForceIPv[46]|Check-Val
 
 
 def debian_sources(etc_apt: Path) -> dict[str, str]:
-    """Files for apt with this host's own entries for our Debian, by name; none on a host that has another system."""
+    """Return apt source files with this host's entries for our Debian release, by name; empty on other systems."""
     lists, stanzas = [], []
     for path in [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*.list"))]:
         lists += [line for line in _read(path).splitlines() if _is_line_of_debian(line)]
@@ -24,7 +24,7 @@ def debian_sources(etc_apt: Path) -> dict[str, str]:
 
 
 def fetch_options() -> str:
-    """Proxies, certificates and the like, as this host's apt is set up."""
+    """Return the host's apt settings for proxies, certificates and the like."""
     try:
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -51,7 +51,7 @@ def _is_stanza_of_debian(stanza: str) -> bool:
 
 
 def _is_debian(suites: set[str], components: list[str], keyring: str) -> bool:
-    """Other projects name their suites after Debian's too, but sign with keys of their own."""
+    """Other projects use Debian's suite names too, but sign with other keys."""
     return bool(suites) and suites <= _SUITES and "main" in components and (not keyring or "debian-archive" in keyring)
 
 

@@ -1,1 +1,1 @@
-"""Machines that are a directory and a tree of processes, each in namespaces of its own."""
+"""`process` machines: a directory and a process tree in its own namespaces."""

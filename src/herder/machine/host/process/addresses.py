@@ -1,4 +1,4 @@
-"""An address of its own in 127.0.0.0/8 for each machine. A link named after the address claims it, in one step."""
+"""Allocate an address in 127.0.0.0/8 for each machine, claimed atomically by a symlink."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ TRIES = 64
 
 
 class Addresses:
-    """Claims cost the same however many there are. Daemons of other users on this host choose elsewhere, most likely;
-    where they do not, `taken` knows, for SSH is served there."""
+    """Claims in constant time.
+
+    Daemons of other users choose other addresses with high probability; otherwise binding the SSH port fails.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._realm = str(directory)
 
     def claim(self, record: Record) -> Iterator[str]:
-        """Addresses that are the machine's while the iteration stands at them; first the one that it has already."""
+        """Yield claimed addresses, first the current one."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
         had = record.facts.get("address")
         for address in (*([had] if had else []), *self._candidates(record)):
             record.facts["address"] = address
-            record.save()  # known before it is claimed, so that it can be given back
+            record.save()  # recorded before it is claimed, so that it can be released
             if self._claimed(address, record.id):
                 yield address
                 self.give_back(record)

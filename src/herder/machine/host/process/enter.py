@@ -1,5 +1,7 @@
-"""Runs one program inside a machine: a process of the host that steps into the machine's namespaces, starts it and ends
-as it does. What to run comes over a socket; a terminal, made inside, goes back over it."""
+"""Run a program inside a machine: enter its namespaces, start the program, and exit like it.
+
+The request arrives over a socket; a terminal, created inside, is passed back over it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def main() -> None:
 
 
 def _step_inside(pidfd: int, owner: list[int] | None, namespaces: int) -> None:
-    """The user who owns the machine's user namespace may do anything in it; where it has none, only root gets in."""
+    """Enter the namespaces: the owner of the user namespace has all capabilities in it; without one, only root can
+    enter.
+    """
     own_user_namespace = bool(namespaces & kernel.CLONE_NEWUSER)
     if owner is not None and own_user_namespace:
         become_owner(owner)
@@ -59,7 +63,7 @@ def _step_inside(pidfd: int, owner: list[int] | None, namespaces: int) -> None:
 
 
 def _terminal(talk: socket.socket, size: list[int]) -> int:
-    """Made by the machine's own /dev/ptmx, so that its name means something inside."""
+    """Open the terminal from the machine's own /dev/ptmx, so that its name is valid inside."""
     ours, theirs = os.openpty()
     columns, rows = size[0], size[1]
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 does not wrap, besides those that the runner's containers use as well."""
+"""System calls that Python 3.11 does not wrap, besides those shared with the runner's containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 _ALL_BUT_USER = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC
 
-_MOUNT_SETATTR = 442  # the same number on every architecture
+_MOUNT_SETATTR = 442  # the same on all architectures
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
 
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def own_namespaces(*, user: bool) -> int:
-    """Those that a machine has for itself. A host that forbids user namespaces still allows its root the others."""
+    """Return the namespaces of a machine. Root does not need user namespaces."""
     return _ALL_BUT_USER | (CLONE_NEWUSER if user else 0)
 
 
@@ -33,7 +33,7 @@ class _MountAttributes(ctypes.Structure):
 
 
 def make_read_only(path: str) -> None:
-    """With all that is mounted below."""
+    """Recursively."""
     attributes = _MountAttributes(_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
     done = _libc.syscall(
         ctypes.c_long(_MOUNT_SETATTR),
@@ -47,7 +47,7 @@ def make_read_only(path: str) -> None:
 
 
 def enter_namespaces(pidfd: int, namespaces: int) -> None:
-    """Those of that process, all at once; processes started from now on are in its PID namespace."""
+    """Enter the namespaces of a process; new processes are in its PID namespace."""
     _check(_libc.setns(ctypes.c_int(pidfd), ctypes.c_int(namespaces)), "setns")
 
 

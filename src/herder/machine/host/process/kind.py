@@ -1,4 +1,4 @@
-"""The `process` kind: machines without a kernel, a disk or an image of their own, for next to nothing."""
+"""The `process` machine kind: machines without a kernel, disk or image of their own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class ProcessKind:
         self._problem = ""
 
     async def prepare(self) -> None:
-        """Find out what this host allows. Its root can do without user namespaces: a machine's root is nobody then."""
+        """Find out what this host allows. Root can do without user namespaces; a machine's root is then an unprivileged
+        user.
+        """
         self._problem = await self._probe()
         if self._problem and self._owner is not None:
             self._user_namespace = False
@@ -48,10 +50,10 @@ class ProcessKind:
                 self._problem = ""
 
     async def _probe(self) -> str:
-        """Boot one that never gets to run: what is in the way."""
+        """Boot a probe machine that runs nothing; return what prevents it."""
         scratch = self._state_dir / "probe"
         if scratch.exists():
-            delete_tree(scratch)  # of a daemon that died meanwhile
+            delete_tree(scratch)  # left over from a daemon that died
         scratch.mkdir(mode=0o700)
         try:
             seed = {"hostname": "probe", "address": "127.0.0.1", "name": "probe", "script": ""}
@@ -120,7 +122,7 @@ class ProcessKind:
             listener.close()
 
     def _serve_anywhere(self, record: Record) -> None:
-        """At an address that is this machine's from now on; this writes the record."""
+        """Serve SSH at an address allocated to this machine; updates the record."""
         self._close(record)
         for address in self._addresses.claim(record):
             with contextlib.suppress(AddressTaken):
@@ -199,8 +201,9 @@ class ProcessKind:
         }
 
     def _hidden(self) -> list[str]:
-        """Of the host, from its machines: where the keys of all of them are, and those of the manager beside it. Also
-        the home of the daemon's user, whose keys permissions do not keep from machines that run as that user."""
+        """Host directories hidden from machines: keys of all machines and of the manager, and the home of the daemon's
+        user.
+        """
         state = os.path.realpath(self._state_dir)
         data = os.path.dirname(state) if os.path.basename(state) == "host" else state
         home = os.path.realpath(_home())
@@ -214,7 +217,7 @@ class ProcessKind:
 
 
 def _owner() -> list[int] | None:
-    """Who a machine's processes are to the host, user and group, where we may choose."""
+    """Return UID and GID of a machine's processes on the host, if we can choose."""
     nobody = pwd.getpwnam("nobody")
     chosen = [nobody.pw_uid, nobody.pw_gid]
     if os.geteuid() != 0 or not all(map(_is_mapped, ("uid", "gid"), chosen)):
@@ -223,7 +226,7 @@ def _owner() -> list[int] | None:
 
 
 def _home() -> str:
-    """As the accounts of the host say: the environment may name another directory. "/" where there is no account."""
+    """Return the home directory from the passwd database; "/" if there is no account."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir or "/"
     except KeyError:
@@ -231,7 +234,7 @@ def _home() -> str:
 
 
 def _is_mapped(kind: str, number: int) -> bool:
-    """Whether it exists in our own user namespace: inside one, root may be alone."""
+    """Whether the ID is mapped in our own user namespace."""
     ranges = (map(int, line.split()) for line in Path(f"/proc/self/{kind}_map").read_text().splitlines())
     return any(first <= number < first + count for first, _, count in ranges)
 

@@ -1,8 +1,8 @@
-"""Boots one machine and ends: a program of its own, because it changes its namespaces and its user on the way.
+"""Boot one machine and exit: a separate program, because it changes namespaces and user.
 
-Reads what to boot from standard input, and says on standard output how it went. Three processes take part: this one
-stays the host's and writes down who the first process is; `_build` leaves the host step by step; the first process
-waits for leave to run, so that it never runs unrecorded, and takes the end of this program for a no.
+Reads the configuration from stdin and prints the result. Three processes take part: this one stays on the host and
+records the PID 1; `_build` leaves the host step by step; PID 1 waits for permission to run, so that it never runs
+unrecorded, and exits if this program does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     config = json.loads(sys.stdin.buffer.read())
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != config["parent"]:
-        return  # the daemon is gone already; the next one decides anew
+        return  # the daemon died; the next one decides again
     try:
         answer = _boot(config)
     except OSError as error:
@@ -61,7 +61,7 @@ def _boot(config: dict[str, Any]) -> dict[str, Any]:
 
 def _make_tree(config: dict[str, Any]) -> None:
     if os.path.isdir("root"):
-        return  # it was made whole, and is the machine's own since
+        return  # created completely before, and the machine's own since
     if config.get("seed") is None:
         raise FileNotFoundError(2, "has no files yet: its creation is not finished", config["directory"])
     for left in ("root.new", LOCAL):
@@ -74,7 +74,7 @@ def _make_tree(config: dict[str, Any]) -> None:
 
 
 def _delete(left: str) -> None:
-    """What an attempt that was broken off has left; rare, and dear to load."""
+    """Delete the remains of an interrupted attempt; rare, so the module is imported on use."""
     import shutil
 
     shutil.rmtree(left)
@@ -95,8 +95,10 @@ def _build(config: dict[str, Any], report: int, go: int) -> NoReturn:
 
 
 def _leave_host(config: dict[str, Any]) -> None:
-    """As a user without rights on the host, who can neither undo nor make writable what was mounted on the way. The
-    host's root mounts first, for what it mounts may lie below directories that the other user cannot pass."""
+    """Become an unprivileged user of the host, who can neither undo nor remount what was mounted.
+
+    The host's root mounts first, because the other user may not be able to traverse the directories.
+    """
     owner = config["owner"]
     if owner is None:
         _unshare_as_root(0)
@@ -112,7 +114,7 @@ def _leave_host(config: dict[str, Any]) -> None:
 
 
 def _unshare_as_root(namespaces: int) -> None:
-    """With a user namespace in which this process is root, and a mount namespace whose mounts it cannot undo."""
+    """Create a user namespace in which this process is root, and a mount namespace whose mounts it cannot undo."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | namespaces)
     map_ids((0, uid), (0, gid))
@@ -147,11 +149,11 @@ def _become_first(config: dict[str, Any], console: int, report: int, go: int) ->
 
 
 def _move_in(config: dict[str, Any]) -> None:
-    """The last steps, which only a process of the machine can take."""
+    """The last steps, which only a process of the machine can do."""
     own = CLONE_NEWUTS | CLONE_NEWIPC
     if config["user_namespace"]:
         root.furnish(None)
-        _unshare_as_root(own)  # once more: below the machine's own /proc is the host's
+        _unshare_as_root(own)  # again: the machine's own /proc hides the host's
         set_hostname(config["hostname"])
         return
     root.furnish(config["owner"])
@@ -163,12 +165,12 @@ def _move_in(config: dict[str, Any]) -> None:
 def _limit(megabytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if megabytes:
-        # Private writable memory rather than address space, of which Go and Java reserve far more than they use.
+        # RLIMIT_DATA instead of address space, of which Go and Java reserve far more than they use.
         resource.setrlimit(resource.RLIMIT_DATA, (megabytes << 20, megabytes << 20))
 
 
 def started(pid: int) -> int:
-    """When, in ticks since the host booted, so that a process ID is not mistaken for an earlier one's; 0: not there."""
+    """Return the start time in clock ticks, to detect PID reuse; 0 if there is no process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -186,7 +188,7 @@ def _write_report(report: int, what: dict[str, Any]) -> None:
 
 
 def _keep(name: str, content: dict[str, Any]) -> None:
-    """Whole or not at all. A power loss ends the machine too, so nothing is synced."""
+    """Write atomically; no fsync, because a power failure ends the machine too."""
     with open(f"{name}.new", "w") as file:
         json.dump(content, file)
     os.replace(f"{name}.new", name)

@@ -1,4 +1,4 @@
-"""How the small programs beside this module are run: an interpreter that loads as little as it can."""
+"""Command lines of the helper programs next to this module, with minimal interpreter startup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of files that a machine's processes have: its own where it may write, the host's read-only for the rest."""
+"""The root file system of a machine's processes: its own writable directories, and the host's read-only."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TMPFS = kernel.MS_NODEV | kernel.MS_NOSUID
 
 
 def enter(directory: str, hidden: list[str], owner: list[int] | None) -> None:
-    """In a mount namespace of one's own. `owner` is set where it is still owned by the host's root."""
+    """Set up the root in a new mount namespace; `owner` is set while it is owned by the host's root."""
     root = f"{directory}/root"
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     _bind(root, root)
-    # Binding a directory that lies above the new root must not copy the new root into itself.
+    # Binding a directory above the new root must not copy the new root into itself.
     kernel.mount("none", root, flags=kernel.MS_UNBINDABLE)
     with os.scandir("/") as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name not in OWN]
@@ -36,13 +36,13 @@ def enter(directory: str, hidden: list[str], owner: list[int] | None) -> None:
     _hide(root, hidden)
     if _is_directory(f"{root}/usr/local"):
         _bind(f"{directory}/{LOCAL}", f"{root}/usr/local")
-    _bind("/proc", f"{root}/proc")  # only who sees one may mount another
+    _bind("/proc", f"{root}/proc")  # the kernel requires a visible procfs to mount another
     _devices(f"{root}/dev", owner)
     kernel.pivot_into(root)
 
 
 def furnish(owner: list[int] | None) -> None:
-    """By the first process, once inside: what belongs to its own namespaces. `owner` as for `enter`."""
+    """Mount what belongs to its own namespaces, called by PID 1; `owner` as for `enter`."""
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666")
     kernel.mount("tmpfs", "/dev/shm", "tmpfs", _TMPFS, "mode=1777")  # noqa: S108 - the machine's, not ours
@@ -51,7 +51,7 @@ def furnish(owner: list[int] | None) -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """A machine that put something else in the place goes without."""
+    """Skipped if the machine put something else in its place."""
     if _is_directory(source) and _is_directory(target):
         _bind(source, target)
         make_read_only(target)
@@ -64,8 +64,9 @@ def _hide(root: str, hidden: list[str]) -> None:
 
 
 def _shown_at(path: str) -> list[str]:
-    """Where a machine sees a directory of the host: at its own path unless the machine has a directory of its own in
-    that place, and below `HOST` where its own directory links to the host's."""
+    """Return where a machine sees a host directory: at its own path unless the machine has its own, and below `HOST` if
+    linked.
+    """
     top = path.split("/")[1]
     places = [] if top in OWN else [path]
     is_linked = any(f"{path}/".startswith(f"/{each}/") for each in LINKED)

@@ -1,4 +1,4 @@
-"""Whether a machine runs, and how to end it: by what its launcher wrote down of its first process."""
+"""Whether a machine runs, and how to stop it, by the recorded PID 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "running"
 
 
 def open_pidfd(directory: Path) -> int:
-    """Of the machine's first process, and of no other that got its number. Raises `ProcessLookupError`."""
+    """Open a pidfd of the machine's PID 1, safe against PID reuse; raises `ProcessLookupError`."""
     try:
         running = json.loads((directory / FILE).read_bytes())
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def runs(directory: Path) -> bool:
 
 
 async def end(directory: Path, grace: float) -> None:
-    """Returns when the last process of the machine is gone: the kernel ends them all before the first one."""
+    """Return when the last process of the machine has ended: the kernel kills them before PID 1."""
     try:
         pidfd = open_pidfd(directory)
     except ProcessLookupError:

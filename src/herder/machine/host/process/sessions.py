@@ -1,6 +1,6 @@
-"""SSH into machines, served by the daemon: a session is a program inside the machine's namespaces.
+"""SSH server for machines, in the daemon: a session is a program inside the machine's namespaces.
 
-The SSH library is loaded when somebody comes: a host may have hundreds of machines that nobody ever logs into.
+asyncssh is imported on the first connection: a host may have hundreds of machines that nobody logs into.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ logging.getLogger("asyncssh").setLevel(logging.WARNING)  # it would log the comm
 
 
 class AddressTaken(MachineError):
-    """Somebody else serves there."""
+    """The address is in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """A machine, as sessions need to know it."""
+    """What sessions need to know about a machine."""
 
     directory: Path
     environment: dict[str, str]
@@ -54,7 +54,7 @@ class Inside:
 
 
 class Listener:
-    """Costs a socket until somebody connects."""
+    """Costs only a socket until a client connects."""
 
     def __init__(self, inside: Inside, address: str, port: int) -> None:
         self._inside = inside
@@ -76,7 +76,7 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Visitors are sent away; what they started in the machine is the machine's."""
+        """Disconnect clients; their programs in the machine keep running."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for visit in self._visits:
@@ -179,7 +179,7 @@ class Session:
         return json.dumps(config).encode() + b"\n"
 
     async def _pipe(self, program: asyncio.subprocess.Process) -> None:
-        """Until the program has closed its output."""
+        """Run until the program closes its output."""
         assert program.stdin is not None
         assert program.stdout is not None
         assert program.stderr is not None
@@ -201,7 +201,7 @@ class Session:
             stdin.close()
 
     async def _relay(self, terminal: int) -> None:
-        """Until the last program inside has let go of the terminal, or the visitor has gone: then it is hung up."""
+        """Run until the last program closes the terminal, or the client disconnects, which hangs up."""
         showing = asyncio.create_task(self._show(terminal))
         gone = asyncio.create_task(self._process.wait_closed())
         tasks = {showing, gone, asyncio.create_task(self._type(terminal))}
@@ -224,7 +224,7 @@ class Session:
         await _write(terminal, END_OF_INPUT)
 
     async def _typed(self, terminal: int | None = None) -> bytes:
-        """What the visitor sends next; b"" when that is all."""
+        """Return the next input; b"" at its end."""
         import asyncssh
 
         while True:
@@ -249,7 +249,7 @@ _SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 8: "FPE", 9: "KI
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncssh.SSHWriter[bytes]) -> None:
-    """To the end, though nobody may listen any more: a program does not fail because its visitor has gone."""
+    """Copy to the end even if the client disconnected: the program must not fail because of it."""
     while data := await source.read(65536):
         with contextlib.suppress(BrokenPipeError, ConnectionError):
             target.write(data)
@@ -257,7 +257,7 @@ async def _copy(source: asyncio.StreamReader, target: asyncssh.SSHWriter[bytes])
 
 
 async def _received(ours: socket.socket) -> int:
-    """The terminal's file descriptor. Raises OSError where the other side ends without sending one."""
+    """Receive the terminal's descriptor; raise OSError if the peer ends without sending one."""
     await _ready(ours.fileno(), writing=False)
     _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
     if not descriptors:
@@ -273,7 +273,7 @@ async def _read(terminal: int) -> bytes:
         except BlockingIOError:
             await _ready(terminal, writing=False)
         except OSError:
-            return b""  # nobody has it open any more
+            return b""  # closed by all processes
 
 
 async def _write(terminal: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Signals as programs expect them: what the starter of the daemon ignored, as nohup does, they would ignore too."""
+"""Reset signal dispositions for programs: they would inherit ignored signals, such as from nohup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 def as_they_are() -> None:
-    """Before a program takes our place."""
+    """Call before exec."""
     for number in signal.valid_signals():
-        with contextlib.suppress(OSError, ValueError):  # those that cannot be changed
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP cannot be changed
             signal.signal(number, signal.SIG_DFL)

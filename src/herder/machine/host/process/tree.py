@@ -1,7 +1,7 @@
-"""A machine's own files, made once: what it may write. The host's are shown to it read-only, or linked to from its own.
+"""A machine's own files, created once; the host's are shown read-only or linked.
 
-/etc, /opt and /usr/local are the machine's own directories whose entries link to the host's, so that it may add and
-replace what it likes; a few files and directories that install scripts write to are real from the start.
+/etc, /opt and /usr/local are directories of the machine whose entries link to the host's, so that it can add and
+replace files; some that install scripts write to are real from the start.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-HOST = "/.host"  # where a machine sees the host's side of the directories that are its own
-LOCAL = "local"  # its /usr/local, beside its root because /usr itself is the host's
+HOST = "/.host"  # where a machine sees the host's version of its own directories
+LOCAL = "local"  # its /usr/local, outside its root because /usr is the host's
 OWN = ("dev", "etc", "home", "opt", "proc", "root", "run", "tmp", "var")
 LINKED = ("etc", "opt", "usr/local")
 
@@ -28,16 +28,16 @@ _EMPTY = {
     "var/log": 0o755,
     "var/tmp": 0o1777,
 }
-# Directories of /etc that programs put files of their own into.
+# Directories of /etc that programs put files into.
 _SHALLOW = ("cron.d", "default", "logrotate.d", "modules-load.d", "profile.d", "ssl", "sysctl.d", "systemd")
-_COPIED = ("resolv.conf",)  # on many hosts a link into /run, which is the machine's own
+_COPIED = ("resolv.conf",)  # often a link into /run, which is the machine's own
 
 SCRIPT = "var/lib/herder/bootstrap"
 INIT = "etc/herder/init"
 
 
 class Tree:
-    """Of the machine whose directory this is; `seed` has hostname, address, name, script and init."""
+    """The tree of a machine directory; `seed` has hostname, address, name, script and init."""
 
     def __init__(self, directory: str, seed: dict[str, Any], owner: list[int] | None) -> None:
         self._root = f"{directory}/root.new"
@@ -46,7 +46,7 @@ class Tree:
         self._owner = owner
 
     def make(self) -> None:
-        """What was left of an attempt that was broken off has been deleted."""
+        """Create the tree; remains of an interrupted attempt have been deleted."""
         self._directory(self._root)
         self._show_host()
         for path, mode in _EMPTY.items():
@@ -61,7 +61,7 @@ class Tree:
             self._file(SCRIPT, self._seed["script"], 0o700)
 
     def _show_host(self) -> None:
-        """A place for each of the host's top-level directories, and its links as they are."""
+        """Create mount points for the host's top-level directories, and copy its links."""
         with os.scandir("/") as entries:
             for entry in entries:
                 if entry.is_symlink():
@@ -84,7 +84,7 @@ class Tree:
                     self._file(f"etc/{name}", file.read(), 0o644)
 
     def _link(self, source: str, target: str, deep: tuple[str, ...] | None = ()) -> None:
-        """Entries of `target` lead to the host's; those of `deep` (None: all) are directories of links again."""
+        """Link the entries of `target` to the host's; those of `deep` (None: all) become directories of links."""
         self._directory(target)
         if not os.path.isdir(source) or os.path.islink(source):
             return
@@ -99,7 +99,7 @@ class Tree:
                     _symlink(f"{HOST}{entry.path}", here)
 
     def _directory(self, path: str, mode: int = 0o755) -> None:
-        """With those on the way to it."""
+        """Including parents."""
         if not os.path.isdir(path):
             if not os.path.isdir(os.path.dirname(path)):
                 self._directory(os.path.dirname(path))
@@ -113,7 +113,7 @@ class Tree:
             file.write(content)
             os.fchmod(file.fileno(), mode)
             file.flush()
-            os.fsync(file.fileno())  # a machine that was reported as made is whole after a power loss
+            os.fsync(file.fileno())  # a machine reported as created is complete after a power failure
         self._give(whole)
 
     def _give(self, path: str) -> None:

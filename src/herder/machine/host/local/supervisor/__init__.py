@@ -1,7 +1,7 @@
-"""The process that outlives the daemon with one machine: starts it, starts it again when it reboots, notes its end."""
+"""The supervisor process of one machine, which outlives the daemon: boots it, handles reboots, and records its end."""
 
-# The files of the machine's directory that it and the daemon share.
-CONFIG = "boot.json"  # what to start
-LOCK = "lock"  # whether it runs, and which process it is
-STATUS = "status.json"  # how far it came
-CONSOLE = "console.log"  # what the machine says while it boots
+# Files of the machine's directory that it shares with the daemon.
+CONFIG = "boot.json"  # boot configuration
+LOCK = "lock"  # held while it runs; identifies the process
+STATUS = "status.json"  # boot progress
+CONSOLE = "console.log"  # console output of the machine

@@ -1,7 +1,7 @@
-"""`python -m herder.machine.host.local.supervisor DIRECTORY`, in a session of its own.
+"""`python -m herder.machine.host.local.supervisor DIRECTORY`, in its own session.
 
-Its lock tells that it lives, and which process it is. SIGTERM shuts the machine down, SIGUSR1 connects it to the
-network anew, and when it dies the kernel ends the machine with it.
+Its lock shows that it runs, and its PID. SIGTERM shuts the machine down, SIGUSR1 reconnects it to the network; if it
+dies, the kernel kills the machine.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from herder.engine.runner.shim import kernel
 from herder.machine.host.local import links, locks
 from herder.machine.host.local.supervisor import CONFIG, CONSOLE, LOCK, STATUS, boot
 
-_POWER_OFF = signal.SIGRTMIN + 4  # what systemd, as a first process, takes for it
-_REBOOTED = signal.SIGHUP  # what the kernel ends a namespace's first process with when it asks for a reboot
+_POWER_OFF = signal.SIGRTMIN + 4  # systemd as PID 1 powers off on it
+_REBOOTED = signal.SIGHUP  # the kernel kills a PID namespace's init with it on reboot
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -59,12 +59,14 @@ class Supervisor:
         self._note(guest=self.guest, fabric=fabric)
 
     def _connect(self) -> int:
-        """Returns the process that holds the network; 0 where there is none: whoever makes a new one asks again."""
+        """Connect the machine; return the PID of the network's holder, or 0 if there is none: its creator
+        asks again.
+        """
         fabric = boot.inside_of(self.config["fabric"])
         if fabric:
             link, net = self.config["link"], self.config["net"]
             spaces = ("user", "net") if self.config["rootless"] else ("net",)
-            with contextlib.suppress(links.LinkError):  # of an earlier boot: the kernel takes its time
+            with contextlib.suppress(links.LinkError):  # of an earlier boot: the kernel removes it with a delay
                 links.apply([f"link delete dev {link}"], where=fabric, spaces=spaces)
             links.apply(
                 [
@@ -87,14 +89,14 @@ class Supervisor:
         return fabric
 
     def _connect_again(self) -> None:
-        """The machine goes on whatever comes of it; who asked sees in the status whether it worked."""
+        """Reconnect; the machine continues in any case, and the status shows the result."""
         fabric = 0
         with contextlib.suppress(OSError):
             fabric = self._connect()
         self._note(guest=self.guest, fabric=fabric)
 
     def _serve(self) -> int:
-        """Until the machine's first process has ended: the signal that it ended by."""
+        """Wait for the machine's PID 1; return the signal that ended it."""
         while True:
             heard = signal.sigwait(_HEARD)
             if heard == signal.SIGTERM:

@@ -1,4 +1,4 @@
-"""One boot of a machine: its namespaces, its root put together, and its first process."""
+"""Boot a machine: its namespaces, its root file system, and its PID 1."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _DEVICE_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "st
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _BIND = kernel.MS_BIND | kernel.MS_REC
 _READ_ONLY = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
-# Settings of the whole host that the kubelet insists on writing: it gets files of its own to write them to.
+# Host-wide sysctls that the kubelet insists on writing: it gets private files instead.
 _PRETENDED_SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
-# Container storage cannot be on an overlay itself.
+# Container storage cannot be on overlayfs.
 _PLAIN_STORAGE = ("var/lib/rancher", "var/lib/containerd", "var/lib/kubelet", "var/lib/etcd")
 
 
 class Guest:
-    """The machine's first process: there when the context is entered, without a root yet; `go` lets it boot."""
+    """The machine's PID 1: exists when the context is entered, without a root; `go` lets it boot."""
 
     def __init__(self, config: dict[str, Any], console: str) -> None:
         self._report, report = os.pipe()
@@ -44,13 +44,13 @@ class Guest:
         os.close(report)
         os.close(go)
         self.pid = int(self._line().removeprefix("guest "))
-        os.waitpid(stage, 0)  # now it is our own child, for we adopt orphans
+        os.waitpid(stage, 0)  # we are a subreaper, so it becomes our child
 
     def __enter__(self) -> Guest:
         return self
 
     def go(self) -> None:
-        """Returns when the machine's own program has taken over."""
+        """Return when /sbin/init runs."""
         os.write(self._go, b"g")
         while line := self._line():
             if line != "bound":
@@ -74,7 +74,7 @@ class Guest:
 
 
 def _stage(config: dict[str, Any], console: str, report: int, go: int) -> NoReturn:
-    """Between the host and the machine: only children of a process are in its new PID namespace."""
+    """Intermediate process: only children of a process are in its new PID namespace."""
     try:
         for group in config["groups"]:
             with open(f"{group}/cgroup.procs", "w") as file:
@@ -93,7 +93,7 @@ def _stage(config: dict[str, Any], console: str, report: int, go: int) -> NoRetu
 
 
 def inside_of(fabric: str) -> int:
-    """The process in the namespaces of the machines' network, whose holder has this lock; 0 where there is none."""
+    """Return the process inside the network namespaces, whose holder has this lock; 0 if there is none."""
     if not locks.holder_of(fabric):
         return 0
     with open(fabric) as file:
@@ -103,9 +103,9 @@ def inside_of(fabric: str) -> int:
 def _become(config: dict[str, Any], console: str, report: int, go: int) -> NoReturn:
     try:
         if not os.read(go, 1):
-            os._exit(1)  # the supervisor is gone
+            os._exit(1)  # the supervisor died
         kernel.die_with_parent(signal.SIGKILL)
-        os.write(report, b"bound\n")  # fails if the supervisor went away before we were bound to it
+        os.write(report, b"bound\n")  # fails if the supervisor died before we were bound to it
         os.setsid()
         out = os.open(console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -125,7 +125,7 @@ def _become(config: dict[str, Any], console: str, report: int, go: int) -> NoRet
 
 
 class _Root:
-    """The machine's files: the image below, its own changes above; what a kernel would give it, mounted."""
+    """The machine's root: image layers, its own upper directory, and mounts that a kernel would provide."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -178,7 +178,7 @@ class _Root:
                 os.symlink(name, f"{self.root}/sys/fs/cgroup/{controller}")
 
     def _settings(self) -> None:
-        """Those of the host are not the machine's to change, but its network is its own."""
+        """Sysctls of the host are read-only, except those of its own network."""
         settings, network = f"{self.root}/proc/sys", f"{self.root}/proc/sys/net"
         kernel.mount(settings, settings, flags=_BIND)
         kernel.mount(network, network, flags=_BIND)
