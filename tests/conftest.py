@@ -1,6 +1,6 @@
 """Fixtures that more than one folder of tests uses; each server starts with the first test that wants it.
 
-And what holds for every test: it tells no secret.
+And what holds for every test: it reveals no secret, and no status field has two writers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from tests.support.canaries import IN_PROCESS
 from tests.support.engines import admin, api, client, embedded_engine, engine, real_engine
+from tests.support.status_writers import STATUS_WRITERS
 
 # Workload clusters of tests listen on loopback addresses, which only an administrator can allow.
 os.environ.setdefault("CATTLE_LOCAL_CLUSTER_ADDRESSES", "true")
@@ -34,10 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "extended: needs a peer that `make test` does not build; run by `make interop`, results committed"
     )
     IN_PROCESS.watch_stores()
+    STATUS_WRITERS.watch()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     IN_PROCESS.judge(report, allowed=[mark.args[0] for mark in item.iter_markers("tells")])
+    STATUS_WRITERS.judge(report)
     return report

@@ -49,14 +49,14 @@ def server_kills(scale: float) -> str:
 
 
 def simulations(scale: float) -> str:
-    from tests.sim.test_flock import live_through
+    from tests.simulation.test_flock import live_through
 
     return simulated(live_through, scale)
 
 
 def rollouts(scenario: str) -> Callable[[float], str]:
     def run(scale: float) -> str:
-        from tests.sim.capi.scenarios import SCENARIOS
+        from tests.simulation.capi.scenarios import SCENARIOS
 
         return simulated(SCENARIOS[scenario], scale)
 
@@ -90,7 +90,7 @@ def plans(scale: float) -> str:
 
 def stories_of(first: int, last: int) -> list[dict[str, Any]]:
     """That part from each other on the way; a process can be forked where it has no other threads."""
-    words = [sys.executable, "-m", "tests.sim.plans.crossroads", str(first), str(last)]
+    words = [sys.executable, "-m", "tests.simulation.plans.crossroads", str(first), str(last)]
     told = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
     reports: list[dict[str, Any]] = [json.loads(line) for line in told.splitlines()]
     for report in reports:
@@ -100,7 +100,7 @@ def stories_of(first: int, last: int) -> list[dict[str, Any]]:
 
 
 def planner_mutants(scale: float) -> str:
-    from tests.sim.plans.mutants import run
+    from tests.simulation.plans.mutants import run
 
     return run(max(int(300 * scale), 5), 1, tell=lambda _line: None)
 
@@ -129,7 +129,7 @@ def fuzzing(scale: float) -> str:
 
 
 def odd_clusters(scale: float) -> str:
-    return command("tests.controllers.provisioning.odd_clusters", "--clusters", str(max(int(20_000 * scale), 100)))
+    return command("tests.unit.controllers.provisioning.odd_clusters", "--clusters", str(max(int(20_000 * scale), 100)))
 
 
 def conformance(scale: float) -> str:

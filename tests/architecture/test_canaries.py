@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from herder.api.example import CONFIG_MAP, SECRET
-from herder.api.identity.hashes import hashed, new_key
+from herder.api.identity.authn.hashes import hash_key, new_key
+from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.server import assemble
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
@@ -60,7 +60,7 @@ def test_a_private_key_is_known_but_not_a_certificate(tmp_path: Path) -> None:
     assert not secrets_in(certificate + base64.b64encode(certificate))
 
 
-@pytest.mark.parametrize("text", [hashed(new_key(os.urandom), os.urandom), "x" * 200], ids=["a hash", "filling"])
+@pytest.mark.parametrize("text", [hash_key(new_key(os.urandom), os.urandom), "x" * 200], ids=["a hash", "filling"])
 def test_what_is_long_is_not_yet_a_secret(text: str) -> None:
     assert not secrets_in(text.encode())
 

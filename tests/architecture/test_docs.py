@@ -66,7 +66,7 @@ def test_the_readme_links_the_index() -> None:
 
 def test_tests_that_pages_name_are_there() -> None:
     named = re.findall(r"`(tests/[\w/.]+|…/[\w/.]+)`", compatibility_page.PAGE.read_text())
-    paths = [name.replace("…", "tests/controllers/capi") for name in named]
+    paths = [name.replace("…", "tests/unit/controllers/capi") for name in named]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 

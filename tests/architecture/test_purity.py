@@ -80,7 +80,7 @@ def test_the_check_accepts_what_computes_only() -> None:
 
 def test_controllers_are_given_a_copy_of_the_environment() -> None:
     """A reconciler that holds `os.environ` itself would decide by what changes under it."""
-    tree = ast.parse((SOURCE / "cli" / "parts.py").read_text())
+    tree = ast.parse((SOURCE / "app" / "manager.py").read_text())
     builders = [
         each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == "dynamic_controllers"
     ]

@@ -16,9 +16,9 @@ import pytest
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.wire import Query, Request
 from herder.engine.meta.errors import NotFound, ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.wire import Query, Request
 from tests.support.embedded import Embedded
 
 from .power_loss import compiler

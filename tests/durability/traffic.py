@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from herder.engine.store import Cipher, Delete, Key, Put, RevisionConflict, Store, checkpoint, compaction
+from herder.engine.store import Cipher, Delete, Key, Put, RevisionConflict, Store
+from herder.engine.store.maintenance import checkpoint, compaction
 from herder.engine.store.records import Change, Encode
 
 RESOURCES = ("pods", "secrets")
@@ -96,7 +97,7 @@ class Traffic:
 
     async def run(self, prepare: Callable[[Store], None] = lambda store: None) -> None:
         # Small thresholds, so that a short life meets checkpoints and many steps of compaction.
-        checkpoint.BULK, compaction.STEP = 200_000, 20
+        checkpoint.CHECKPOINT_BYTES, compaction.STEP = 200_000, 20
         store = open_store(self._directory)
         prepare(store)
         self._report(Opened(store.revision, store.compacted))

@@ -11,12 +11,12 @@ from urllib.parse import quote
 import msgspec
 import yaml
 
-from tests.engine.apiserver.builtin.samples import SAMPLES as BUILTIN
 from tests.fuzz import definitions, protobufs
 from tests.fuzz.cases.patches import APPLY, JSON_PATCH, MERGE, STRATEGIC
 from tests.fuzz.mutating import WORDS, junk, mangled, mutated, often_mutated
 from tests.fuzz.wire import Input
 from tests.fuzz.world import CONFIG_MAPS, CORE, DEFINITIONS, GROUP, PODS, SAMPLES, WIDGETS, collection_of, posted
+from tests.unit.engine.apiserver.builtin.samples import SAMPLES as BUILTIN
 
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 

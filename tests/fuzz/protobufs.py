@@ -7,9 +7,9 @@ import functools
 import random
 from typing import Any
 
-from tests.engine.apiserver.builtin.answers import REAL
 from tests.fuzz.cases.bodies import varint
 from tests.fuzz.mutating import WORDS, mangled
+from tests.unit.engine.apiserver.builtin.answers import REAL
 
 _MAGIC = b"k8s\x00"
 Field = tuple[int, int, Any]  # number, wire type, value

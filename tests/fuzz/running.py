@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import RestConfig
 from tests.fuzz.comparing import Outcome, same_fields, same_verdict
 from tests.fuzz.differences import explained
 from tests.fuzz.wire import Input
@@ -97,7 +97,7 @@ def _shown_fields(number: int, request: Input, real: Outcome, embedded: Outcome)
 
 
 async def each(
-    real: Connection, embedded: Connection, inputs: Iterable[tuple[int, Input]], note: Note, *, workers: int = 4
+    real: RestConfig, embedded: RestConfig, inputs: Iterable[tuple[int, Input]], note: Note, *, workers: int = 4
 ) -> None:
     """Each input to both servers at once, a few inputs at a time."""
     waiting = iter(inputs)
@@ -115,7 +115,7 @@ async def each(
             group.create_task(work())
 
 
-async def run(real: Connection, embedded: Connection, inputs: Iterable[tuple[int, Input]], *, seed: int = 0) -> Summary:
+async def run(real: RestConfig, embedded: RestConfig, inputs: Iterable[tuple[int, Input]], *, seed: int = 0) -> Summary:
     summary, started = Summary(seed), time.monotonic()
     await each(real, embedded, inputs, summary.note)
     summary.seconds = time.monotonic() - started

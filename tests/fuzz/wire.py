@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.client.tls import tls_context
 
 PATIENCE = 30.0
@@ -57,7 +57,7 @@ class NoAnswer(Exception):
 class Wire:
     """One connection that is kept alive, and made anew where the server closed it."""
 
-    connection: Connection
+    connection: RestConfig
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter | None = None
     _context: ssl.SSLContext | None = field(default=None, repr=False)

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from herder.engine.client.kubeconfig import Connection
-from tests.api.objects import definition
-from tests.engine.apiserver.builtin.driving import resource_of
+from herder.engine.client.kubeconfig import RestConfig
+from tests.conformance.objects import definition
 from tests.fuzz.comparing import NO_ANSWER, Outcome, outcome_of
 from tests.fuzz.wire import Input, NoAnswer, Wire
+from tests.unit.engine.apiserver.builtin.driving import resource_of
 
 Obj = dict[str, Any]
 
@@ -171,7 +171,7 @@ class Pair:
     embedded: Wire
 
     @classmethod
-    def of(cls, real: Connection, embedded: Connection) -> Pair:
+    def of(cls, real: RestConfig, embedded: RestConfig) -> Pair:
         return cls(Wire(real), Wire(embedded))
 
     async def ask(self, request: Input) -> tuple[Outcome, Outcome]:

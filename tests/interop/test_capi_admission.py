@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from herder.engine.meta.kinds import Object
-from tests.product_api.capi.admission.cases import CASES, Case
-from tests.product_api.capi.admission.objects import changed
 from tests.support.api import Answer, Api
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
 from tests.support.upstream import CORE, UpstreamManager
+from tests.unit.api.capi.admission.cases import CASES, Case
+from tests.unit.api.capi.admission.objects import changed
 
 MISNAMED = {"spec.taints"}  # of a pool's template
 

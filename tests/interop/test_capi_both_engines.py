@@ -26,7 +26,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import DEPLOYMENT_NAME
 from herder.api.inmemory import names
 from herder.api.inmemory.kinds import IN_MEMORY_BOOTSTRAP, IN_MEMORY_MACHINE, IN_MEMORY_MACHINE_TEMPLATE
-from herder.api.inmemory.manifest import in_memory_cluster, made, reference
+from herder.api.inmemory.manifest import in_memory_cluster, new_object, reference
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
 from tests.interop.programs import run
@@ -39,7 +39,7 @@ from tests.support.capi import (
     HerderRun,
     admitting,
     all_running,
-    make_namespace,
+    ensure_namespace,
     none_left,
     phase,
     put_up,
@@ -145,7 +145,7 @@ class Scenario:
         }
         await self.each(lambda side: put_up(side.client, NAMESPACE, others))
         await self.release_step_by_step("control plane", 1, 1, first=1)  # its bootstrap config has no template
-        pool = [workers, made(MACHINE_HEALTH_CHECK, f"{NAME}-health", check)]
+        pool = [workers, new_object(MACHINE_HEALTH_CHECK, f"{NAME}-health", check)]
         await self.each(lambda side: put_up(side.client, NAMESPACE, pool))
         await self.release_step_by_step("workers", 3, 2)
 
@@ -156,7 +156,7 @@ class Scenario:
     async def roll_out(self) -> None:
         template = {"template": {"metadata": {"annotations": HELD}, "spec": {}}}
         renamed = {"infrastructureRef": reference(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-new")}
-        new = [made(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-new", template)]
+        new = [new_object(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-new", template)]
         await self.each(lambda side: put_up(side.client, NAMESPACE, new))
         await self.each(lambda side: side.change_deployment({"template": {"spec": renamed}}))
         await self.each(lambda side: side.machines(in_phase("Pending", 1, 5)))
@@ -281,7 +281,7 @@ async def side(start: Callable[[Path], Started], directory: Path) -> AsyncIterat
         try:
             await served(client, *WATCHED)
             await admitting(client)
-            await make_namespace(client, NAMESPACE)
+            await ensure_namespace(client, NAMESPACE)
             async with observed(client, NAMESPACE, NAME, WATCHED) as observer:
                 yield Side(engine, client, observer, log, directory / "home")
         finally:

@@ -14,7 +14,7 @@ import pytest
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.api.capi.names import CONTROL_PLANE, labels_of
 from herder.api.inmemory.manifest import in_memory_cluster
-from herder.cli.parts import core_controllers
+from herder.app.manager import core_controllers
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
 from tests.support.api import Api
@@ -26,7 +26,7 @@ from tests.support.capi import (
     HerderRun,
     admitting,
     all_running,
-    make_namespace,
+    ensure_namespace,
     none_left,
     put_up,
     said,
@@ -89,7 +89,7 @@ async def test_upstreams_core_runs_a_cluster_of_our_provider_as_ours_does(
                 # It would be the core if no other was there.
                 with HerderRun(engine, tmp_path / "aside", "--capi-core=auto", "--no-machines") as aside:
                     await served(client, *CORE_KINDS, *PROVIDED_KINDS)
-                    await make_namespace(client, NAMESPACE)
+                    await ensure_namespace(client, NAMESPACE)
                     await put_up(client, NAMESPACE, in_memory_cluster(NAME))
                     await is_available(client)
                     await until_same(client, ours)
@@ -107,7 +107,7 @@ async def cluster_of_our_core(directory: Path) -> AsyncIterator[Client]:
         client = Engine("embedded", server.kubeconfig).client()
         try:
             await served(client, *CORE_KINDS, *PROVIDED_KINDS)
-            await make_namespace(client, NAMESPACE)
+            await ensure_namespace(client, NAMESPACE)
             await put_up(client, NAMESPACE, in_memory_cluster(NAME))
             await is_available(client)
             yield client
@@ -194,7 +194,7 @@ async def test_our_core_runs_a_cluster_of_upstreams_providers(tmp_path: Path) ->
             await served(client, *CORE_KINDS)
             await admitting(client)
             async with upstream(engine, PROVIDERS, tmp_path):
-                await make_namespace(client, NAMESPACE)
+                await ensure_namespace(client, NAMESPACE)
                 objects = [(kind_of(obj), obj) for obj in dev_cluster(NAME)]
                 await put_up(client, NAMESPACE, objects)
                 await is_available(client)

@@ -14,8 +14,8 @@ from herder.api.capi.crds import CRDS
 from herder.api.capi.inventory import NAMESPACE, PROVIDER_CRD
 from herder.api.inmemory.crds import CRDS as PROVIDER_CRDS
 from herder.api.inmemory.kinds import IN_MEMORY_CLUSTER, IN_MEMORY_MACHINE
-from herder.cli.capi_core import enter_inventory
-from herder.cli.install import install_kinds
+from herder.app.core.detection import register_providers
+from herder.app.install import install_kinds
 from herder.engine.meta.kinds import Kind
 from tests.interop.programs import run
 from tests.support.embedded import Embedded
@@ -78,7 +78,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engi
         try:
             await install_kinds(client, [*CRDS, *PROVIDER_CRDS, PROVIDER_CRD])
             engine.kubectl("create", "namespace", NAMESPACE, check=False)
-            await enter_inventory(client, core=True, in_memory=True)
+            await register_providers(client, core=True, in_memory=True)
         finally:
             await client.close()
         store(engine, OBJECTS)

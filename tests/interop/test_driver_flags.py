@@ -23,11 +23,11 @@ import pytest
 
 from herder.api.capi.kinds import DEFINITION
 from herder.api.machines.crds import CRDS
-from herder.api.machines.flags import Flag, FlagType
+from herder.api.machines.drivers.flags import Flag, FlagType
+from herder.api.machines.drivers.known import DRIVER_LABEL
+from herder.api.machines.drivers.registered import default_node_drivers
 from herder.api.machines.kinds import DYNAMIC_SCHEMA, NODE_DRIVER, kinds_of
-from herder.api.machines.known import DRIVER_LABEL
-from herder.api.machines.registered import registered
-from herder.cli.install import install_kinds
+from herder.app.install import install_kinds
 from herder.controllers.machines import dynamic_schemas, node_drivers
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Invalid, StatusError
@@ -291,7 +291,7 @@ async def test_a_driver_of_others_making_becomes_kinds_and_goes_again(
     await client.patch(NODE_DRIVER.resource, "nd-example", {"spec": {"active": False}})
     (kept,) = await until(client, NODE_DRIVER, "", condition("Active", "False"))
     told = next(each for each in kept["status"]["conditions"] if each["type"] == "Inactive")
-    assert told["message"].startswith("1 object of its kinds is still there (ExampleConfig default/one)")
+    assert told["message"].startswith("1 object of its kinds still exists (ExampleConfig default/one)")
     await client.get(KINDS.config.resource, "one", namespace="default")
 
     await client.delete(KINDS.config.resource, "one", namespace="default")
@@ -316,7 +316,7 @@ def made(kind: Kind, fields: Object) -> Object:
 async def test_the_kinds_of_a_driver_take_what_its_machines_can_be_told(engine: Engine, provided: Client) -> None:
     client = provided
     amazon = kinds_of("amazonec2")
-    (driver,) = [each for each in registered() if _name(each) == "amazonec2"]
+    (driver,) = [each for each in default_node_drivers() if _name(each) == "amazonec2"]
     await client.create(NODE_DRIVER.resource, driver)
     await served(client, amazon.config, amazon.template, amazon.machine)
 

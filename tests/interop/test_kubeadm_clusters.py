@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from herder.api.rke.names import INIT_NODE, KUBEADM_INSTALLER
-from herder.cli.demo_site import ON_A_FULL_DISK
+from herder.cli.demo.site import ON_A_FULL_DISK
 from herder.installers import tag
 from herder.kubeadm.csr_approver import RECORD_PREFIX
 from tests.support.images import BUSYBOX

@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from herder.controllers.planner.distributions.interface import Authority, ClusterInputs, MachineInputs, Roles
+from herder.controllers.planner.distributions.kubeadm.bootstrap_files import TOKEN_GROUP
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
-from herder.controllers.planner.distributions.kubeadm.members import TOKEN_GROUP
-from herder.controllers.planner.distributions.kubeadm.places import HERE, token
+from herder.controllers.planner.distributions.kubeadm.paths import CONFIG_DIR, token
 from herder.kubeadm import csr_approver
 from tests.support.kube import RealKube
 from tests.support.kubeadm_clusters import installer_function, kubelet_request, new_key
@@ -80,7 +80,7 @@ def manifest(directory: Path, *arguments: str) -> Any:
         node_name=SERVER,
     )
     plan = Kubeadm().render(replace(CLUSTER, spec=spec), server)
-    content = next(each for each in plan.files if each.path == f"{HERE}/init.yaml").decoded.decode()
+    content = next(each for each in plan.files if each.path == f"{CONFIG_DIR}/init.yaml").decoded.decode()
     config = directory / "init.yaml"
     config.write_text(content.replace("/var/lib/rancher/kubeadm/patches", str(patches)))
     command = [str(peer("kubeadm")), "init", "phase", "control-plane", "controller-manager"]
@@ -376,7 +376,7 @@ def applied(directory: Path) -> Path:
     )
     plan = Kubeadm().render(CLUSTER, server)
     path = directory / "nodes.yaml"
-    path.write_bytes(next(each for each in plan.files if each.path == f"{HERE}/manifests/nodes.yaml").decoded)
+    path.write_bytes(next(each for each in plan.files if each.path == f"{CONFIG_DIR}/manifests/nodes.yaml").decoded)
     return path
 
 

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from herder.api.capi import kinds as capi
+from herder.api.machines.drivers.known import credential_variable
 from herder.api.machines.kinds import kinds_of
-from herder.api.machines.known import credential_variable
 from herder.api.machines.names import INFRA_REMOVE_LABEL
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
@@ -240,7 +240,7 @@ async def test_a_cloud_credential_sets_no_variables_but_those_of_its_fields(
     (machine,) = await until(client, kind, NAMESPACE, has_failed)
     assert not [line for line in proxy.wanted if "ran here" in line]
     told = condition(machine, "CreateJob")["message"]
-    assert 'field "access_key" is none of a credential for driver amazonec2' in told
+    assert 'field "access_key" is unknown to driver amazonec2' in told
     await client.delete(capi.MACHINE.resource, name, namespace=NAMESPACE)
     await until(client, kind, NAMESPACE, none_left)
 

@@ -84,7 +84,7 @@ async def test_it_goes_when_the_last_object_of_its_kinds_is_gone(
     refused = engine.kubectl(*words, check=False)
     assert refused.returncode == 1
     assert refusal in refused.stderr
-    assert f"1 object of its kinds is still there ({config.kind} default/small)" in refused.stderr
+    assert f"1 object of its kinds still exists ({config.kind} default/small)" in refused.stderr
     still = await client.get(NODE_DRIVER.resource, driver)
     assert still["spec"]["active"] is True
     assert "deletionTimestamp" not in still["metadata"]

@@ -23,13 +23,13 @@ import pytest
 import yaml
 
 from herder.machine.host.local import image
-from tests.machine.local.host import Host
 from tests.support.canaries import canary, in_logs, in_store, nothing_told
 from tests.support.cluster_in_a_machine import ClusterInAMachine, kubelet_clients
 from tests.support.embedded import HERDER, Embedded
 from tests.support.images import BUSYBOX, PYTHON, Registry
 from tests.support.peers import peer
 from tests.support.site import ready_for_debians
+from tests.unit.machine.local.host import Host
 
 PATIENCE = 90.0
 MANAGER, SITE = "10.98.0.1", "10.98.0.2"  # the two ends of the cable

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from herder.machine.state.reading import saved_machine
+from herder.machine.state.saved_machine import saved_machine
 from tests.support.api import Api
 from tests.support.engines import Engine
 from tests.support.peers import peer

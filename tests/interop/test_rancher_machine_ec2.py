@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from herder.api.machines.flags import FlagType
+from herder.api.machines.drivers.flags import FlagType
 from herder.machine.drivers import create_flags
 from herder.machine.probing import read_help
 from tests.support.ec2 import KEYS, Ec2

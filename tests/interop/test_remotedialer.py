@@ -14,7 +14,7 @@ from herder.tunnel.errors import NoSession, StreamError
 from herder.tunnel.limits import Limits
 from herder.tunnel.registry import Registry
 from herder.tunnel.server import serve
-from tests.tunnel.world import (
+from tests.unit.tunnel.world import (
     HEADERS,
     KEY,
     clients_of,
@@ -105,7 +105,7 @@ class TestGoClientOnOurServer:
             connection = registry.dial(KEY, "tcp", address)
             session = registry.sessions(KEY)[0].session
             stream = next(iter(session.streams.values()))
-            while not stream.holds_peer:
+            while not stream.peer_paused:
                 await asyncio.sleep(0)
             assert await (registry.dial(KEY, "tcp", address)).receive(), "the others go on meanwhile"
             received, most = 0, 0

@@ -19,11 +19,11 @@ from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER, PROJECT_BINDING
 from herder.api.management.names import CONNECTED_SINCE
 from herder.api.policies import POLICY, POLICY_BINDING
-from herder.cli.install import guard_roles, install_kinds
+from herder.app.install import install_kinds, install_role_policies
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Response
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
+from herder.engine.wire import Response
 from tests.support.engines import Engine, remove_kinds
 
 PATH = GLOBAL_ROLE.resource.path()
@@ -35,7 +35,7 @@ async def client(engine: Engine) -> AsyncIterator[Client]:
     kinds = {f"{kind.plural}.{kind.group}" for kind in (GLOBAL_ROLE, PROJECT_BINDING, MANAGEMENT_CLUSTER)}
     definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in kinds]
     await install_kinds(made, definitions)
-    await guard_roles(made)
+    await install_role_policies(made)
     try:
         yield made
     finally:
@@ -87,11 +87,11 @@ async def test_only_who_may_escalate_hands_out_rights(client: Client) -> None:
             while (told := await write_as(client, names["editor"], "POST", PATH, role(f"x-{unique}"))).status != 403:
                 await _gone(client, f"x-{unique}")
                 await asyncio.sleep(0.1)
-        assert b"can hand out rights" in told.content()
+        assert b"requires the verb escalate" in told.content()
         wider = await write_as(client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"rules": [{"verbs": ["*"]}]}')
         assert wider.status == 403
         bound = await write_as(client, names["editor"], "POST", PROJECT_BINDING.resource.path("default"), MEMBER)
-        assert (bound.status, b"can hand out rights" in bound.content()) == (403, True)
+        assert (bound.status, b"requires the verb escalate" in bound.content()) == (403, True)
         labelled = await write_as(
             client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"metadata": {"labels": {"a": "b"}}}'
         )

@@ -18,10 +18,10 @@ from random import Random
 import pytest
 
 from herder.api.capi.kinds import NAMESPACE
+from herder.api.identity.builtin_roles import GLOBAL_ROLES, ROLE_TEMPLATES
 from herder.api.identity.crds import CRDS
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, RBAC, template_role_name
-from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
 from herder.api.management.clusters import local_cluster
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import (
@@ -33,8 +33,8 @@ from herder.api.management.kinds import (
     PROJECT_BINDING,
     ROLE_TEMPLATE,
 )
-from herder.cli.install import install_kinds
-from herder.cli.process import wall_clock
+from herder.app.install import install_kinds
+from herder.app.process import wall_clock
 from herder.controllers.identity import cluster_bindings, global_bindings, global_roles, project_bindings, projects
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound

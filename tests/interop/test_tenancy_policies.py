@@ -15,7 +15,7 @@ from herder.api.identity.tenancy_policies import POLICIES
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.policies import POLICY, POLICY_BINDING
-from herder.cli.install import guard_tenancy, install_kinds
+from herder.app.install import install_kinds, install_tenancy_policies
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
 from tests.support import tenancy
@@ -25,8 +25,10 @@ from tests.support.tenancy import (
     ALLOWED,
     GRANTED_ROLES,
     MACHINE_ROLES,
+    MOVED,
     ORPHANED,
     OTHER_WORKLOADS,
+    OVERWRITTEN,
     OWN_ROLES,
     OWNED,
     REFUSED,
@@ -35,7 +37,18 @@ from tests.support.tenancy import (
 )
 
 PLACES = ("cattle-global-data", "fleet-default")
-ALL = (*REFUSED, *ALLOWED, *ORPHANED, *GRANTED_ROLES, *MACHINE_ROLES, *OWN_ROLES, *SIGNS_OF_A_CORE, *OTHER_WORKLOADS)
+ALL = (
+    *REFUSED,
+    *ALLOWED,
+    *ORPHANED,
+    *MOVED,
+    *OVERWRITTEN,
+    *GRANTED_ROLES,
+    *MACHINE_ROLES,
+    *OWN_ROLES,
+    *SIGNS_OF_A_CORE,
+    *OTHER_WORKLOADS,
+)
 CUSTOM = (PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN, PROVIDERS)
 
 
@@ -46,7 +59,7 @@ async def judged(engine: Engine) -> AsyncIterator[Api]:
     kinds = {f"{kind.plural}.{kind.group}" for kind in CUSTOM}
     definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD) if each["metadata"]["name"] in kinds]
     await install_kinds(client, definitions)
-    await guard_tenancy(client)
+    await install_tenancy_policies(client)
     await tenancy.give_rights(client)
     for name in PLACES:
         with suppress(AlreadyExists):
@@ -126,6 +139,24 @@ async def test_no_former_owner_deletes_a_cluster_by_an_object_of_its_own(
     engine: Engine, judged: Api, case: Case
 ) -> None:
     await _check_refused(engine, judged, case)
+
+
+@pytest.mark.parametrize("case", MOVED, ids=lambda case: case.id)
+async def test_a_cluster_keeps_its_workspace(engine: Engine, judged: Api, case: Case) -> None:
+    await _check_refused(engine, judged, case)
+
+
+@pytest.mark.parametrize("case", OVERWRITTEN, ids=lambda case: case.id)
+async def test_a_credential_is_written_by_its_creator_alone(engine: Engine, judged: Api, case: Case) -> None:
+    await _check_refused(engine, judged, case)
+
+
+async def test_administrators_do_not_write_what_the_creator_of_a_credential_reads(engine: Engine, judged: Api) -> None:
+    """A user may have taken the name in advance."""
+    case, admin = OVERWRITTEN[0], judged.as_user("admin", "system:masters")
+    await _check_refused(engine, admin, case)
+    path = case.kind.resource.path(case.meta["namespace"], case.meta["name"])
+    (await admin.send("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, content_type=MERGE)).expect(200)
 
 
 @pytest.mark.parametrize("case", GRANTED_ROLES, ids=lambda case: case.id)

@@ -13,11 +13,11 @@ from herder.api.rke import names
 from herder.api.rke.kinds import CUSTOM_MACHINE
 from herder.engine.meta.kinds import Object
 from herder.machine.host.kinds import Place
-from tests.machine.process.visits import run
 from tests.support.capi import none_left, said, until
 from tests.support.engines import unique
 from tests.support.provisioned import Asked, Site
 from tests.support.simulated_nodes import SimulatedNodes, simulated
+from tests.unit.machine.process.visits import run
 
 ALL_ROLES = ("--worker", "--etcd", "--controlplane")
 OWN = "its own address"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 
 from herder.api.capi.kinds import SECRET
-from herder.api.management import syncing
+from herder.api.management import secret_sync
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
@@ -26,14 +26,16 @@ async def ace(site: Site) -> None:
 
 async def _flow(site: Site, name: str, spec: Object | None = None) -> None:
     async with simulated(site, name, spec=spec) as (cluster, nodes):
-        await _create(cluster, "sync-me", "hello-ive-been-synced", {"hello": "world", "clusterId": syncing.PLACEHOLDER})
+        await _create(
+            cluster, "sync-me", "hello-ive-been-synced", {"hello": "world", "clusterId": secret_sync.PLACEHOLDER}
+        )
         basic = {"username": "admin", "password": "admin"}
         await _create(cluster, "sync-me-basic-auth", "hello-basic-auth", basic, "kubernetes.io/basic-auth")
         await nodes.register("node-0", "10.1.0.1", *ALL_ROLES, "--label", "foobar=bazqux")
         ready = await cluster.wait()
         id_ = ready["status"]["clusterName"]
         management = await cluster.client.get(MANAGEMENT_CLUSTER.resource, id_)
-        assert said(management, syncing.PRE_BOOTSTRAPPED) == "True"
+        assert said(management, secret_sync.PRE_BOOTSTRAPPED) == "True"
         async with cluster.workload() as there:
             synced = await there.get(SECRET.resource, "hello-ive-been-synced", namespace="kube-system")
             assert _decoded(synced) == {"hello": "world", "clusterId": id_}
@@ -47,9 +49,9 @@ async def _flow(site: Site, name: str, spec: Object | None = None) -> None:
 async def _create(cluster: Asked, name: str, target: str, data: dict[str, str], type_: str = "Opaque") -> None:
     secret = made(SECRET, name, cluster.namespace) | {"stringData": data, "type": type_}
     secret["metadata"]["annotations"] = {
-        syncing.SYNC_FIRST: "true",
-        syncing.TARGET_NAMESPACE: "kube-system",
-        syncing.TARGET_NAME: target,
+        secret_sync.SYNC_BOOTSTRAP: "true",
+        secret_sync.TARGET_NAMESPACE: "kube-system",
+        secret_sync.TARGET_NAME: target,
         names.AUTHORIZED_CLUSTERS: cluster.name,
     }
     await cluster.client.create(SECRET.resource, secret, namespace=cluster.namespace)

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.client.tls import tls_context
 
 JSON_PATCH = "application/json-patch+json"
@@ -71,7 +71,7 @@ class Api:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RestConfig,
         *,
         namespace: str = "default",
         headers: dict[str, str] | None = None,

@@ -16,19 +16,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from herder.cli.process import tune_interpreter
+from herder.app.process import tune_interpreter
 from herder.engine.apiserver.auth.authenticate import StaticTokens
+from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.server import assemble
+from herder.engine.apiserver.request.limits import BODY_BYTES
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, User
 from herder.engine.front.connection import Connection
 from herder.engine.front.hijack import Hijack
 from herder.engine.front.http import HttpFront
 from herder.engine.front.limits import Limits
 from herder.engine.meta.kinds import GroupVersionResource
+from herder.engine.wire import Request, User
 from tests.support.turns import Turns, measured_turns
 
 USERS = ("alice", "bob")

@@ -128,7 +128,7 @@ def in_store(directory: Path) -> Iterator[str]:
     connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True)
     try:
         rows = connection.execute(
-            "SELECT resource, namespace, name, value FROM revisions JOIN lives USING (life) WHERE resource != ?",
+            "SELECT resource, namespace, name, value FROM revisions JOIN objects USING (object_id) WHERE resource != ?",
             (SECRETS,),
         )
         for resource, namespace, name, value in rows:

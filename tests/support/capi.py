@@ -144,7 +144,7 @@ async def _is_served(client: Client, kind: Kind) -> bool:
 # --- objects ----------------------------------------------------------------------------------------------------
 
 
-async def make_namespace(client: Client, name: str) -> None:
+async def ensure_namespace(client: Client, name: str) -> None:
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 

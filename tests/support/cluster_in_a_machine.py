@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from tests.machine.local.host import Booted
 from tests.support.images import PAUSE
 from tests.support.kube import Authority
 from tests.support.peers import peer
+from tests.unit.machine.local.host import Booted
 
 INSIDE = "/var/lib/rancher"
 KUBECONFIG = f"{INSIDE}/admin.kubeconfig"

@@ -21,7 +21,7 @@ from herder.api.capi.kinds import DEFINITION
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.meta.errors import NotFound
 from tests.support.api import Api
 from tests.support.embedded import Embedded
@@ -52,7 +52,7 @@ class Engine:
         return self.name == "real"
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> RestConfig:
         """As the administrator."""
         return kubeconfig.load(self.kubeconfig)
 

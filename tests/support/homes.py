@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.api.writing import owner_reference
+from herder.api.writes import owner_reference
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 

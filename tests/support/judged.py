@@ -18,25 +18,26 @@ from herder.api.capi.crds import CRDS
 from herder.api.capi.kinds import MACHINE as MACHINE_KIND
 from herder.api.management.crds import PROVISIONING_CLUSTER_CRD
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.cli.admission import install_admission, install_cluster_admission, install_reference_admission
-from herder.cli.install import install_kinds
+from herder.app.admission.kinds import install_admission, install_cluster_admission, install_reference_admission
+from herder.app.install import install_kinds
 from herder.engine.apiserver.auth.users import SERVER
+from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.server import assemble
+from herder.engine.apiserver.request.limits import BODY_BYTES
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import Kind, Object
-from herder.gateway.webhooks import references
+from herder.engine.wire import Request, Response, User
+from herder.gateway.webhooks import reference_review
 from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTERS, Url
-from herder.gateway.webhooks.keeping import install
+from herder.gateway.webhooks.reconcile import install
+from herder.gateway.webhooks.secret_path import hidden, secret_part, with_hidden_paths
 from herder.gateway.webhooks.server import Webhooks
-from tests.product_api.capi.admission.objects import MACHINE, changed
 from tests.support.api import PATIENCE, Answer, Api
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
+from tests.unit.api.capi.admission.objects import MACHINE, changed
 
 MANAGER = User("system:serviceaccount:herder-system:herder", groups=("system:masters",))
 """The user that controllers would write as, if there were some."""
@@ -99,10 +100,13 @@ async def _defined(engine: Engine) -> AsyncIterator[tuple[Api, Client]]:
 @asynccontextmanager
 async def _webhooks(api: Api, client: Client) -> AsyncIterator[None]:
     await api.create_cluster("namespaces", {"metadata": {"name": "herder-system"}})
-    webhooks = HeardWebhooks(clock=now, more={references.PATH: references.ReferenceReviews(client, MANAGER)})
+    part = await secret_part(client, "herder-system", os.urandom)
+    reviews = {hidden(reference_review.PATH, part): reference_review.ReferenceReviews(client, MANAGER)}
+    webhooks = HeardWebhooks(clock=now, extra=reviews)
+    references = with_hidden_paths(reference_review.configurations(MANAGER), [reference_review.PATH], part)
     host, port = await webhooks.start("127.0.0.1", 0)
     try:
-        for configurations in (CLUSTER_API, CLUSTERS, references.configurations(MANAGER)):
+        for configurations in (CLUSTER_API, CLUSTERS, references):
             await install(client, webhooks, Url(f"https://{host}:{port}"), configurations, clock=now)
         await _in_force(api)
         yield

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.sample import Pool, cluster_objects
-from herder.cli.demo_site import ON_A_FULL_DISK
+from herder.cli.demo.site import ON_A_FULL_DISK
 from herder.kubeadm.installer import PROGRAMS
 from tests.support.embedded import HERDER
 from tests.support.peers import peer

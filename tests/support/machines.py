@@ -10,13 +10,13 @@ from pathlib import Path
 
 from herder.api.capi import kinds as capi
 from herder.api.inmemory import kinds as inmemory
-from herder.api.inmemory.manifest import in_memory_cluster, made, reference
+from herder.api.inmemory.manifest import in_memory_cluster, new_object, reference
 from herder.api.machines.kinds import kinds_of
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
 from herder.machine.errors import MachineError
 from herder.machine.host.client import HostClient
-from tests.support.capi import HerderRun, admitting, make_namespace, put_up, served, webhook_flags
+from tests.support.capi import HerderRun, admitting, ensure_namespace, put_up, served, webhook_flags
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube, free_port
@@ -100,7 +100,7 @@ async def put_up_cluster(client: Client, namespace: str, *drivers: str) -> None:
     templates = [kinds_of(driver).template for driver in drivers]
     await served(client, capi.CLUSTER, inmemory.IN_MEMORY_CLUSTER, inmemory.IN_MEMORY_CONTROL_PLANE, *templates)
     await admitting(client)
-    await make_namespace(client, namespace)
+    await ensure_namespace(client, namespace)
     await put_up(client, namespace, in_memory_cluster(NAME, workers=0))
 
 
@@ -140,7 +140,10 @@ def pool(
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": spec},
     }
-    return [made(template, name, {"template": {"spec": fields}}), made(capi.MACHINE_DEPLOYMENT, name, deployment)]
+    return [
+        new_object(template, name, {"template": {"spec": fields}}),
+        new_object(capi.MACHINE_DEPLOYMENT, name, deployment),
+    ]
 
 
 async def put_up_credential(client: Client, namespace: str, name: str, driver: str, **fields: str) -> None:

@@ -27,11 +27,10 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.meta.errors import Conflict
 from herder.engine.meta.kinds import Kind, Object
 from herder.machine.host.client import HostClient
-from tests.machine.host.hosts import Host
 from tests.support.capi import (
     HerderRun,
     admitting,
-    make_namespace,
+    ensure_namespace,
     none_left,
     phase,
     said,
@@ -43,6 +42,7 @@ from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine, unique
 from tests.support.kube import RealKube, free_port
 from tests.support.machines import environment, host_ended
+from tests.unit.machine.host.hosts import Host
 
 PROCESS = kinds_of("process")
 VERSION = "v1.36.3+herder1"
@@ -88,7 +88,7 @@ class Site:
         have a config each."""
         if not namespace:
             namespace = unique("test-ns")
-            await make_namespace(self.client, namespace)
+            await ensure_namespace(self.client, namespace)
         asked = Asked(self, namespace, name)
         wanted = [
             {"name": f"pool-{number}", "machineConfigRef": await asked.new_config(kinds.config), **pool}

@@ -25,27 +25,27 @@ import yaml
 
 from herder.api.capi.kinds import SECRET
 from herder.api.machines.crds import driver_definitions
+from herder.api.machines.drivers.known import DRIVER_LABEL
+from herder.api.machines.drivers.schemas import schema
 from herder.api.machines.kinds import DYNAMIC_SCHEMA, kinds_of
-from herder.api.machines.known import DRIVER_LABEL
-from herder.api.machines.schemas import schema
 from herder.clusteragent.agent import Agent
 from herder.clusteragent.configuration import Configuration, configuration
 from herder.embedded.cluster_agent import wanted as agent_wanted
 from herder.embedded.manifests import Manifests
+from herder.engine.apiserver.build import ApiServer, assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.apiserver.request.limits import BODY_BYTES
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.kubeconfig import Connection
-from herder.engine.client.wire import Request, Response, Transport, User
+from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.wire import Request, Response, Transport, User
 from herder.sim.downstream import Downstream
 from herder.sim.lines import Line
-from herder.sim.nodes import MANIFEST, Pace, SimulatedNode, Surroundings
+from herder.sim.nodes import MANIFEST, Pace, SimulatedNode, SimulationContext
 from herder.sim.provider import Provider
 from tests.support.capi import served
 from tests.support.provisioned import MOST_CONFLICTS, Asked, Site
@@ -88,7 +88,7 @@ class SimulatedNodes:
     def __init__(self, cluster: Asked, directory: Path) -> None:
         self._cluster = cluster
         self._failure: BaseException | None = None
-        self._around = Surroundings(
+        self._context = SimulationContext(
             random=Random(cluster.name),
             wall=time.time,
             failed=self._fail,
@@ -102,7 +102,7 @@ class SimulatedNodes:
             POD,
             cluster.namespace,
             make=self._made,
-            random=self._around.random,
+            random=self._context.random,
             failed=self._fail,
             creation=CREATION,
             removal=REMOVAL,
@@ -171,7 +171,7 @@ class SimulatedNodes:
             line=line,
             namespace=self._cluster.namespace,
             secret=secret,
-            around=self._around,
+            context=self._context,
         )
 
     async def _token_in_script(self, name: str) -> str:
@@ -186,7 +186,7 @@ class SimulatedNodes:
 
     async def _ask_who_it_is(self, token: str, name: str, headers: dict[str, str]) -> tuple[str, Transport]:
         """As the install script does: the name of its plan's Secret, and how it is reached."""
-        asking = HttpTransport(Connection(self._cluster.site.url, skip_tls_verify=True, token=token))
+        asking = HttpTransport(RestConfig(self._cluster.site.url, skip_tls_verify=True, token=token))
         own = {"x-cattle-id": hashlib.sha256(name.encode()).hexdigest()[:63]}
         try:
             answer = await asking.send(Request("GET", "/v3/connect/agent", headers=own | headers))

@@ -17,7 +17,7 @@ from herder.api.capi.names import PROVIDER
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
+from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
@@ -157,6 +157,7 @@ REFUSED = (
     ),
     _secret("labelled as bootstrap token", "labelled", labels={names.ACCOUNT_ROLE: names.ACCOUNT_FOR_BOOTSTRAP}),
     _secret("labelled as registration token", "labelled-2", labels={TOKEN_LABEL: "default-token"}),
+    _secret("labelled as request of a machine, without a value", "labelled-3", labels={names.REQUEST_FOR: ""}),
     _secret("a plan", "some-plan", type=names.PLAN_SECRET_TYPE),
     _secret("a request of a machine", "some-request", type=names.REQUEST_SECRET_TYPE),
     _secret("what machines join with", "some-state", type=names.TOKENS_SECRET_TYPE),
@@ -222,6 +223,31 @@ ORPHANED = (
     ),
 )
 """Writes and deletions that would leave behind what grants rights by the name of the deleted object."""
+
+
+MOVED = tuple(
+    _managed(
+        f"to {place or 'none'}",
+        f"c-moved-{place}x",
+        {"spec": {"fleetWorkspaceName": place}},
+        fleetWorkspaceName="fleet-local",
+    )
+    for place in ("", "fleet-default")
+)
+"""A management Cluster that leaves its workspace is no longer that of its provisioning Cluster, and outlives it."""
+
+
+def _of_creator(id_: str, patch: Object) -> Case:
+    meta = {"name": "held", "namespace": "cattle-global-data", "annotations": {CREATED_BY: "somebody"}}
+    return Case(id_, SECRET, meta, {"type": CREDENTIAL_TYPE}, patch)
+
+
+OVERWRITTEN = (
+    _of_creator("its data", {"stringData": {"key": "value"}}),
+    _of_creator("its creator", {"metadata": {"annotations": {CREATED_BY: USER}}}),
+    _of_creator("no creator", {"metadata": {"annotations": {CREATED_BY: None}}}),
+)
+"""Writes to a credential that another user created and can read."""
 
 
 _OWNER = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": MANAGEMENT_CLUSTER.kind, "name": "c-mine", "uid": "1-2"}

@@ -10,7 +10,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 from herder.engine.runtime.groups import Groups
-from herder.engine.runtime.view import Connection, Observed, Unreachable, View
+from herder.engine.runtime.view import ConnectionStatus, Observed, Unreachable, View
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ def view_of(
     followed: Iterable[Kind] = (),
     results: Mapping[EffectKey, EffectResult] | None = None,
     observed: Callable[[Observe], Observed | Unreachable | None] = lambda _wish: None,
-    connections: Mapping[str, Connection] | None = None,
+    connections: Mapping[str, ConnectionStatus] | None = None,
     settings: Callable[[str], str] = str,
     refused: Refusal | None = None,
 ) -> View:
@@ -34,11 +34,11 @@ def view_of(
     caches = {kind: Cache(kind, controller.indexers(kind)) for kind in declared}
     met = {kind: Cache(kind, {"controller": controller_uid}) for kind in followed}
     for kind, cache in caches.items():
-        cache.hold_only("", kind.fields)
+        cache.set_selectors("", kind.fields)
     for number, obj in enumerate(objects, start=1):
         meta = {"resourceVersion": str(number), "uid": f"{obj['kind']}-{obj['metadata']['name']}"} | obj["metadata"]
         for kind, cache in (caches | met).items():
-            if (kind.api_version, kind.kind) == (obj["apiVersion"], obj["kind"]) and cache.holds(obj):
+            if (kind.api_version, kind.kind) == (obj["apiVersion"], obj["kind"]) and cache.matches(obj):
                 cache.upsert({**obj, "metadata": meta})
     namespace, _, name = key.rpartition("/")
 
@@ -53,8 +53,8 @@ def view_of(
             seed=b"seed",
             strict=True,
             connection=(connections or {}).get,
-            followed=met.get if controller.follows is not None else None,
-            groups=lambda grouping, scope: Groups(grouping, caches, about, strict=True).within(scope),
+            dynamic_cache=met.get if controller.dynamic_watches is not None else None,
+            groups=lambda grouping, scope: Groups(grouping, caches, about, strict=True).in_scope(scope),
             refused=refused,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.api.objects import definition
+from tests.conformance.objects import definition
 from tests.fuzz.cases.objects import changed
 from tests.fuzz.wire import Input
 from tests.fuzz.world import DEFINITIONS, WIDGET_DEFINITION, posted

@@ -10,7 +10,7 @@ import urllib.request
 
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import RestConfig
 
 from .told import Told
 
@@ -40,4 +40,4 @@ def _fetch(url: str, token: str) -> str:
 def client_of(told: Told, authority: str) -> Client:
     """The certificate is the first server's, whoever passes it on."""
     token = told.configuration.token
-    return Client(HttpTransport(Connection(told.joins, authority.encode(), token=token, tls_server_name="kubernetes")))
+    return Client(HttpTransport(RestConfig(told.joins, authority.encode(), token=token, tls_server_name="kubernetes")))

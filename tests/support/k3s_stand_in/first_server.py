@@ -14,18 +14,18 @@ from pathlib import Path
 import yaml
 
 from herder.embedded.cluster_agent import ClusterAgent, wanted
-from herder.embedded.lost import LostNodes
 from herder.embedded.manifests import Manifests
 from herder.embedded.node import NODES
+from herder.embedded.node_lifecycle import LostNodes
 from herder.embedded.server import MASTER, NODE_USER, _let_nodes_join
+from herder.engine.apiserver.build import ApiServer, assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.apiserver.request.limits import BODY_BYTES
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.errors import StatusError
+from herder.engine.wire import Request, Response, User
 
 from .components import running_components
 from .node import running_node

@@ -1,0 +1,120 @@
+"""Validation of provisioning Clusters: in the embedded server, and by our webhooks on a real kube-apiserver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from tests.support.api import Api
+from tests.support.judged import path, provisioned, try_to_create
+
+ALLOW_SKIP = "plan.herder.io/allow-version-skip"
+CLUSTERS = path(PROVISIONING_CLUSTER)
+
+
+def pool(**fields: Any) -> dict[str, Any]:
+    return {"name": "workers", "machineConfigRef": {"kind": "ShedConfig", "name": "sheds"}, **fields}
+
+
+@pytest.fixture
+async def api(judged_admin: Api) -> Api:
+    return await judged_admin.in_new_namespace()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a number that would be dropped": ({"machineGlobalConfig": {"port": 1}}, "machineGlobalConfig.port"),
+    "a token in plain sight": ({"machineGlobalConfig": {"token": "abc"}}, "machineGlobalConfig.token"),
+    "a list, which schemas take for text of a format": (
+        {"registries": {"configs": {"mirror": {"caBundle": []}}}},
+        "registries.configs[mirror].caBundle",
+    ),
+    "more machines than Kubernetes supports": ({"machinePools": [pool(quantity=2**31 - 1)]}, "machinePools"),
+    "more machines than a cluster can have": ({"machinePools": [pool(quantity=2_000_000_000)]}, "machinePools"),
+    "more machines than a cluster can have, in many pools": (
+        {"machinePools": [pool(name=f"p{n}", quantity=1_000) for n in range(6)]},
+        "machinePools",
+    ),
+    "more machines than a cluster can have, by the autoscaler": (
+        {"machinePools": [pool(autoscalingMinSize=6_000, autoscalingMaxSize=7_000)]},
+        "machinePools",
+    ),
+    "a label that is none": ({"machinePools": [pool(labels={"a": "b c"})]}, "machinePools[0].labels.a"),
+}
+
+
+DIGITS = "9" * 5000
+UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "a template that was not rendered": ({"additionalManifest": "{{ x }}\n"}, "additionalManifest"),
+    "a manifest whose key is a list": ({"additionalManifest": "[a]: b\n"}, "additionalManifest"),
+    "a manifest that nests 100,000 lists": ({"additionalManifest": "[" * 100_000}, "additionalManifest"),
+    "a manifest of 100,000 documents": ({"additionalManifest": "---\n" * 100_000}, "additionalManifest"),
+    "a step of 5,000 digits": ({"etcd": {"snapshotScheduleCron": f"0/{DIGITS} * * * *"}}, "etcd.snapshotScheduleCron"),
+    "an hour of 5,000 digits": ({"etcd": {"snapshotScheduleCron": f"0 {DIGITS} * * *"}}, "etcd.snapshotScheduleCron"),
+    "5,000 digits of machines": ({"machinePools": [pool(maxUnhealthy=DIGITS)]}, "machinePools[0].maxUnhealthy"),
+    "a range of 5,000 digits": (
+        {"machinePools": [pool(unhealthyRange=f"[1-{DIGITS}]")]},
+        "machinePools[0].unhealthyRange",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_malformed_fields_are_rejected_by_name(api: Api, case: str) -> None:
+    rke_config, field = UNREADABLE[case]
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(**rke_config))
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.{field}"]
+
+
+async def test_annotations_of_a_pool_give_it_no_more_machines(api: Api) -> None:
+    """Without a quantity, the number of Machines is the lowest size in annotations of the MachineDeployment."""
+    size = "cluster.x-k8s.io/cluster-api-autoscaler-node-group"
+    marks = {f"{size}-min-size": "6000", f"{size}-max-size": "6000"}
+    grown = {name: value for name, value in pool().items() if name != "quantity"} | {
+        "machineDeploymentAnnotations": marks
+    }
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(machinePools=[grown]))
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert "spec.rkeConfig.machinePools" in answer.message
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_unsupported_settings_are_rejected_on_write(api: Api, case: str) -> None:
+    rke_config, field = REFUSED[case]
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(**rke_config))
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.{field}"]
+
+
+async def test_a_cluster_cannot_move_its_directories(api: Api) -> None:
+    await api.create(CLUSTERS, provisioned(dataDirectories={"k8sDistro": "/a"}))
+    moved = await api.patch(api.at(CLUSTERS, "one"), {"spec": {"rkeConfig": {"dataDirectories": {"k8sDistro": "/b"}}}})
+    assert [found for _, found, _ in moved.causes] == ["spec.rkeConfig.dataDirectories.k8sDistro"]
+
+
+async def test_the_drivers_fields_outlive_a_write_that_does_not_know_of_them(api: Api) -> None:
+    await api.create(CLUSTERS, provisioned(machinePools=[pool(dynamicSchemaSpec="{}")]))
+    patch = {"spec": {"rkeConfig": {"machinePools": [pool(quantity=2)]}}}
+    written = (await api.patch(api.at(CLUSTERS, "one"), patch)).expect(200)
+    assert written["spec"]["rkeConfig"]["machinePools"] == [pool(quantity=2, dynamicSchemaSpec="{}")]
+
+
+@pytest.mark.parametrize("build", ["k3s1", "rke2r1", "kubeadm1", "herder1"])
+async def test_a_cluster_does_not_skip_minor_versions(api: Api, build: str) -> None:
+    first, last = f"v1.30.14+{build}", f"v1.36.3+{build}"
+    cluster = provisioned()
+    cluster["spec"]["kubernetesVersion"] = first
+    await api.create(CLUSTERS, cluster)
+    path = api.at(CLUSTERS, "one")
+    answer = await api.patch(path, {"spec": {"kubernetesVersion": last}})
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == ["spec.kubernetesVersion"]
+    assert "v1.31, v1.32, v1.33, v1.34, v1.35" in answer.message
+    for wrong in ("true", first):
+        requested = {"metadata": {"annotations": {ALLOW_SKIP: wrong}}, "spec": {"kubernetesVersion": last}}
+        assert (await api.patch(path, requested)).status == 422, "the annotation names the version that it is for"
+    (await api.patch(path, {"spec": {"kubernetesVersion": f"v1.31.9+{build}"}})).expect(200)
+    requested = {"metadata": {"annotations": {ALLOW_SKIP: last}}, "spec": {"kubernetesVersion": last}}
+    (await api.patch(path, requested)).expect(200)

@@ -1,0 +1,133 @@
+"""Upgrade of the manager: this code takes over what the previous release created, and no machine notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.embedded import HERDER, Embedded
+from tests.support.kube import free_port
+from tests.support.machines import host_ended
+from tests.support.peers import peer
+
+PREVIOUS = "558573ca90de44815902287b281b7e04d1adb3fd"
+"""The commit of the previous release."""
+
+REPOSITORY = Path(__file__).parents[2]
+PLAN = "rke.cattle.io/machine-plan"
+RUNS_ON_MACHINES = ("herder.embedded", "herder.clusteragent", "rancher-system-agent")
+PATIENCE = 300
+
+
+@pytest.fixture(scope="module")
+def previous_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its `herder` command, on the packages of this environment: both releases pin the same ones."""
+    directory = tmp_path_factory.mktemp("previous")
+    archive = subprocess.run(["git", "-C", REPOSITORY, "archive", PREVIOUS, "src"], capture_output=True, check=False)
+    if archive.returncode:
+        pytest.skip(f"a clone without history: {archive.stderr.decode().strip()}")
+    subprocess.run(["tar", "-x", "-C", directory], input=archive.stdout, check=True)
+    command = directory / "herder"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={directory}/src exec {sys.executable} -m herder.cli "$@"\n')
+    command.chmod(0o755)
+    return command
+
+
+class Manager:
+    """One data directory, served by one release after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._listen = f"127.0.0.1:{free_port()}"  # of all releases: machines know it
+        self._process: Embedded | None = None
+
+    def start(self, program: Path) -> None:
+        flags = ("--gateway",)
+        self._process = Embedded(self.directory, flags=flags, listen=self._listen, program=program).start()
+
+    def stop(self) -> None:
+        """As a service manager does. The search for secrets in the store knows the current schema alone."""
+        assert self._process is not None
+        assert self._process.process is not None
+        self._process.process.terminate()
+        assert self._process.process.wait(30) == 0
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def run(self, *words: str | Path) -> str:
+        given = os.environ | {"KUBECONFIG": str(self.directory / "kubeconfig"), "HOME": str(self.directory)}
+        done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        log = self._process.log()[-3000:] if self._process else ""
+        assert done.returncode == 0, f"{words}: {done.stdout[-3000:]}{done.stderr}\n{log}"
+        return done.stdout
+
+    def get(self, path: str) -> Any:
+        return json.loads(self.run(peer("kubectl"), "get", "--raw", path))
+
+    def secrets(self, query: str = "") -> Any:
+        return self.get(f"/api/v1/namespaces/fleet-default/secrets{query}")
+
+    def plans(self) -> dict[str, Any]:
+        found = [each for each in self.secrets()["items"] if each["type"] == PLAN]
+        return {each["metadata"]["name"]: each["data"] for each in found}
+
+    def processes(self) -> dict[int, tuple[str, str]]:
+        """What runs on the machines: process ID → machine and command."""
+        machines = {each["metadata"]["name"] for each in self._machines()}
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = process.joinpath("environ").read_text().split("\0")
+                command = process.joinpath("cmdline").read_text().replace("\0", " ")
+            except (OSError, UnicodeDecodeError):
+                continue  # it has ended, or is not ours
+            name = next((each.partition("=")[2] for each in variables if each.startswith("HERDER_MACHINE=")), "")
+            if name in machines and any(each in command for each in RUNS_ON_MACHINES):
+                found[int(process.name)] = (name, command)
+        return found
+
+    def _machines(self) -> list[Any]:
+        found: list[Any] = self.get("/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet-default/machines")["items"]
+        return found
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    found = Manager(tmp_path / "data")
+    with host_ended(tmp_path / "data"):
+        try:
+            yield found
+        finally:
+            found.kill()
+
+
+def test_a_running_cluster_is_taken_over_unchanged(manager: Manager, previous_release: Path) -> None:
+    manager.start(previous_release)
+    manager.run(previous_release, "create", "cluster", "meadow", "--servers", "1", "--workers", "1")
+    before, running = manager.plans(), manager.processes()
+    assert len(before) == 2
+    assert {name for name, _ in running.values()} == {name.removesuffix("-machine-plan") for name in before}
+    revision = manager.secrets()["metadata"]["resourceVersion"]
+    history = manager.secrets(f"?resourceVersion={revision}&resourceVersionMatch=Exact")
+    manager.stop()
+
+    manager.start(HERDER)
+    # The command returns when the new machine is Ready: every controller has decided about the cluster by then.
+    manager.run(HERDER, "scale", "cluster", "meadow", "workers=2")
+    after = manager.plans()
+    assert len(after) == 3
+    assert {name: after[name] for name in before} == before
+    still = manager.processes()
+    assert {process: still.get(process) for process in running} == running
+    assert manager.secrets(f"?resourceVersion={revision}&resourceVersionMatch=Exact") == history
+    manager.run(HERDER, "delete", "cluster", "meadow")
+    assert manager.processes() == {}

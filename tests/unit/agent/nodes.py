@@ -1,0 +1,64 @@
+"""Parts of the daemon that touch a node, in directories of a test: its hands, and where it stages images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from herder.agent import config
+from herder.agent.apply.executor import NodeExecutor
+from herder.agent.core.plan import Instruction
+from herder.agent.images.keychain import Keychain
+from herder.agent.images.staging import Stager
+from herder.agent.log import Log
+from tests.support.node_agents import private
+from tests.support.oci import Image
+
+
+def hands_in(directory: Path, **settings: str) -> NodeExecutor:
+    lines = {"workDirectory": str(directory / "work"), "localEnabled": "true", **settings}
+    private(directory / "config.yaml", "".join(f"{name}: {value}\n" for name, value in lines.items()))
+    return NodeExecutor(config.load(str(directory / "config.yaml")), Log("error"))
+
+
+def instruction(script: str, **more: object) -> Instruction:
+    values: dict[str, object] = {"name": "it", "image": "", "env": [], "save_output": True, "timeout": 0, **more}
+    return Instruction(command="sh", args=["-c", script], **values)  # type: ignore[arg-type]
+
+
+class StagingNode:
+    """Stages each image in a directory of its own, for a plan of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.images, self.own = directory / "images", directory / "own"
+        self.images.mkdir()
+        self.said: list[str] = []
+        self._staged = 0
+
+    def configure_registries(self, **sections: object) -> None:
+        (self.directory / "registries.yaml").write_text(yaml.safe_dump(sections))
+
+    def stage(self, name: str, plan: tuple[str, ...] = ()) -> dict[str, str]:
+        """What is there then, in a plan that refers to the images of `plan`, or to this one alone."""
+        self._staged += 1
+        self.root.mkdir()
+        registries = str(self.directory / "registries.yaml")
+        stager = Stager(str(self.images), registries, str(self.own), self.said.append, self.keychain())
+        stager.begin(plan or (name,))
+        stager.stage(name, str(self.root))
+        assert not (self.own / "scratch").exists()
+        return {str(path.relative_to(self.root)): path.read_text() for path in self.root.rglob("*") if path.is_file()}
+
+    def keychain(self) -> Keychain | None:
+        return None
+
+    @property
+    def root(self) -> Path:
+        """Of the last time."""
+        return self.directory / f"root-{self._staged}"
+
+
+def archive(of: Image, form: str, name: str) -> bytes:
+    return of.docker_archive(name) if form == "docker" else of.oci_archive(name)

@@ -1,0 +1,149 @@
+"""Cloud credentials: found by three forms of reference, checked, brought to the driver, and hidden from everyone."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from herder.api.machines.credentials import (
+    CREDENTIAL_TYPE,
+    Problem,
+    SecretKey,
+    check_credential_namespace,
+    check_fields,
+    credential_key,
+    fields_of,
+    redact,
+    usable,
+    variables,
+)
+from herder.api.machines.drivers.known import usable_credential_fields
+from herder.api.machines.drivers.registered import default_node_driver
+from herder.engine.meta.kinds import Object
+
+
+def infra(named: str | None, noted: str = "") -> Object:
+    status = {"cloudCredentialSecretName": noted} if noted else {}
+    return {
+        "metadata": {"name": "m", "namespace": "ns"},
+        "spec": {"common": {"cloudCredentialSecretName": named}},
+        "status": status,
+    }
+
+
+def secret(data: dict[str, str], *, type_: str = CREDENTIAL_TYPE, namespace: str = "ns") -> Object:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    return {"metadata": {"name": "s", "namespace": namespace}, "type": type_, "data": encoded}
+
+
+@pytest.mark.parametrize(
+    ("named", "noted", "place"),
+    [
+        (None, "", None),
+        ("aws", "", SecretKey("ns", "aws")),
+        ("cattle-global-data:cc-abc", "", SecretKey("cattle-global-data", "cc-abc")),
+        ("ns:aws", "", SecretKey("ns", "aws")),
+        ("new", "old", SecretKey("ns", "new")),
+        ("", "old", None),  # a status proves nothing: whoever may write it would choose the credential
+    ],
+)
+def test_where_a_machine_s_credential_is(named: str | None, noted: str, place: SecretKey | None) -> None:
+    assert credential_key(infra(named, noted)) == place
+
+
+def test_secrets_of_other_namespaces_are_out_of_reach() -> None:
+    check_credential_namespace(SecretKey("cattle-global-data", "cc-abc"), infra(""))
+    check_credential_namespace(SecretKey("ns", "aws"), infra(""))
+    with pytest.raises(Problem, match=r"Secret other/aws is in another namespace; name one of namespace ns, or"):
+        check_credential_namespace(SecretKey("other", "aws"), infra(""))
+
+
+@pytest.mark.parametrize(
+    ("data", "fields"),
+    [
+        ({"amazonec2credentialConfig-accessKey": "a"}, {"accessKey": "a"}),
+        ({"accessKey": "a", "secretKey": "b"}, {"accessKey": "a", "secretKey": "b"}),
+        ({"azurecredentialConfig-clientId": "x", "accessKey": "a"}, {"accessKey": "a"}),
+        ({}, {}),
+    ],
+)
+def test_keys_carry_the_driver_s_name_or_do_not(data: dict[str, str], fields: dict[str, str]) -> None:
+    assert fields_of(secret(data), "amazonec2") == fields
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (secret({}, type_="Opaque"), "Secret ns/s: its type is Opaque; a cloud credential has type provisioning"),
+        (secret({}, type_="kubernetes.io/tls", namespace="cattle-global-data"), "its type is kubernetes.io/tls"),
+        ({**secret({}), "data": {"key": "/w=="}}, 'Secret ns/s: key "key" is not valid UTF-8 text'),
+    ],
+)
+def test_what_is_no_credential_is_said_to_be_none(found: Object, problem: str) -> None:
+    with pytest.raises(Problem, match=problem):
+        fields_of(found, "amazonec2")
+
+
+def test_rancher_s_own_credentials_have_no_type() -> None:
+    assert fields_of(secret({"accessKey": "a"}, type_="Opaque", namespace="cattle-global-data"), "d") == {
+        "accessKey": "a"
+    }
+
+
+def test_what_is_required_and_missing_is_named_with_the_key_to_add() -> None:
+    check_fields(SecretKey("ns", "s"), {"accessKey": "a"}, ["accessKey"], "amazonec2")
+    told = 'Secret ns/s: driver amazonec2 requires field "secretKey"; add key amazonec2credentialConfig-secretKey'
+    with pytest.raises(Problem) as caught:
+        check_fields(SecretKey("ns", "s"), {"accessKey": "a", "secretKey": ""}, ["accessKey", "secretKey"], "amazonec2")
+    assert str(caught.value) == told
+
+
+def test_fields_that_the_driver_does_not_declare_reach_no_program() -> None:
+    driver = default_node_driver("amazonec2")
+    assert driver is not None
+    known = usable_credential_fields(driver)
+    given = {
+        "accessKey": "a",
+        "defaultRegion": "r",
+        "access_key": "",
+        "configFile": "/f",
+        "ec2MetadataDisabled": "false",
+    }
+    assert usable(SecretKey("ns", "s"), given, known, "amazonec2", strict=False) == {
+        "accessKey": "a",
+        "defaultRegion": "r",
+    }
+    with pytest.raises(Problem, match=r'Secret ns/s: field "access_key" is unknown to driver amazonec2'):
+        usable(SecretKey("ns", "s"), given, known, "amazonec2", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("driver", "field", "variable"),
+    [
+        ("amazonec2", "accessKey", "AWS_ACCESS_KEY"),
+        ("digitalocean", "accessToken", "DIGITALOCEAN_ACCESS_TOKEN"),
+        ("openstack", "password", "OS_PASSWORD"),
+        ("vmwarevsphere", "vcenterPort", "VSPHERE_VCENTER_PORT"),
+        ("harvester", "kubeconfigContent", "HARVESTER_KUBECONFIG_CONTENT"),
+    ],
+)
+def test_fields_reach_the_driver_as_variables(driver: str, field: str, variable: str) -> None:
+    assert variables(driver, {field: "x"}) == {variable: "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets", "known", "shown"),
+    [
+        ("the key is s3cr3t-key.", ["s3cr3t-key"], [], "the key is ***."),
+        ("port 443", ["443"], [], "port 443"),
+        ("longer-secret and secret-x", ["secret-x", "longer-secret"], [], "*** and ***"),
+        ("no region eu-central-1", ["eu-central-1"], ["eu-central-1"], "no region eu-central-1"),
+        ("line: abcdefghijklmnop", ["first line\nabcdefghijklmnop\n"], [], "line: ***"),
+        ("trimmed-secret!", ["trimmed-secret\n"], [], "***!"),
+    ],
+)
+def test_what_was_told_in_confidence_is_not_told_further(
+    text: str, secrets: list[str], known: list[str], shown: str
+) -> None:
+    assert redact(text, secrets, known=known) == shown

@@ -1,0 +1,203 @@
+"""A node reports anything in its own plan Secret: no pass of a controller fails, and other machines get their plans."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import zlib
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import MACHINE
+from herder.api.rke import names
+from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.node.plan_secret import PlanSecret, encoded
+from herder.engine.meta.kinds import Object
+from herder.sim import loop
+from tests.unit.controllers.planner.simulated import NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
+
+DIGITS = "9" * 5000
+DEEP = "[" * 100_000
+NOT_TEXT = b'{"a\xff\xfe":{}}'
+SPARSE = zlib.compress(b"")  # no gzip at all
+
+
+def bomb(prefix: bytes, filler: bytes, size: int) -> bytes:
+    return gzip.compress(prefix + filler * (size // len(filler)))
+
+
+NUMBERS = ("failure-count", "success-count", "failure-threshold", "max-failures", "plan-revision")
+ODD_NUMBERS = (DIGITS, f"-{DIGITS}", "²", "१२", "1_000", "1e9", "0x10", " 7 ", "NaN", "-", "")
+JSONS = ("probe-statuses", "failed-evidence", "probe-errors")
+ZIPPED = ("applied-output", "failed-output", "applied-periodic-output")
+ODD_JSON: tuple[bytes, ...] = (
+    *(each.encode() for each in (DEEP, '{"a":' * 100_000, DIGITS, f'{{"a":{{"failureCount":{DIGITS}}}}}', "[]", "{")),
+    *(
+        each.encode()
+        for each in (f'{{"exitCode":{2**4000}}}', '{"a":{"healthy":"yes"}}', '{"a":null}', '"\\ud800"', "")
+    ),
+    b'{"x":' + DEEP.encode() + b"]" * 100_000 + b"}",
+    NOT_TEXT,
+    b"\xff\xfe\x00",
+    json.dumps({"error": "e" * 200_000, "instruction": "i" * 100_000, "tail": "\x1b[2J\x00" * 10_000}).encode(),
+    json.dumps({f"probe-{number}": {} for number in range(20_000)}).encode(),
+    json.dumps({f"probe-{number}": "x" * 20 for number in range(20_000)}).encode(),
+    json.dumps({"capture-address": {"name": "n" * 9, "exitCode": 2**200, "failures": 2**200}}).encode(),
+)
+CASES: dict[str, dict[str, str]] = {
+    **{f"{key} {value[:8]!r}": {key: encoded(value)} for key in NUMBERS for value in ODD_NUMBERS},
+    **{f"{key} {number}": {key: encoded(value)} for key in JSONS for number, value in enumerate(ODD_JSON)},
+    **{
+        f"{key} {number}": {key: encoded(gzip.compress(value))}
+        for key in ZIPPED
+        for number, value in enumerate(ODD_JSON)
+    },
+    **{f"{key} of another format": {key: encoded(SPARSE)} for key in ZIPPED},
+    **{f"{key} cut short": {key: encoded(gzip.compress(b"{}")[:-9])} for key in ZIPPED},
+    **{f"{key} that grows": {key: encoded(bomb(b'{"a":"', b"A", 64 << 20))} for key in ZIPPED},
+    **{
+        f"failed, {key} {number}": {"plan-state": encoded("failed"), key: encoded(pack(value))}
+        for key, pack in (("failed-evidence", bytes), ("failed-output", gzip.compress))
+        for number, value in enumerate(ODD_JSON)
+    },
+    "a state that does not exist": {"plan-state": encoded("\x00" * 1000)},
+    "checksums that are none": {"applied-checksum": encoded(DIGITS), "failed-checksum": encoded(b"\xff")},
+    "a time that is none": {"last-apply-time": encoded("Sun Nov 99 25:61:61 UTC 99999999")},
+    "failed, of the very plan": {"plan-state": encoded("failed")},
+    "keys of its own": {f"key-{number}": "" for number in range(2000)},
+}
+
+
+class Failures(logging.Handler):
+    """Passes that ended with an exception."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        self.found.append(f"{record.getMessage()} {fields} {record.exc_info[1] if record.exc_info else ''}"[:300])
+
+
+async def report(cluster: SimulatedCluster, machine: str, data: dict[str, str]) -> None:
+    """As an agent does: what it says now and nothing of before."""
+    name = names.plan_secret(machine)
+    sound = {"plan-state": encoded("succeeded"), "applied-checksum": encoded((await cluster.plan(machine)).checksum)}
+    cleared = dict.fromkeys({key for case in CASES.values() for key in case} - {"plan"}, None)
+    await cluster.client.patch(PLAN_SECRET.resource, name, {"data": {**cleared, **sound, **data}}, namespace=NAMESPACE)
+
+
+async def hostile_reports() -> list[str]:
+    failures = Failures()
+    logging.getLogger("herder").addHandler(failures)
+    try:
+        async with SimulatedCluster() as cluster:
+            await cluster.make()
+            await cluster.add("server", SERVER_ROLES)
+            await cluster.add("worker", WORKER_ROLES)
+            await cluster.world.until(cluster.is_ready)
+            for name, data in CASES.items():
+                await report(cluster, "worker", data)
+                await asyncio.sleep(2)
+                failures.found = [each if each.startswith("[") else f"[{name}] {each}" for each in failures.found]
+            await report(cluster, "worker", CASES["failure-count '99999999'"])
+            await cluster.edit(kubernetesVersion="v1.34.1+k3s1")
+            await cluster.world.until(lambda: _is_upgraded(cluster))
+    finally:
+        logging.getLogger("herder").removeHandler(failures)
+    return failures.found
+
+
+async def _is_upgraded(cluster: SimulatedCluster) -> bool:
+    plan = await cluster.plan("server")
+    return plan.is_done and plan.plan is not None and "v1.34.1" in plan.plan.instructions[0].image
+
+
+def test_nothing_that_a_node_reports_fails_a_pass_of_its_clusters_planner() -> None:
+    assert loop.run(hostile_reports()) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_is_reported_can_be_read(case: str) -> None:
+    secret: Object = {"metadata": {"name": "n"}, "data": {"plan": encoded("{}"), **CASES[case]}}
+    plan = PlanSecret(secret)
+    for name, part in vars(PlanSecret).items():
+        if not name.startswith("_") and not callable(part):
+            getattr(plan, name)
+    assert len(str(plan.evidence)) < 20_000
+    assert all(abs(plan.number(key)) < 2**63 for key in NUMBERS)
+
+
+def test_probes_that_cannot_be_read_are_not_taken_for_healthy() -> None:
+    for value in (DEEP, "[]", '{"a":', NOT_TEXT):
+        assert not PlanSecret({"metadata": {"name": "n"}, "data": {"probe-statuses": encoded(value)}}).healthy
+    assert PlanSecret({"metadata": {"name": "n"}, "data": {}}).healthy
+
+
+# --- a Secret that the node has filled ------------------------------------------------------------------------------
+
+
+async def full_secret(key: str) -> tuple[bool, list[str]]:
+    """Whether all machines are upgraded, and passes that failed."""
+    failures = Failures()
+    logging.getLogger("herder").addHandler(failures)
+    try:
+        async with SimulatedCluster() as cluster:
+            await cluster.make()
+            await cluster.add("server", SERVER_ROLES)
+            for name in ("a-full", "worker"):
+                await cluster.add(name, WORKER_ROLES)
+            await cluster.world.until(cluster.is_ready)
+            name = names.plan_secret("a-full")
+            secret = await cluster.client.get(PLAN_SECRET.resource, name, namespace=NAMESPACE)
+            used = sum(len(PlanSecret(secret).raw(each)) for each in secret["data"])
+            filled = {"data": {key: encoded(b"x" * ((1 << 20) - used))}}
+            await cluster.client.patch(PLAN_SECRET.resource, name, filled, namespace=NAMESPACE)
+            larger = {"kubelet-arg": ["root-dir=/" + "y" * 20_000]}
+            await cluster.edit(kubernetesVersion="v1.34.1+k3s1", machineGlobalConfig=larger)
+            await cluster.world.until(lambda: _is_upgraded(cluster))
+            await asyncio.sleep(600)
+            upgraded = [(await cluster.plan(machine)).plan for machine in ("server", "a-full", "worker")]
+            done = all(plan is not None and "v1.34.1" in plan.instructions[0].image for plan in upgraded)
+            return done and await cluster.is_ready(), failures.found
+    finally:
+        logging.getLogger("herder").removeHandler(failures)
+
+
+@pytest.mark.parametrize("key", ["mine", "applied-output", "probe-errors"])
+def test_a_node_that_fills_its_secret_stalls_no_planner(key: str) -> None:
+    """The write of its plan would be refused for its size, and with it what the planner has to report and to write."""
+    assert loop.run(full_secret(key)) == (True, [])
+
+
+# --- a version that it does not run ----------------------------------------------------------------------------------
+
+
+async def false_version() -> tuple[bool, str]:
+    """Whether the other workers get their plans, and what is said of the one that reports an old kubelet."""
+    async with SimulatedCluster() as cluster:
+        await cluster.make()
+        await cluster.add("server", SERVER_ROLES)
+        for name in ("a-liar", "worker"):
+            await cluster.add(name, WORKER_ROLES)
+        await cluster.world.until(cluster.is_ready)
+        info = (await cluster.machine("a-liar"))["status"]["nodeInfo"]
+        old = {"status": {"nodeInfo": {**info, "kubeletVersion": "v1.20.0+k3s1"}}}
+        await cluster.client.patch(MACHINE.resource, "a-liar", old, namespace=NAMESPACE, subresource="status")
+        await cluster.add("new", WORKER_ROLES)
+        await cluster.edit(kubernetesVersion="v1.34.1+k3s1")
+        await asyncio.sleep(1800)
+        plans = [(await cluster.plan(machine)).plan for machine in ("worker", "new")]
+        done = all(plan is not None and "v1.34.1" in plan.instructions[0].image for plan in plans)
+        return done, await cluster.message()
+
+
+def test_a_node_that_reports_an_old_version_keeps_no_other_from_its_plan() -> None:
+    done, message = loop.run(false_version())
+    assert done, message
+    assert "a-liar" in message
+    assert "skips minor versions after v1.20.0" in message

@@ -1,0 +1,45 @@
+"""The program that runs a command once, as a shell runs it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from herder.api.rke.node.plan import Instruction
+from herder.controllers.planner.distributions.rancher.scripts import run_once, run_once_script
+from tests.unit.controllers.planner.test_vectors import cluster, worker
+
+
+@pytest.fixture
+def run(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Runs a wrapped command that leaves a line, and says how many it has left."""
+    inputs = cluster(dataDirectories={"provisioning": str(tmp_path)})
+    script = run_once_script(inputs, worker())
+    Path(script.path).parent.mkdir(parents=True)
+    Path(script.path).write_bytes(script.decoded)
+    marks = tmp_path / "marks"
+
+    def runs(value: str, attempt: str, code: int = 0) -> tuple[int, int]:
+        command = f"echo ran >> {marks}; exit {code}"
+        wrapped = run_once(inputs, "key", value, Instruction(command="/bin/sh", args=("-c", command)))
+        environment = {"PATH": "/usr/bin:/bin", "CATTLE_AGENT_ATTEMPT_NUMBER": attempt}
+        done = subprocess.run([wrapped.command, *wrapped.args], env=environment, capture_output=True, check=False)
+        return done.returncode, len(marks.read_text().splitlines())
+
+    return runs
+
+
+def test_a_command_runs_once_for_each_attempt_at_a_value(run) -> None:  # type: ignore[no-untyped-def]
+    assert run("1", "1") == (0, 1)
+    assert run("1", "1") == (0, 1)
+    assert run("1", "2") == (0, 2)
+    assert run("2", "1") == (0, 3)
+
+
+def test_a_command_that_failed_is_not_run_again_under_the_same_attempt(run) -> None:  # type: ignore[no-untyped-def]
+    """Which is why who asks again puts something new into the value."""
+    assert run("1", "1", code=3) == (3, 1)
+    assert run("1", "1", code=3) == (0, 1)
+    assert run("1-again", "1", code=3) == (3, 2)

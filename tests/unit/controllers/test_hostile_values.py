@@ -1,0 +1,210 @@
+"""Annotations, labels and Secrets that users may edit: no value of theirs ends a pass with an exception."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import hashlib
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from herder.api import settings
+from herder.api.capi.rollout import scaled
+from herder.api.durations import MAX_DURATION, duration, version_numbers
+from herder.api.identity.authn.tokens import from_secret
+from herder.api.inmemory.behavior import behavior_of
+from herder.api.inmemory.names import NODE_CONDITIONS
+from herder.api.machines import state
+from herder.api.machines.drivers import schemas
+from herder.api.machines.names import hostname
+from herder.api.management import manifest
+from herder.api.management.manifest import as_yaml
+from herder.api.management.registration import Lifetime
+from herder.api.numbers import parse_int64
+from herder.api.rke import cluster_spec, strategy
+from herder.api.rke.durations import whole_seconds
+from herder.app import workload_clusters
+from herder.controllers.capi.machinedeployment.revisions import REVISION, revision_of
+from herder.controllers.capi.machinehealthcheck.rate_limit import REMEDIATION_PACE, next_batch, rate_of
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.controllers.planner.distributions.lookup import distribution_of
+from herder.controllers.planner.drain import controller, pods
+from herder.controllers.planner.plan import machine_inputs, render
+from herder.controllers.planner.rollout import join
+from herder.controllers.planner.rollout.machines import Roles
+from herder.controllers.provisioning.cluster import templates
+from herder.controllers.provisioning.cluster.desired import Pool
+from herder.engine.client.kubeconfig import KubeconfigError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+HOSTILE = [
+    "",
+    "abc",
+    "-1",
+    "9" * 5000,
+    "9" * 5000 + "%",
+    "9" * 400 + ".5%",
+    "9" * 400 + "h",
+    "999999999d",
+    "١٢٣",
+    "²",
+    "1e400",
+    "2026-01-01T00:00:00",
+    "2026-13-45T99:99:99Z",
+    "null",
+    "[]",
+    "[1]",
+    "[" * 100_000,
+    '{"a":' * 100_000,
+    '{"since": "2026-01-01T00:00:00", "failed": 1}',
+    '{"since": 5}',
+    '{"begun": Infinity}',
+    '{"begun": NaN}',
+    '{"timeout": 1e300}',
+    '{"timeout": "soon", "skipWaitForDeleteTimeoutSeconds": [1]}',
+    "\x00\ud7ff",
+]
+
+
+def _annotated(name: str, text: str) -> dict[str, Any]:
+    meta = {"name": "a", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": {**meta, "annotations": {name: text}}, "spec": {}, "data": {}}
+
+
+def _drained(text: str) -> None:
+    options = controller._options(text) or {}
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {"phase": "Running"},
+        "spec": {"volumes": []},
+    }
+    pods._is_skipped(pod, options, NOW)
+    pods._timeout_message(NOW, NOW - timedelta(days=1), options, [pod])
+
+
+def _paced(text: str) -> None:
+    machine = {"metadata": {"name": "m", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    next_batch(rate_of(_annotated(REMEDIATION_PACE, text)), [machine], [machine], 3, NOW)
+
+
+def _token(text: str) -> None:
+    encoded = base64.b64encode(text.encode(errors="replace")).decode()
+    data = dict.fromkeys(("ttl", "principal", "last-used-at", "enabled"), encoded)
+    secret = {"metadata": {"name": "t", "creationTimestamp": "2026-01-01T00:00:00Z"}, "data": data}
+    _ = from_secret(secret).expires
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(text.encode(errors="replace")).decode()
+
+
+def _allowing(*errors: type[Exception]) -> Callable[[Callable[[], Any]], None]:
+    def check(read: Callable[[], Any]) -> None:
+        with suppress(*errors):  # reported: a condition or a reason names it
+            read()
+
+    return check
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "revision": lambda text: revision_of(_annotated(REVISION, text)),
+    "pace": _paced,
+    "drain options": _drained,
+    "port of a join URL": lambda text: join.port_of(f"https://a:{text}"),
+    "etcd members": join._members,
+    "host name limit": lambda text: hostname("machine", text),
+    "driver flags": schemas.parse_flags,
+    "driver record": lambda text: (state.driver_config(_packed(text)), state.recorded({"data": {}})),
+    "driver of a machine": lambda text: machine_inputs._Driver.of({"Driver": text, "DriverName": [text]}),
+    "token": _token,
+    "kubelet version": version_numbers,
+    "number": parse_int64,
+    "duration": whole_seconds,
+    "behavior": lambda text: behavior_of(_annotated(NODE_CONDITIONS, text)),
+    "setting": lambda text: _allowing(ValueError)(lambda: NOW + timedelta(seconds=settings.parse_duration(text))),
+    "packed spec": lambda text: _allowing(ValueError)(lambda: cluster_spec.decode_spec(_packed(text))),
+    "concurrency": lambda text: _allowing(strategy.BadConcurrency)(lambda: strategy.limit_of(text, 3)),
+    "percentage": lambda text: _allowing(ValueError)(lambda: scaled(text, 3, round_up=True)),
+    "labels of a node": lambda text: _allowing(ConfigError)(
+        lambda: machine_inputs._json({"mark": text}, "mark", dict[str, str])
+    ),
+    "kubeconfig": lambda text: _allowing(KubeconfigError)(
+        lambda: workload_clusters._kubeconfig({"data": {"value": _packed(text)}})
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_value_ends_a_pass(reader: str) -> None:
+    for text in HOSTILE:
+        try:
+            READERS[reader](text)
+        except Exception as error:
+            error.add_note(f"value {text[:60]!r}")
+            raise
+
+
+@pytest.mark.parametrize("seconds", [10**15, 1e300, float("inf"), float("nan"), -5, "soon", None, True])
+def test_a_span_can_be_added_to_any_time(seconds: object) -> None:
+    assert NOW <= NOW + duration(seconds) <= NOW + MAX_DURATION
+
+
+def test_a_lifetime_of_a_registration_token_has_an_end() -> None:
+    lifetime = Lifetime.of({"ttl": 10**18, "gracePeriod": 10**18}, "60", "10")
+    assert NOW + lifetime.ttl > NOW + lifetime.grace
+
+
+# --- what is remembered -----------------------------------------------------------------------------------------------
+
+
+def test_plan_rendering_keeps_nothing_of_a_deleted_cluster() -> None:
+    """Its inputs hold the tokens that machines join with and the keys of its certificate authorities."""
+    cluster = ClusterInputs("fleet-default", "gone", "", "v1.33.4+k3s1", {}, server_token="hunter2")
+    machine = MachineInputs(name="m", uid="u", roles=Roles(True, True, True), is_init=True)
+    request = render.Request.of(distribution_of("v1.33.4+k3s1"), cluster, machine)
+    first = render._checksum(request)
+    assert render._checksum(request) == first
+    kept = weakref.ref(cluster)
+    del request, cluster
+    gc.collect()
+    assert kept() is None
+    assert "hunter2" not in repr(render._checksums._results)
+
+
+def test_the_record_of_a_machine_is_not_kept() -> None:
+    record = base64.b64encode(b"hunter2, an SSH key").decode()
+    assert machine_inputs._read_driver(record) is None
+    assert record not in repr(list(machine_inputs._drivers._results))
+    assert hashlib.sha256(record.encode()).digest() in machine_inputs._drivers._results
+
+
+def test_an_agents_token_is_not_kept_with_its_manifest() -> None:
+    secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "a"}, "stringData": {"token": "hunter2"}}
+    account = {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "a"}}
+    as_yaml([account])
+    remembered = manifest._cached_dump.cache_info().currsize
+    assert as_yaml([account, secret]).count("---\n") == 2
+    assert manifest._cached_dump.cache_info().currsize == remembered
+
+
+def test_a_kubeconfig_is_forgotten_when_nobody_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(workload_clusters.time, "monotonic", lambda: now)
+    monkeypatch.setattr(workload_clusters, "parse_untrusted", lambda text: text)
+    monkeypatch.setattr(workload_clusters, "_recent", {})
+    workload_clusters._parsed("gone")
+    now += workload_clusters.CACHE_SECONDS + 1
+    workload_clusters._parsed("used")
+    assert [connection for _, connection in workload_clusters._recent.values()] == ["used"]
+
+
+@pytest.mark.parametrize("listed", ["", "[", "[]", "1", '{"resourceFields": 1}', '{"resourceFields": [["a"]]}'])
+def test_fields_of_a_pool_that_cannot_be_read_count_as_missing(listed: str) -> None:
+    """They are filled in again."""
+    assert templates.schema_of(Pool({}, {"dynamicSchemaSpec": listed}, 0)) is None

@@ -1,0 +1,84 @@
+"""The installer image as machines pull it from the gateway."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from herder.embedded.installer import REPOSITORY, InstallerImage
+from herder.engine.wire import Request, Response
+from herder.gateway.registry.images import Images
+
+
+@pytest.fixture(scope="module")
+def registry() -> Images:
+    return Images([InstallerImage()])
+
+
+async def ask(registry: Images, path: str, method: str = "GET") -> Response:
+    answer = await registry.handle(Request(method, path))
+    assert answer is not None
+    return answer
+
+
+async def content(response: Response) -> bytes:
+    return b"".join([piece async for piece in response.stream]) if response.stream else response.content()
+
+
+async def pulled(registry: Images, tag: str, into: Path) -> list[str]:
+    """Unpacked as a client would: every digest is checked. The digests of its layers."""
+    manifest = json.loads(await content(await ask(registry, f"/v2/{REPOSITORY}/manifests/{tag}")))
+    for each in (manifest["config"], *manifest["layers"]):
+        blob = await content(await ask(registry, f"/v2/{REPOSITORY}/blobs/{each['digest']}"))
+        assert f"sha256:{hashlib.sha256(blob).hexdigest()}" == each["digest"]
+        assert len(blob) == each["size"]
+        if each is not manifest["config"]:
+            with tarfile.open(fileobj=io.BytesIO(blob)) as archive:
+                archive.extractall(into, filter="tar")
+    return [each["digest"] for each in manifest["layers"]]
+
+
+async def test_the_image_holds_all_that_the_distribution_runs_on(registry: Images, tmp_path: Path) -> None:
+    await pulled(registry, "v1.36.3-herder1", tmp_path)
+    assert (tmp_path / "VERSION").read_text() == "v1.36.3+herder1"
+    found = f"import sys; sys.path.insert(0, {str(tmp_path / 'payload')!r}); "
+    imported = "import herder.embedded.server, herder.clusteragent.agent"
+    command = [sys.executable, "-I", "-S", "-c", found + imported]
+    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(["sh", "-n", tmp_path / "run.sh"], check=True, timeout=10)
+
+
+async def test_versions_share_the_large_layer(registry: Images, tmp_path: Path) -> None:
+    one = await pulled(registry, "v1.36.3-herder1", tmp_path / "one")
+    other = await pulled(registry, "v1.36.4-herder2", tmp_path / "other")
+    assert one[0] == other[0]
+    assert one[1] != other[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/v2/", "GET", 200),
+        (f"/v2/{REPOSITORY}/manifests/latest", "GET", 404),
+        (f"/v2/{REPOSITORY}/manifests/v1.36.3-k3s1", "GET", 404),
+        ("/v2/library/busybox/manifests/v1.36.3-herder1", "GET", 404),
+        (f"/v2/{REPOSITORY}/blobs/sha256:{'0' * 64}", "GET", 404),
+        (f"/v2/{REPOSITORY}/blobs/../../etc/passwd", "GET", 404),
+        (f"/v2/{REPOSITORY}/blobs/uploads/", "POST", 405),
+    ],
+)
+async def test_what_is_not_there_is_told_and_nothing_can_be_written(
+    registry: Images, path: str, method: str, status: int
+) -> None:
+    assert (await ask(registry, path, method)).status == status
+
+
+async def test_other_paths_are_left_to_others(registry: Images) -> None:
+    assert await registry.handle(Request("GET", "/api/v1/nodes")) is None

@@ -1,0 +1,266 @@
+"""What a worker's plan lets it do in a cluster of the embedded distribution: its own Node, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.node.join_token import node_token
+from herder.controllers.planner.distributions.embedded import Embedded
+from herder.controllers.planner.distributions.interface import MachineInputs
+from herder.embedded.node import LEASE_NAMESPACE, LEASES
+from herder.engine.client.client import Client
+from herder.engine.client.http import HttpTransport
+from herder.engine.client.kubeconfig import RestConfig, load
+from herder.engine.meta.errors import Forbidden, Invalid, StatusError, Unauthorized
+from herder.engine.meta.kinds import Object
+from tests.unit.controllers.planner.test_embedded import NODE, READY
+from tests.unit.embedded.test_cluster import NODES, Machine, eventually, ready
+
+CLUSTER = replace(READY, server_token="for-servers", agent_token="for-nodes")
+OTHER = "uid-of-another"
+REFUSED = (Forbidden, Invalid)
+
+
+def config_of(machine: MachineInputs) -> Object:
+    [content] = [each.decoded for each in Embedded().render(CLUSTER, machine).files if "config.yaml.d" in each.path]
+    found: Object = json.loads(content)
+    return found
+
+
+WORKER = config_of(replace(NODE, uid="uid-of-w1", node_name="w1"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    base, third = tmp_path_factory.mktemp("identity"), os.getpid() % 250 + 1
+    server = Machine(base / "server", "s1", f"127.89.{third}.1")
+    node = Machine(base / "node", "w1", f"127.89.{third}.2")
+    server.tell(token="for-servers", **{"agent-token": "for-nodes", "node-label": [f"{MACHINE_UID}=uid-of-s1"]})
+    server.start("server")
+    try:
+        for _ in range(600):
+            if server.kubeconfig.exists():
+                break
+            import time
+
+            time.sleep(0.05)
+        (node.data / "agent").mkdir(parents=True)
+        (node.data / "agent" / "server-ca.crt").write_bytes((server.data / "server/tls/ca.crt").read_bytes())
+        own = {name: WORKER[name] for name in ("token", "node-label")}
+        node.tell(server=f"https://{server.address}:6443", **own)
+        node.start("node")
+        yield server
+    finally:
+        for machine in (node, server):
+            with suppress(AssertionError):
+                machine.stop()
+
+
+def joined(server: Machine, token: str) -> Client:
+    ca = (server.data / "server/tls/ca.crt").read_bytes()
+    return Client(HttpTransport(RestConfig(f"https://{server.address}:6443", ca=ca, token=token)))
+
+
+@pytest.fixture
+async def worker(server: Machine) -> AsyncIterator[Client]:
+    """Whoever is root on the worker."""
+    admin, client = Client(HttpTransport(load(server.kubeconfig))), joined(server, WORKER["token"])
+    try:
+        await eventually(lambda: _both_ready(admin))
+        yield client
+    finally:
+        await admin.close()
+        await client.close()
+
+
+async def _both_ready(admin: Client) -> bool:
+    return all([ready(await admin.get(NODES, name)) for name in ("s1", "w1")])
+
+
+def lease(name: str, namespace: str = LEASE_NAMESPACE, **labels: str) -> Object:
+    meta = {"name": name, "namespace": namespace, "labels": {MACHINE_UID: labels.get("machine", "uid-of-w1")}}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": {"holderIdentity": "w1"}}
+
+
+def node(name: str, machine: str = "uid-of-w1", provider_id: str = "") -> Object:
+    meta = {"name": name, "labels": {MACHINE_UID: machine}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": meta,
+        "spec": {"providerID": provider_id or f"herder://{name}"},
+    }
+
+
+NOT_READY = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Forged", "message": "forged"}]}}
+
+
+async def test_a_worker_maintains_its_own_node(worker: Client) -> None:
+    assert ready(await worker.get(NODES, "w1"))
+    await worker.patch(NODES, "w1", {"metadata": {"labels": {"team": "blue"}}})
+    await worker.patch(NODES, "w1", {"status": {"capacity": {"cpu": "1"}}}, subresource="status")
+    assert await worker.get(LEASES, "w1", namespace=LEASE_NAMESPACE)
+
+
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_a_worker_does_not_write_the_node_of_another(worker: Client, subresource: str) -> None:
+    change = NOT_READY if subresource else {"metadata": {"labels": {"forged": "true"}}}
+    with pytest.raises(REFUSED):
+        await worker.patch(NODES, "s1", change, subresource=subresource)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [node("forged", OTHER), node("forged", provider_id="herder://s1")],
+    ids=["label of another machine", "provider ID of another node"],
+)
+async def test_a_worker_does_not_pass_for_another_machine(worker: Client, forged: Object) -> None:
+    with pytest.raises(REFUSED):
+        await worker.create(NODES, forged)
+
+
+async def test_a_worker_does_not_pass_for_a_server(worker: Client) -> None:
+    with pytest.raises(REFUSED):
+        await worker.patch(NODES, "w1", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "true"}}})
+
+
+async def test_a_worker_does_not_relabel_its_node_as_another_machine(worker: Client) -> None:
+    try:
+        with pytest.raises(REFUSED):
+            await worker.patch(NODES, "w1", {"metadata": {"labels": {MACHINE_UID: OTHER}}})
+    finally:
+        with suppress(StatusError):
+            await worker.patch(NODES, "w1", {"metadata": {"labels": {MACHINE_UID: "uid-of-w1"}}})
+
+
+@pytest.mark.parametrize(
+    "forged", [lease("s1"), lease("some-controller", "default"), lease("s1", machine="uid-of-s1")], ids=str
+)
+async def test_a_worker_does_not_hold_leases_of_others(worker: Client, forged: Object) -> None:
+    with pytest.raises(REFUSED):
+        await worker.apply(LEASES, forged, force=True)
+
+
+async def test_plans_of_workers_do_not_share_a_token(server: Machine) -> None:
+    tokens = {config_of(replace(NODE, uid=uid))["token"] for uid in ("one", "two")}
+    assert len(tokens) == 2
+    assert "for-nodes" not in "".join(tokens)
+    forged = f"{OTHER}.{WORKER['token'].partition('.')[2]}"
+    client = joined(server, forged)
+    try:
+        with pytest.raises(Unauthorized):
+            await client.get(NODES, "w1")
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def shared(server: Machine, worker: Client) -> AsyncIterator[Client]:
+    """Whoever kept the token that all workers of a cluster had in version 0.1."""
+    client = joined(server, "for-nodes")
+    yield client
+    await client.close()
+
+
+async def test_the_shared_token_proves_no_machine(server: Machine) -> None:
+    client = joined(server, node_token("for-nodes", "uid-of-s1"))
+    try:
+        with pytest.raises(Unauthorized):
+            await client.get(NODES, "s1")
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("name", ["s1", "w1"])
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_the_shared_token_writes_no_node_of_a_machine_with_a_token(
+    shared: Client, name: str, subresource: str
+) -> None:
+    change = NOT_READY if subresource else {"metadata": {"labels": {"forged": "true"}}}
+    with pytest.raises(REFUSED):
+        await shared.patch(NODES, name, change, subresource=subresource)
+
+
+@pytest.mark.parametrize("forged", [lease("s1"), lease("w1"), lease("next"), lease("x", "default")], ids=str)
+async def test_the_shared_token_holds_no_lease_of_a_machine_with_a_token(shared: Client, forged: Object) -> None:
+    with pytest.raises(REFUSED):
+        await shared.apply(LEASES, forged, force=True)
+
+
+async def test_the_shared_token_registers_no_node(shared: Client) -> None:
+    with pytest.raises(REFUSED):
+        await shared.create(NODES, node("forged", OTHER))
+
+
+async def test_the_shared_token_maintains_a_node_until_its_machine_has_a_token(
+    server: Machine, shared: Client, worker: Client
+) -> None:
+    """A worker of version 0.1, before and after it gets its new plan."""
+    admin, own = Client(HttpTransport(load(server.kubeconfig))), joined(server, node_token("for-servers", "uid-of-w2"))
+    unmarked = lease("w2")
+    del unmarked["metadata"]["labels"]
+    try:
+        await admin.create(NODES, node("w2", "uid-of-w2"))
+        await admin.create(LEASES, unmarked, namespace=LEASE_NAMESPACE)
+        await shared.patch(NODES, "w2", NOT_READY, subresource="status")
+        await shared.apply(LEASES, unmarked, force=True)
+        for forged in (shared, worker):
+            with pytest.raises(REFUSED):
+                await forged.apply(LEASES, lease("w2"), force=True)
+        await own.apply(LEASES, lease("w2", machine="uid-of-w2"), force=True)
+        with pytest.raises(REFUSED):
+            await shared.patch(NODES, "w2", NOT_READY, subresource="status")
+        with pytest.raises(REFUSED):
+            await shared.apply(LEASES, unmarked, force=True)
+    finally:
+        await admin.close()
+        await own.close()
+
+
+async def test_a_machine_registers_one_node(worker: Client) -> None:
+    with pytest.raises(REFUSED):
+        await worker.create(NODES, node("next"))
+    with pytest.raises(REFUSED):
+        await worker.apply(NODES, node("next-by-apply"))
+
+
+async def test_of_nodes_that_a_machine_registers_at_once_one_is_taken(server: Machine) -> None:
+    client = joined(server, config_of(replace(NODE, uid="uid-of-w9"))["token"])
+    try:
+        wanted = [client.create(NODES, node(f"w9-{number}", "uid-of-w9")) for number in range(8)]
+        answers = await asyncio.gather(*wanted, return_exceptions=True)
+    finally:
+        await client.close()
+    assert sum(isinstance(each, REFUSED) for each in answers) == 7
+
+
+async def test_a_machine_holds_the_lease_of_its_own_node_alone(worker: Client) -> None:
+    with pytest.raises(REFUSED):
+        await worker.apply(LEASES, lease("next"))
+
+
+async def test_a_removed_machine_does_not_keep_the_lease_of_its_successor(server: Machine, worker: Client) -> None:
+    """A machine that was installed anew under the same host name has another token than before."""
+    assert worker, "the server is ready"
+    admin = Client(HttpTransport(load(server.kubeconfig)))
+    old, new = [joined(server, node_token("for-servers", machine)) for machine in ("uid-of-old", "uid-of-new")]
+    try:
+        await old.create(NODES, node("h1", "uid-of-old"))
+        await old.apply(LEASES, lease("h1", machine="uid-of-old"))
+        await admin.delete(NODES, "h1")
+        await old.apply(LEASES, lease("h1", machine="uid-of-old"))
+        await new.create(NODES, node("h1", "uid-of-new"))
+        with pytest.raises(REFUSED):
+            await old.apply(LEASES, {**lease("h1", machine="uid-of-old"), "spec": {"holderIdentity": "old"}})
+        await new.apply(LEASES, lease("h1", machine="uid-of-new"))
+    finally:
+        for client in (admin, old, new):
+            await client.close()

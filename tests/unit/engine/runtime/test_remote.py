@@ -1,0 +1,333 @@
+"""What is observed of downstream clusters: shared, projected, focused; a value where they do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from herder.engine.client.client import Client
+from herder.engine.client.http import HttpTransport
+from herder.engine.control.cache import Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Apply, Connect, Decision, Observe, Projection
+from herder.engine.runtime.manager import Manager
+from herder.engine.runtime.view import Observed, Unreachable, View
+from herder.engine.wire import Request, Response
+from tests.support.api import Api
+from tests.support.engines import Engine
+from tests.unit.engine.client.test_http import Tunnel
+from tests.unit.engine.runtime.far import LISTED, NODE, NODES, WATCHED, Far, focused, run
+from tests.unit.engine.runtime.world import CONFIG_MAP, thing, until, world
+
+
+def test_what_is_watched_follows_and_wakes_who_asked() -> None:
+    async def work(cluster: Far) -> None:
+        assert cluster.remotes.observed(WATCHED) is None, "nobody has looked yet"
+        await cluster.create("a")
+        cluster.ask(WATCHED)
+        await asyncio.sleep(1)
+        assert cluster.names() == ["a"]
+        before = cluster.woken["me"]
+        await cluster.create("b")
+        await asyncio.sleep(1)
+        assert cluster.names() == ["a", "b"]
+        assert cluster.woken["me"] == before + 1
+        cluster.ask()
+        assert cluster.remotes.observed(WATCHED) is None, "what nobody asks for is not kept"
+
+    run(work)
+
+
+def test_one_connection_and_one_watch_serve_all_who_ask() -> None:
+    async def work(cluster: Far) -> None:
+        for subscriber in ("one", "two", "three"):
+            cluster.ask(WATCHED, subscriber=subscriber)
+        cluster.ask(WATCHED, replace(WATCHED, namespace="kube-system"), subscriber="four")
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        assert wire.reads("configmaps") == ["stream", "stream"]
+        cluster.ask(subscriber="one")
+        assert cluster.remotes.observed(WATCHED) is not None
+
+    run(work)
+
+
+def test_what_is_asked_for_twice_in_one_decision_is_one_subscription() -> None:
+    async def work(cluster: Far) -> None:
+        cluster.ask(WATCHED, WATCHED)
+        await asyncio.sleep(1)
+        cluster.ask()
+        assert cluster.remotes.observed(WATCHED) is None
+
+    run(work)
+
+
+def test_a_cluster_that_nobody_asks_for_is_let_go() -> None:
+    async def work(cluster: Far) -> None:
+        cluster.ask(WATCHED)
+        cluster.ask(Connect("far"), subscriber="another")
+        await asyncio.sleep(1)
+        cluster.ask()
+        await asyncio.sleep(1)
+        assert cluster.closed == []
+        cluster.ask(subscriber="another")
+        await asyncio.sleep(120)
+        assert cluster.closed == cluster.wires
+        assert cluster.remotes.connection("far") is None
+        assert cluster.wires[0].probes == 1, "only the one that began the connection"
+
+    run(work)
+
+
+# --- focus ------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_wakes_only_those_whose_focus_it_touches() -> None:
+    async def work(cluster: Far) -> None:
+        for number in range(1000):
+            await cluster.create_node(f"node-{number}", f"cloud://{number}")
+            cluster.ask(focused(f"cloud://{number}"), subscriber=number)
+        cluster.ask(NODES, subscriber="all")
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        assert wire.reads("nodes") == ["stream"]
+        cluster.woken.clear()
+        await cluster.there.outside.delete(NODE.resource, "node-7")
+        await asyncio.sleep(1)
+        assert cluster.woken == {7: 1, "all": 1}
+        assert cluster.names(focused("cloud://7")) == []
+        assert cluster.names(focused("cloud://8")) == ["node-8"]
+        assert len(cluster.names(NODES)) == 999
+
+    run(work)
+
+
+def test_an_object_that_comes_to_be_found_otherwise_wakes_those_who_found_it_and_those_who_find_it() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create_node("a")
+        for subscriber in ("x", "y"):
+            cluster.ask(focused(subscriber), subscriber=subscriber)
+        cluster.ask(focused("x"), focused("y"), subscriber="both")
+        await asyncio.sleep(1)
+        cluster.woken.clear()
+        await cluster.change_node("a", spec={"providerID": "x"})
+        await asyncio.sleep(1)
+        assert cluster.woken == {"x": 1, "both": 1}
+        assert cluster.names(focused("x")) == ["a"]
+        await cluster.there.outside.delete(NODE.resource, "a")
+        await cluster.create_node("a", "y")
+        await asyncio.sleep(1)
+        assert (cluster.names(focused("x")), cluster.names(focused("y"))) == ([], ["a"])
+        assert set(cluster.woken) == {"x", "y", "both"}
+
+    run(work)
+
+
+def test_what_is_not_kept_wakes_nobody() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create_node("a", "x")
+        cluster.ask(NODES)
+        await asyncio.sleep(1)
+        cluster.woken.clear()
+        await cluster.change_node("a", metadata={"labels": {"beat": "1"}})
+        await asyncio.sleep(1)
+        assert cluster.woken["me"] == 0
+
+    run(work)
+
+
+@pytest.mark.parametrize("subscription", [NODES, replace(NODES, freshness=10.0)], ids=["watched", "listed"])
+def test_only_the_record_is_kept(subscription: Observe) -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create_node("a", "x")
+        cluster.ask(subscription)
+        await asyncio.sleep(1)
+        seen = cluster.remotes.observed(subscription)
+        assert isinstance(seen, Observed)
+        [record] = seen.objects
+        assert set(record) == {"metadata", "provider"}
+        assert set(record["metadata"]) == {"name", "uid", "resourceVersion"}
+        assert cluster.names(replace(subscription, focus=("provider", "x"))) == ["a"]
+        assert cluster.names(replace(subscription, focus=("provider", "y"))) == []
+
+    run(work)
+
+
+def test_without_a_projection_all_is_kept_but_who_manages_which_field() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create("a")
+        cluster.ask(WATCHED)
+        await asyncio.sleep(1)
+        seen = cluster.remotes.observed(WATCHED)
+        assert isinstance(seen, Observed)
+        assert seen.objects[0]["metadata"]["labels"] == {"own": "1"}
+        assert "managedFields" not in seen.objects[0]["metadata"]
+
+    run(work)
+
+
+def test_an_object_that_a_projection_cannot_read_hides_no_other() -> None:
+    def picky(node: dict[str, object]) -> dict[str, object]:
+        if node["metadata"]["name"] == "odd":  # type: ignore[index]
+            raise ValueError("odd")
+        return {"good": True}
+
+    async def work(cluster: Far) -> None:
+        subscription = Observe("far", NODE, projection=Projection("picky", picky))
+        await cluster.create_node("even")
+        await cluster.create_node("odd")
+        cluster.ask(subscription)
+        await asyncio.sleep(1)
+        assert cluster.names(subscription) == ["even", "odd"]
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "subscription", [replace(WATCHED, focus=("provider", "x")), replace(NODES, focus=("zone", "x"))]
+)
+def test_a_focus_that_no_index_serves_is_a_mistake_that_is_named(subscription: Observe) -> None:
+    async def work(cluster: Far) -> None:
+        with pytest.raises(LookupError, match=f"focuses on '{subscription.focus and subscription.focus[0]}'"):
+            cluster.ask(subscription)
+
+    run(work)
+
+
+# --- lists on demand --------------------------------------------------------------------------------------------
+
+
+def test_what_is_listed_is_listed_again_only_when_it_is_too_old() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create("a")
+        for _ in range(3):
+            cluster.ask(LISTED)
+            await asyncio.sleep(5)
+        assert cluster.names(LISTED) == ["a"]
+        assert cluster.wires[0].reads("configmaps") == ["list"]
+        await asyncio.sleep(30)
+        cluster.ask(LISTED)
+        await asyncio.sleep(1)
+        assert cluster.wires[0].reads("configmaps") == ["list", "list"]
+        assert cluster.woken["me"] == 2, "once for each list"
+
+    run(work)
+
+
+def test_a_list_that_fails_is_told_and_tried_again() -> None:
+    def no_lists(request: Request) -> Request | Response:
+        return Response(403, body=b"no") if request.path.endswith("configmaps") else request
+
+    async def work(cluster: Far) -> None:
+        await cluster.create("a")
+        cluster.ask(Connect("far"), subscriber="another")
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        wire.bend = no_lists
+        cluster.ask(LISTED)
+        await asyncio.sleep(1)
+        assert isinstance(cluster.remotes.observed(LISTED), Unreachable)
+        assert cluster.remotes.connection("far").healthy, "it answers, if only to refuse"  # type: ignore[union-attr]
+        wire.bend = lambda request: request
+        await asyncio.sleep(11)
+        assert cluster.names(LISTED) == ["a"]
+
+    run(work)
+
+
+# --- watches that fail while the cluster answers ----------------------------------------------------------------
+
+
+def test_a_watch_that_breaks_is_resumed_and_what_was_seen_stands_meanwhile() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create("a")
+        cluster.ask(WATCHED)
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        cluster.woken.clear()
+        wire.down = True
+        wire.cut()
+        await asyncio.sleep(3)
+        assert cluster.names() == ["a"]
+        wire.down = False
+        await cluster.create("b")
+        await asyncio.sleep(5)
+        assert cluster.names() == ["a", "b"]
+        assert cluster.woken["me"] == 1
+        assert wire.reads("configmaps").count("stream") == 1, "resumed, not begun anew"
+
+    run(work)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["after it was seen", "before it was seen"])
+def test_a_watch_that_is_refused_by_a_cluster_that_answers_is_told(before: bool) -> None:
+    def no_watches(request: Request) -> Request | Response:
+        return Response(403, body=b"no") if request.is_streaming else request
+
+    async def work(cluster: Far) -> None:
+        cluster.ask(Connect("far"), subscriber="another")
+        if before:
+            cluster.ask(WATCHED)
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        wire.bend = no_watches
+        wire.cut()
+        cluster.ask(WATCHED)
+        await asyncio.sleep(1)
+        assert isinstance(cluster.remotes.observed(WATCHED), Observed if before else Unreachable)
+        await asyncio.sleep(100)
+        seen = cluster.remotes.observed(WATCHED)
+        assert isinstance(seen, Unreachable)
+        assert seen.reason == "no"
+        wire.bend = lambda request: request
+        await asyncio.sleep(60)
+        assert isinstance(cluster.remotes.observed(WATCHED), Observed)
+
+    run(work)
+
+
+# --- through a manager ------------------------------------------------------------------------------------------
+
+
+async def test_a_manager_observes_and_writes_through_a_tunnel(api: Api, engine: Engine) -> None:
+    """The management cluster is in this process; the far one is either engine, by a name that only a tunnel knows."""
+    tunnel = Tunnel(engine.connection)
+    subscription = Observe("far", CONFIG_MAP, namespace=api.namespace, labels="own=1")
+
+    async def connect(cluster: str) -> Client:
+        connection = replace(engine.connection, server=f"https://{cluster}.invalid:6443", tls_server_name="localhost")
+        return Client(HttpTransport(connection, dialer=tunnel))
+
+    def reconcile(view: View) -> Decision:
+        if view.name != "a":
+            return DONE
+        seen = view.observed(subscription)
+        if not isinstance(seen, Observed):
+            return Decision(observe=(subscription,))
+        names = [obj["metadata"]["name"] for obj in seen.objects]
+        near = thing("seen", data={"names": ",".join(names)})
+        told = thing("answer", metadata={"namespace": api.namespace}, data={"count": str(len(names))})
+        writes = (Apply(CONFIG_MAP, near, "told here"), Apply(CONFIG_MAP, told, "told there", target="far"))
+        return Decision(writes=writes, observe=(subscription,))
+
+    async with world() as here:
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731
+        controller = Controller("far", CONFIG_MAP, reconcile)
+        manager = Manager(here.client, [controller], clock=clock, entropy=os.urandom, connect=connect)
+        task = asyncio.ensure_future(manager.run())
+        await here.create("a")
+        await api.create("configmaps", {"metadata": {"name": "b", "labels": {"own": "1"}}})
+        found = manager.caches[CONFIG_MAP].get
+        await until(lambda: (found(Key("default", "seen")) or {}).get("data") == {"names": "b"})
+        await api.create("configmaps", {"metadata": {"name": "c", "labels": {"own": "1"}}})
+        await until(lambda: (found(Key("default", "seen")) or {}).get("data") == {"names": "b,c"})
+        await api.until_object(api.at("configmaps", "answer"), lambda obj: obj["data"] == {"count": "2"})
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await tunnel.close()
+    assert {host for host, _ in tunnel.dialled} == {"far.invalid"}

@@ -1,0 +1,79 @@
+"""What the planner has made and read for it: tokens and authorities once, referenced objects as they are."""
+
+from __future__ import annotations
+
+import base64
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from herder.api.capi.kinds import SECRET
+from herder.api.rke.names import TOKENS_SECRET_TYPE
+from herder.effects.cluster_ca import ClusterAuthorities
+from herder.effects.join_token import ClusterTokens
+from herder.effects.referenced_objects import ReferencedObjects
+from herder.engine.apiserver.build import ApiServer, assemble
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.client.client import Client
+from herder.sim.world import ADMIN
+
+OWNER = {"apiVersion": "rke.cattle.io/v1", "kind": "RKEControlPlane", "name": "demo", "uid": "1"}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def server() -> tuple[ApiServer, Client]:
+    made = await assemble(None, clock=lambda: NOW, entropy=os.urandom)
+    return made, Client(InProcess(made, ADMIN), field_manager="tester")
+
+
+def text(secret: dict[str, Any], key: str) -> str:
+    return base64.b64decode(secret["data"][key]).decode()
+
+
+async def test_tokens_are_made_once() -> None:
+    running, client = await server()
+    perform = ClusterTokens(client, os.urandom)
+    arguments = {"namespace": "default", "name": "demo-rke-state", "owner": OWNER}
+    await perform(arguments)
+    first = await client.get(SECRET.resource, "demo-rke-state", namespace="default")
+    await perform(arguments)
+    second = await client.get(SECRET.resource, "demo-rke-state", namespace="default")
+    assert first == second
+    assert first["type"] == TOKENS_SECRET_TYPE
+    tokens = {text(first, key) for key in ("serverToken", "agentToken")}
+    assert {len(token) for token in tokens} == {54}
+    assert len(tokens) == 2
+    assert first["metadata"]["ownerReferences"][0]["kind"] == "RKEControlPlane"
+    await running.stop()
+
+
+async def test_authorities_are_made_once_and_those_that_are_there_stay() -> None:
+    running, client = await server()
+    perform = ClusterAuthorities(client, lambda: NOW)
+    arguments = {"namespace": "default", "cluster": "demo", "purposes": ("ca",), "owner": OWNER}
+    await perform(arguments)
+    first = await client.get(SECRET.resource, "demo-ca", namespace="default")
+    await perform({**arguments, "purposes": ("ca", "etcd", "sa", "proxy")})
+    assert await client.get(SECRET.resource, "demo-ca", namespace="default") == first
+    certificate = x509.load_pem_x509_certificate(text(first, "tls.crt").encode())
+    assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    accounts = await client.get(SECRET.resource, "demo-sa", namespace="default")
+    public = serialization.load_pem_public_key(text(accounts, "tls.crt").encode())
+    private = serialization.load_pem_private_key(text(accounts, "tls.key").encode(), None)
+    assert private.public_key() == public
+    await running.stop()
+
+
+async def test_a_referenced_object_is_read_and_one_that_is_gone_is_nothing() -> None:
+    running, client = await server()
+    obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "files"}, "data": {"a": "b"}}
+    await client.create(ReferencedObjects.KINDS["ConfigMap"].resource, obj, namespace="default")
+    read = ReferencedObjects(client)
+    found = await read({"kind": "ConfigMap", "namespace": "default", "name": "files"})
+    assert found is not None
+    assert (found["kind"], found["data"]) == ("ConfigMap", {"a": "b"})
+    assert await read({"kind": "Secret", "namespace": "default", "name": "files"}) is None
+    await running.stop()

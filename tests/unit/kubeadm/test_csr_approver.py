@@ -1,0 +1,339 @@
+"""Which certificate requests of kubelets a server approves, and which names it reads in hostile ones."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.name import _ASN1Type
+from cryptography.x509.oid import AttributeOID, NameOID
+
+from herder.controllers.planner.distributions.kubeadm.bootstrap_files import TOKEN_GROUP
+from herder.kubeadm import csr_approver as approver
+from herder.kubeadm.csr_approver import ApiError, Malformed, parse
+
+KEY, OTHER_KEY = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+O, OU, CN = NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.COMMON_NAME  # noqa: E741
+SUBJECT = ((O, "system:nodes"), (CN, "system:node:worker-1"))
+USAGES = ["digital signature", "client auth"]
+BEGIN, END = b"-----BEGIN CERTIFICATE REQUEST-----\n", b"-----END CERTIFICATE REQUEST-----\n"
+
+
+def request(
+    subject: Any = SUBJECT, key: Any = KEY, extensions: tuple[x509.ExtensionType, ...] = (), **more: Any
+) -> x509.CertificateSigningRequest:
+    names = x509.Name([x509.NameAttribute(kind, value) for kind, value in subject])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(more.get("name", names))
+    for each in extensions:
+        builder = builder.add_extension(each, critical=False)
+    if more.get("attribute"):
+        builder = builder.add_attribute(AttributeOID.CHALLENGE_PASSWORD, b"x")
+    return builder.sign(key, hashes.SHA256())
+
+
+def pem(made: x509.CertificateSigningRequest) -> bytes:
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def der(made: x509.CertificateSigningRequest) -> bytes:
+    return made.public_bytes(serialization.Encoding.DER)
+
+
+def as_pem(content: bytes) -> bytes:
+    return BEGIN + base64.encodebytes(content) + END
+
+
+def csr(made: bytes | None = None, **spec: Any) -> Any:
+    """A pending one, of a machine that joins."""
+    fields = {
+        "signerName": approver.SIGNER,
+        "usages": USAGES,
+        "username": "system:bootstrap:abcdef",
+        "groups": ["system:bootstrappers", TOKEN_GROUP, "system:authenticated"],
+        "request": base64.b64encode(pem(request()) if made is None else made).decode(),
+    }
+    return {"metadata": {"name": "node-csr-1", "resourceVersion": "7"}, "spec": fields | spec, "status": {}}
+
+
+def renewal(whom: str = "worker-1", **spec: Any) -> Any:
+    groups = ["system:nodes", "system:authenticated"]
+    return csr(**({"username": f"system:node:{whom}", "groups": groups} | spec))
+
+
+class Api:
+    """Objects by path. `before_create` acts as another server does just before a ConfigMap is created."""
+
+    def __init__(self, *paths: str) -> None:
+        self.objects: dict[str, Any] = {path: {} for path in paths}
+        self.approvals: list[tuple[str, Any]] = []
+        self.before_create: Any = None
+        self.failure = ""
+
+    def get(self, path: str) -> Any:
+        if self.failure:
+            raise ApiError(f"Error from server ({self.failure}): get")
+        if path not in self.objects:
+            raise ApiError(f'Error from server (NotFound): "{path}" not found')
+        return self.objects[path]
+
+    def create(self, path: str, obj: Any) -> None:
+        if self.before_create:
+            self.before_create()
+        place = f"{path}/{obj['metadata']['name']}"
+        if place in self.objects:
+            raise ApiError("Error from server (AlreadyExists): it already exists")
+        self.objects[place] = obj
+
+    def replace(self, path: str, obj: Any) -> None:
+        self.approvals.append((path, obj))
+
+
+def decided(asked: Any, api: Api | None = None) -> str | None:
+    decision = approver.decide(api or Api(), asked)
+    return decision.type if decision else None
+
+
+def test_it_is_written_for_the_oldest_python_that_machines_have() -> None:
+    tree = ast.parse(Path(approver.__file__).read_text(), feature_version=(3, 6))
+    imported = {alias.name for each in ast.walk(tree) if isinstance(each, ast.Import) for alias in each.names}
+    imported |= {each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
+    assert {each.split(".")[0] for each in imported} <= set(sys.stdlib_module_names)
+
+
+def test_it_knows_the_group_of_the_token() -> None:
+    assert approver.BOOTSTRAPPERS == TOKEN_GROUP
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_certificate_of_a_name_is_approved_and_recorded() -> None:
+    api = Api()
+    assert decided(csr(), api) == "Approved"
+    (recorded,) = api.objects.values()
+    assert recorded["metadata"]["name"] == "kubelet-certificate.worker-1"
+    assert recorded["immutable"] is True
+
+
+def test_the_same_key_is_approved_again_and_another_is_denied() -> None:
+    api = Api()
+    for key, outcome in ((KEY, "Approved"), (OTHER_KEY, "Denied"), (KEY, "Approved")):
+        assert decided(csr(pem(request(key=key))), api) == outcome
+
+
+def test_the_name_of_a_node_without_a_record_is_denied() -> None:
+    api = Api("/api/v1/nodes/worker-1")
+    assert decided(csr(), api) == "Denied"
+    assert list(api.objects) == ["/api/v1/nodes/worker-1"]
+
+
+@pytest.mark.parametrize(("key", "outcome"), [(KEY, "Approved"), (OTHER_KEY, "Denied")])
+def test_another_server_that_is_faster_decides(key: Any, outcome: str) -> None:
+    api = Api()
+    record = approver.record("worker-1", parse(pem(request(key=key))).key)
+    api.before_create = lambda: api.objects.update({f"{approver.RECORDS}/kubelet-certificate.worker-1": record})
+    assert decided(csr(), api) == outcome
+
+
+@pytest.mark.parametrize("failure", ["InternalError", "Forbidden", "Timeout", "ServiceUnavailable"])
+def test_nothing_is_approved_while_the_record_cannot_be_read(failure: str) -> None:
+    api = Api()
+    api.failure = failure
+    with pytest.raises(ApiError):
+        decided(csr(), api)
+
+
+def test_a_node_renews_its_own_certificate() -> None:
+    api = Api("/api/v1/nodes/worker-1")
+    assert decided(renewal(), api) == "Approved"
+    assert decided(renewal(usages=[*USAGES, "key encipherment"]), api) == "Approved"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        renewal("worker-2"),
+        renewal(groups=["system:authenticated"]),
+        csr(groups=["system:bootstrappers", "system:authenticated"]),
+        csr(groups=[]),
+        csr(username="system:node:worker-1", groups=[]),
+        csr(signerName="kubernetes.io/kube-apiserver-client"),
+        csr(signerName="kubernetes.io/kubelet-serving"),
+        csr(usages=["client auth"]),
+        csr(usages=[*USAGES, "server auth"]),
+        csr(usages=[]),
+        csr(request="%%%"),
+        csr(b""),
+        csr(pem(request(((O, "system:masters"), (CN, "system:node:worker-1"))))),
+        csr(pem(request(((O, "system:nodes"), (O, "system:masters"), (CN, "system:node:worker-1"))))),
+        csr(pem(request(((O, "system:nodes"), (CN, "system:node:worker-1"), (CN, "system:node:server-1"))))),
+        csr(pem(request(((O, "system:nodes"), (OU, "x"), (CN, "system:node:worker-1"))))),
+        csr(pem(request(((CN, "system:node:worker-1"),)))),
+        csr(pem(request(((O, "system:nodes"),)))),
+        csr(pem(request(((O, "system:nodes"), (CN, "worker-1"))))),
+        csr(pem(request(extensions=(x509.SubjectAlternativeName([x509.DNSName("server-1")]),)))),
+        csr(pem(request(extensions=(x509.BasicConstraints(ca=True, path_length=None),)))),
+        csr(pem(request(attribute=True))),
+    ],
+)
+def test_other_requests_are_left_to_administrators(asked: Any) -> None:
+    api = Api()
+    assert decided(asked, api) is None
+    assert not api.objects
+
+
+HOSTILE = (
+    "",
+    ".",
+    "..",
+    "a/../b",
+    "a/b",
+    "a%2fb",
+    "a?b",
+    "a#b",
+    "A",
+    "a b",
+    "a\n",
+    "a\x00",
+    "-a",
+    "a-",
+    "a..b",
+    ".a",
+    "ä",
+)
+
+
+@pytest.mark.filterwarnings("ignore:Attribute's length")
+@pytest.mark.parametrize("node", [*HOSTILE, "y" * (approver.MAX_NAME + 1)])
+def test_a_name_that_no_node_can_have_is_ignored(node: str) -> None:
+    """It would become part of a path of the API."""
+    api = Api()
+    common_name = x509.NameAttribute(CN, f"system:node:{node}", _validate=False)
+    names = x509.Name([x509.NameAttribute(O, "system:nodes"), common_name])
+    assert decided(csr(pem(request(name=names))), api) is None
+    assert not api.objects
+
+
+@pytest.mark.parametrize("kind", ["Approved", "Denied", "Failed"])
+def test_what_is_decided_stays(kind: str) -> None:
+    asked = csr()
+    asked["status"] = {"conditions": [{"type": kind, "status": "True"}]}
+    assert decided(asked) is None
+    asked["status"] = {"certificate": "x"}
+    assert decided(asked) is None
+
+
+def test_a_decision_is_written_to_the_request_as_it_was_read() -> None:
+    """With its resourceVersion, so the API server refuses an outdated decision. Names can have any characters."""
+    api, asked = Api(), csr()
+    asked["metadata"]["name"] = "a?b/../c\n"
+    approver.handle(api, asked)
+    ((path, sent),) = api.approvals
+    assert path == f"{approver.REQUESTS}/a%3Fb%2F..%2Fc%0A/approval"
+    assert sent["metadata"]["resourceVersion"] == "7"
+    (condition,) = sent["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Approved", "True", "AutoApproved")
+
+
+def test_one_request_that_fails_does_not_stop_others(capsys: pytest.CaptureFixture[str]) -> None:
+    api = Api()
+    api.failure = "InternalError"
+    asked = csr()
+    asked["metadata"]["name"] = "\x1b[2Jname"
+    assert approver.attempt(api, asked) is False
+    assert approver.attempt(api, renewal()) is True
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# --- PKCS#10 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [KEY, rsa.generate_private_key(65537, 2048)], ids=["ec", "rsa"])
+@pytest.mark.parametrize("kind", [_ASN1Type.UTF8String, _ASN1Type.PrintableString])
+@pytest.mark.parametrize("subject", [SUBJECT, SUBJECT[::-1]], ids=["organization first", "common name first"])
+def test_it_reads_what_kubelets_and_openssl_write(key: Any, kind: _ASN1Type, subject: Any) -> None:
+    names = x509.Name([x509.NameAttribute(each, value, _type=kind) for each, value in subject])
+    found = parse(pem(request(key=key, name=names)))
+    assert (found.organization, found.common_name) == ("system:nodes", "system:node:worker-1")
+
+
+def test_keys_are_told_apart() -> None:
+    assert parse(pem(request())).key == parse(pem(request(((O, "a"), (CN, "b"))))).key
+    assert parse(pem(request())).key != parse(pem(request(key=OTHER_KEY))).key
+
+
+GOOD = pem(request())
+OTHER = pem(request(((O, "system:nodes"), (CN, "system:node:server-1"))))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        der(request()),
+        GOOD + OTHER,
+        GOOD + b"x",
+        b"x" + GOOD,
+        b"\n" + GOOD,
+        GOOD + b"\n",
+        GOOD.replace(b"\n", b"\r\n"),
+        GOOD.replace(b"CERTIFICATE REQUEST", b"NEW CERTIFICATE REQUEST"),
+        GOOD.replace(BEGIN, BEGIN + b"Proc-Type: 4\n\n"),
+        GOOD.replace(BEGIN, BEGIN + b"\n"),
+        GOOD.replace(BEGIN, BEGIN + b"====\n"),
+        GOOD.replace(BEGIN, BEGIN + b"A"),
+        GOOD.replace(END, b"AA==\n" + END),
+        BEGIN + b"AAAA\n" + GOOD,
+        as_pem(der(request()) + b"\x00"),
+        as_pem(der(request()) + der(request())),
+        as_pem(b"\x30\x80" + der(request())[4:] + b"\x00\x00"),
+        as_pem(b"\x30\x83\x00" + der(request())[2:]),
+        as_pem(b"\x30\xff" + b"\xff" * 200),
+        as_pem(b"\x30"),
+        as_pem(b"\x30\x00"),
+        BEGIN + b"A" * approver.MAX_REQUEST + b"\n" + END,
+        BEGIN + b"A\n" * (approver.MAX_REQUEST // 2 - 100) + b"!" + END,
+    ],
+)
+def test_anything_else_is_malformed(content: bytes) -> None:
+    with pytest.raises(Malformed):
+        parse(content)
+
+
+def test_no_change_of_bytes_makes_it_read_another_name_than_a_strict_parser() -> None:
+    """`cryptography` stands for the signer's parser, which has the last word on the subject of the certificate."""
+    rng, original, read = random.Random(1), der(request()), 0
+    for turn in range(30_000):
+        content = bytearray(original)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            at = turn % len(content) if turn < 20 * len(content) else rng.randrange(min(len(content), 120))
+            change = rng.randrange(4)
+            if change == 0:
+                content[at] = rng.randrange(256)
+            elif change == 1:
+                content[at] ^= 1 << rng.randrange(8)
+            elif change == 2:
+                del content[at : at + rng.randrange(1, 4)]
+            else:
+                content[at:at] = rng.choice((b"\x00", b"\x80", b"\x30\x00", b"\x31\x00", content[at : at + 8]))
+        try:
+            found = parse(as_pem(bytes(content)))
+        except Malformed:
+            continue
+        read += 1
+        try:
+            known = x509.load_der_x509_csr(bytes(content)).subject
+        except ValueError:
+            continue  # the API server refuses it before
+        values = {each.oid: each.value for each in known}
+        assert values == {O: found.organization, CN: found.common_name}
+        assert len(list(known)) == 2
+    assert read > 1000, "signatures and keys can change, so many are read"

@@ -1,0 +1,245 @@
+"""What the cloud refuses: which words reach the user, and what becomes of the machine."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support.ec2 import Ec2
+from tests.unit.machine.amazonec2.conftest import Command
+from tests.unit.machine.amazonec2.interrupting import Wire
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "advice"),
+    [
+        ("DescribeVpcs", "AuthFailure", "check the cloud credential"),
+        ("DescribeVpcs", "RequestExpired", "get a new session token"),
+        ("DescribeVpcs", "OptInRequired", "enable the region for the account"),
+        ("DescribeSubnets", "UnauthorizedOperation", "allow the action ec2:DescribeSubnets in its IAM policy"),
+        ("DescribeImages", "InvalidAMIID.NotFound", "set --amazonec2-ami to an image of this region"),
+    ],
+)
+def test_a_check_that_fails_says_what_to_do(
+    ec2: Ec2, wire: Wire, command: Command, action: str, code: str, advice: str
+) -> None:
+    wire.refuse(action, code, "No.")
+    said = command.create(*ec2.flags(endpoint=wire.url), status=3)
+    assert "Error with pre-create check" in said
+    assert advice in said
+    assert ec2.left() == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("InstanceLimitExceeded", "request a larger quota in Service Quotas, choose another --amazonec2-instance-type"),
+        ("VcpuLimitExceeded", "request a larger quota"),
+        ("InsufficientInstanceCapacity", "choose another --amazonec2-zone or --amazonec2-instance-type"),
+        ("UnauthorizedOperation", "allow the action ec2:RunInstances in its IAM policy"),
+        ("Unsupported", "choose another --amazonec2-instance-type or --amazonec2-zone"),
+        ("SpotMaxPriceTooLow", "raise --amazonec2-spot-price"),
+        ("InvalidSomethingNew", "failed: No (InvalidSomethingNew)"),
+    ],
+)
+def test_a_launch_that_is_refused_says_what_to_do_and_is_removed_without_a_trace(
+    ec2: Ec2, wire: Wire, command: Command, code: str, advice: str
+) -> None:
+    wire.refuse("RunInstances", code, "No.")
+    assert advice in command.create(*ec2.flags(endpoint=wire.url), status=1)
+    command("rm", "-y", "m1")
+    assert ec2.left() == {}
+
+
+def test_a_missing_permission_is_told_by_the_name_that_aws_gives_it(ec2: Ec2, wire: Wire, command: Command) -> None:
+    denied = "User: arn:aws:iam::1:user/u is not authorized to perform: iam:PassRole on resource: r. Encoded: Xyz"
+    wire.refuse("RunInstances", "UnauthorizedOperation", denied)
+    said = command.create(*ec2.flags(endpoint=wire.url), status=1)
+    assert "allow the action iam:PassRole in its IAM policy" in said
+    assert "Xyz" not in said
+
+
+def test_a_refused_launch_is_tried_again_by_the_next_create(ec2: Ec2, wire: Wire, command: Command) -> None:
+    wire.refuse("RunInstances", "InsufficientInstanceCapacity", "None left.")
+    command.create(*ec2.flags(endpoint=wire.url), status=1)
+    command.create(*ec2.flags(endpoint=wire.url))
+    assert len(ec2.instances()) == len(ec2.key_pairs()) == 1
+
+
+def test_a_throttled_request_is_tried_again(ec2: Ec2, wire: Wire, command: Command) -> None:
+    wire.refuse("DescribeVpcs", "RequestLimitExceeded", "Slower.", status=503, times=2)
+    command.create(*ec2.flags(endpoint=wire.url))
+    assert wire.actions.count("DescribeVpcs") == 3
+
+
+def test_throttling_that_goes_on_is_told(ec2: Ec2, wire: Wire, command: Command) -> None:
+    wire.refuse("DescribeVpcs", "RequestLimitExceeded", "Slower.", status=503, times=2)
+    said = command.create(*ec2.flags(endpoint=wire.url, retries="1"), status=3)
+    assert "create fewer machines at once, or raise --amazonec2-retries" in said
+
+
+def test_a_group_that_the_last_machine_removes_meanwhile_is_made_again(ec2: Ec2, wire: Wire, command: Command) -> None:
+    def removed() -> None:
+        (group,) = ec2.client.describe_security_groups(GroupNames=["rancher-nodes"])["SecurityGroups"]
+        ec2.client.delete_security_group(GroupId=group["GroupId"])
+
+    wire.first("AuthorizeSecurityGroupEgress", removed)
+    wire.first("RunInstances", removed)
+    command.create(*ec2.flags(endpoint=wire.url))
+    (instance,) = ec2.instances()
+    assert [group["GroupName"] for group in instance["SecurityGroups"]] == ["rancher-nodes"] == ec2.groups()
+
+
+def test_a_group_that_may_not_be_deleted_stays_and_the_machine_goes(ec2: Ec2, wire: Wire, command: Command) -> None:
+    command.create(*ec2.flags(endpoint=wire.url))
+    wire.refuse("DeleteSecurityGroup", "UnauthorizedOperation", "No.")
+    assert "stays" in command("rm", "-y", "m1")
+    assert ec2.left() == {"security groups": ["rancher-nodes"]}
+
+
+def test_an_instance_that_may_not_be_terminated_keeps_its_record(ec2: Ec2, wire: Wire, command: Command) -> None:
+    command.create(*ec2.flags(endpoint=wire.url))
+    wire.refuse("TerminateInstances", "OperationNotPermitted", "Protected.")
+    assert "disable the termination protection of the instance" in command("rm", "-y", "m1", status=1)
+    assert "Running" in command("status", "m1")
+    command("rm", "-y", "m1")
+    assert ec2.left() == {}
+
+
+# What is wrong before the cloud is asked, or as soon as it is
+
+
+def test_a_region_that_does_not_exist(ec2: Ec2, command: Command) -> None:
+    said = command.create("--amazonec2-region=us-east-9", status=3)
+    assert 'does not know the AWS region \\"us-east-9\\"' in said
+    assert "us-east-1, us-east-2" in said
+
+
+def test_an_endpoint_that_does_not_answer(ec2: Ec2, command: Command) -> None:
+    with socket.socket() as closed:  # bound and not listening: nobody else gets the port meanwhile
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        said = command.create(*ec2.flags(endpoint=url, retries="-1"), status=3)
+    assert f"EC2 does not answer at {url}" in said
+    assert "check the network, the proxy settings, and --amazonec2-region and --amazonec2-endpoint" in said
+
+
+class _Other(BaseHTTPRequestHandler):
+    """A service of the host that is not EC2."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"what only this host may know")
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def test_what_another_service_answers_is_not_repeated(ec2: Ec2, command: Command) -> None:
+    """Users choose the endpoint, and see what went wrong with their machines."""
+    with HTTPServer(("127.0.0.1", 0), _Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        said = command.create(*ec2.flags(endpoint=url, retries="-1"), status=3)
+        server.shutdown()
+        thread.join()
+    assert f"{url} does not answer as EC2 does" in said
+    assert "only this host" not in said
+
+
+def test_an_endpoint_with_credentials_in_it_is_refused_and_not_repeated(ec2: Ec2, command: Command) -> None:
+    said = command.create(*ec2.flags(endpoint="http://me:hidden@127.0.0.1"), status=3)
+    assert "--amazonec2-endpoint is not a host name or a URL without credentials" in said
+    assert "hidden" not in said
+
+
+def test_no_credentials_at_all(ec2: Ec2, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY", "AWS_SECRET_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    said = command.create(*ec2.flags(), status=3)
+    assert "no AWS credentials found; select a cloud credential" in said
+
+
+def test_credentials_are_never_repeated(ec2: Ec2, wire: Wire, command: Command) -> None:
+    wire.refuse("DescribeVpcs", "AuthFailure", "AWS was not able to validate the provided access credentials")
+    typed = ("--amazonec2-access-key=AKHIDDEN", "--amazonec2-secret-key=SKHIDDEN", "--amazonec2-session-token=STHIDDEN")
+    assert "HIDDEN" not in command.create(*ec2.flags(endpoint=wire.url), *typed, status=3)
+
+
+def test_no_default_vpc(ec2: Ec2, command: Command) -> None:
+    (vpc,) = ec2.client.describe_vpcs()["Vpcs"]
+    for subnet in ec2.client.describe_subnets()["Subnets"]:
+        ec2.client.delete_subnet(SubnetId=subnet["SubnetId"])
+    ec2.client.delete_vpc(VpcId=vpc["VpcId"])
+    said = command.create(*ec2.flags(), status=3)
+    assert "the account has no default VPC in us-east-1; set --amazonec2-vpc-id or --amazonec2-subnet-id" in said
+
+
+def test_no_subnet_in_the_zone(ec2: Ec2, command: Command) -> None:
+    said = command.create(*ec2.flags(zone="us-east-1z"), status=3)
+    assert "has no subnet in zone us-east-1z; it has subnets in us-east-1a, us-east-1b" in said
+
+
+def test_a_subnet_of_another_zone(ec2: Ec2, command: Command) -> None:
+    (subnet,) = ec2.client.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])[
+        "Subnets"
+    ]
+    said = command.create(*ec2.flags(subnet_id=subnet["SubnetId"]), status=3)
+    assert "is in zone us-east-1b, not in us-east-1a; set --amazonec2-zone=b, or another subnet" in said
+
+
+def test_a_subnet_of_another_vpc(ec2: Ec2, command: Command) -> None:
+    vpc = ec2.client.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.client.describe_subnets()["Subnets"][0]["SubnetId"]
+    said = command.create(*ec2.flags(subnet_id=subnet, vpc_id=vpc), status=3)
+    assert f"not to {vpc}; change --amazonec2-subnet-id or --amazonec2-vpc-id" in said
+
+
+def test_an_image_of_another_region(ec2: Ec2, command: Command) -> None:
+    said = command.create(*ec2.flags(ami="ami-0123456789abcdef0"), status=3)
+    assert "image IDs differ between regions" in said
+
+
+def test_a_root_volume_smaller_than_the_image(ec2: Ec2, command: Command) -> None:
+    said = command.create(*ec2.flags(root_size="1"), status=3)
+    assert "GiB, not 1; set --amazonec2-root-size=" in said
+
+
+def test_a_group_that_we_may_not_make(ec2: Ec2, command: Command) -> None:
+    said = command.create(*ec2.flags(security_group="mine"), "--amazonec2-security-group-readonly", status=3)
+    assert "has no security group mine; create it, select another" in said
+
+
+def test_user_data_that_is_too_large(ec2: Ec2, command: Command, tmp_path: Path) -> None:
+    import random
+
+    noise = random.Random(1).randbytes(20_000).hex()
+    (tmp_path / "user").write_text(f"#cloud-config\n# {noise}\n")
+    said = command.create(*ec2.flags(userdata=str(tmp_path / "user")), status=3)
+    assert "the EC2 limit of 16384; reduce the file of --amazonec2-userdata" in said
+
+
+def test_a_private_key_that_is_none(ec2: Ec2, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("hidden")
+    said = command.create(*ec2.flags(ssh_keypath=str(tmp_path / "key")), status=3)
+    assert "is not a usable SSH private key; pass a private key without a passphrase" in said
+    assert "hidden" not in said
+    assert "cannot read" in command.create(*ec2.flags(ssh_keypath=str(tmp_path / "none")), status=3)
+
+
+def test_without_boto3_the_line_to_type_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = "herder.machine.drivers.amazonec2"
+    for module in ("client", "server"):
+        monkeypatch.delitem(sys.modules, f"{package}.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    said = command.create(status=3)
+    assert "driver amazonec2 requires the Python package boto3; run: pip install 'herder[amazonec2]'" in said

@@ -1,0 +1,21 @@
+"""Many machines at once: each its own, and none left."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.unit.machine.host.hosts import Host
+
+COUNT = 24
+
+
+def test_many_come_and_go_at_once(tmp_path: Path) -> None:
+    with Host(tmp_path) as host, ThreadPoolExecutor(COUNT) as pool:
+        host.start()
+        names = [f"m{number}" for number in range(COUNT)]
+        places = list(pool.map(host.create, names))
+        assert len({place.address for place in places}) == len({place.host_key for place in places}) == COUNT
+        assert all(pool.map(host.runs, names))
+        list(pool.map(lambda name: host.machine(name).remove(), names))
+        assert host.leftovers() == []
