@@ -17,7 +17,7 @@ from statistics import quantiles
 from bench.apiserver import Subject, servers
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.kubeconfig import Connection, load
+from herder.engine.client.kubeconfig import RestConfig, load
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.support import attacks, socket_attacks
@@ -123,7 +123,7 @@ async def probe(victim: Client, measured: Measured, while_: Awaitable[None]) -> 
     await attack
 
 
-async def prepare(admin: Client, connection: Connection) -> tuple[Target, Client]:
+async def prepare(admin: Client, connection: RestConfig) -> tuple[Target, Client]:
     """Two users, the kind that computations are done on, and 30 MB of objects to watch."""
     await admin.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     tokens = [await _token(admin, name) for name in ("attacker", "victim")]
@@ -135,7 +135,7 @@ async def prepare(admin: Client, connection: Connection) -> tuple[Target, Client
         large = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * (512 << 10)}}
         await admin.create(CONFIGMAPS, large, namespace=NAMESPACE)
     target = Target(connection.server, tokens[0], NAMESPACE)
-    victim = Client(HttpTransport(Connection(connection.server, ca=connection.ca, token=tokens[1])))
+    victim = Client(HttpTransport(RestConfig(connection.server, ca=connection.ca, token=tokens[1])))
     return target, victim
 
 

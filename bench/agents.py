@@ -22,16 +22,16 @@ import uvloop
 from herder.api.capi.kinds import SECRET
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import TUNNEL_PARAMETERS, TUNNEL_TOKEN
+from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.server import assemble
+from herder.engine.apiserver.request.limits import BODY_BYTES
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.wire import User
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.wire import User
 from herder.tunnel.client import Target, TunnelClient
 from tests.support.embedded import Embedded
 

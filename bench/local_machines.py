@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from herder.machine.host.local import image
-from tests.machine.local.host import Booted, Host
+from tests.unit.machine.local.host import Booted, Host
 
 ROUNDS = 5
 AT_ONCE = 20

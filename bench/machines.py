@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.machine.host.hosts import Host
+from tests.unit.machine.host.hosts import Host
 
 HERDS = (10, 100, 200)
 MORE = 10

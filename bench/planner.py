@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from herder.api.rke import names, plan_secret
+from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.api.rke.plan_secret import encoded
+from herder.api.rke.node import plan_secret
+from herder.api.rke.node.plan_secret import encoded
 from herder.sim import loop
-from tests.controllers.planner.simulated import NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
+from tests.unit.controllers.planner.simulated import NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
 
 SIZES = (10, 100, 1000)
 SERVERS = 3

@@ -17,10 +17,12 @@ from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import MACHINE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.cli.admission import install_admission, install_cluster_admission
-from herder.cli.parts import core_controllers, provisioning_controllers
-from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
-from herder.engine.apiserver.server import ApiServer
+from herder.app.admission.kinds import install_admission, install_cluster_admission
+from herder.app.manager import core_controllers, provisioning_controllers
+from herder.controllers.provisioning import cluster_registration_token
+from herder.controllers.provisioning.cluster import controller as provisioning_cluster
+from herder.controllers.provisioning.management_cluster import controller as management_cluster
+from herder.engine.apiserver.build import ApiServer
 from herder.engine.runtime.controller import Controller
 from herder.sim import loop
 from herder.sim.faults import Faults
@@ -99,7 +101,7 @@ async def _ready(sim: Provisioned, size: int) -> None:
 
 
 def _controllers() -> list[Controller]:
-    managed = (management_clusters, provisioning_clusters, registration_tokens)
+    managed = (management_cluster, provisioning_cluster, cluster_registration_token)
     return [*core_controllers(), *(module.CONTROLLER for module in managed), *provisioning_controllers()]
 
 

@@ -325,7 +325,7 @@ async def our_server(listen: str, forwards: list[str]) -> None:
         key, here, there = forward.split("=", 2)
 
         def forwarded(key: str = key, there: str = there) -> asyncio.Protocol:
-            return Pipe(registry.dial_own(key, "tcp", there)) if registry.has(key) else Closed()
+            return Pipe(registry.dial_local(key, "tcp", there)) if registry.has(key) else Closed()
 
         servers.append(await loop.create_server(forwarded, *host_port(here)))
     await asyncio.gather(*(server.serve_forever() for server in servers))
@@ -341,7 +341,9 @@ class Closed(asyncio.Protocol):
 async def our_client(url: str, headers: dict[str, str]) -> None:
     from herder.tunnel.client import Backoff, Target, TunnelClient
 
-    await TunnelClient(lambda: Target(url, headers), lambda _, __: True, backoff=Backoff(first=0.1, most=0.1)).run()
+    await TunnelClient(
+        lambda: Target(url, headers), lambda _, __: True, backoff=Backoff(first=0.1, max_delay=0.1)
+    ).run()
 
 
 def host_port(address: str) -> tuple[str, int]:

@@ -9,11 +9,11 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.api.differences import DIFFERENCES as API
+from tests.conformance.differences import DIFFERENCES as API
 from tests.fuzz.differences import DIFFERENCES as BAD_INPUT
 from tests.interop.kubectl.differences import DIFFERENCES as KUBECTL
-from tests.product_api.capi.admission.cases import CASES as ADMISSION
 from tests.provisioning.scenarios import SCENARIOS, SIMULATED
+from tests.unit.api.capi.admission.cases import CASES as ADMISSION
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 
