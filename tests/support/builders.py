@@ -1,7 +1,7 @@
 """Builders of Kubernetes objects for tests, and one reconcile of a pure reconciler over them.
 
-Each builder returns a plain dict as the API server would serve it. Folders of tests add builders for their own kinds on top of
-these, and only where several tests share them.
+Each builder returns a plain dict as the API server would serve it. Folders of tests add builders for their own kinds
+on top of these, where several tests share them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def new_object(
     metadata: Object | None = None,
     **fields: Any,
 ) -> Object:
-    """An object of `kind`; `fields` are its top-level fields, `metadata` is merged over what the other arguments give."""
+    """An object of `kind`. `fields` are its top-level fields; `metadata` takes precedence over the other arguments."""
     meta: Object = {"name": name, "uid": f"{kind.kind}-{name}"}
     if namespace:
         meta["namespace"] = namespace
