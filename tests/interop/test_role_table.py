@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -112,7 +112,7 @@ def _objects() -> Iterator[tuple[Kind, Object]]:
 
 async def _create(client: Client, kind: Kind, obj: Object) -> None:
     async with asyncio.timeout(60):
-        while True:  # the namespace of a project comes a moment after it
+        while True:  # a controller creates the namespace of a project
             try:
                 await client.create(kind.resource, obj, namespace=obj["metadata"].get("namespace", ""))
             except AlreadyExists:
@@ -124,7 +124,7 @@ async def _create(client: Client, kind: Kind, obj: Object) -> None:
 
 
 async def _remove_all(client: Client) -> None:
-    """The clusters first: what bindings gave in one that is not connected would be waited for."""
+    """Clusters first: bindings of a disconnected cluster wait until their rights there are revoked."""
     objects = [*_objects(), *_bindings()]
     last = (NAMESPACE, GLOBAL_ROLE, ROLE_TEMPLATE)
     objects.sort(key=lambda pair: (pair[0] != MANAGEMENT_CLUSTER, pair[0] in last))
@@ -133,41 +133,57 @@ async def _remove_all(client: Client) -> None:
         if kind != NAMESPACE or name in (MANAGED, OWN, TEAM):  # other tests use the rest
             with suppress(NotFound):
                 await client.delete(kind.resource, name, namespace=namespace)
-    async with asyncio.timeout(60):
-        for kind in (GLOBAL_ROLE_BINDING, CLUSTER_BINDING, PROJECT_BINDING, PROJECT):
-            while (await client.list_all(kind.resource)).items:
-                await asyncio.sleep(0.05)
+    left: list[Object] = []
+    try:
+        async with asyncio.timeout(120):
+            for kind in (GLOBAL_ROLE_BINDING, CLUSTER_BINDING, PROJECT_BINDING, PROJECT):
+                while left := (await client.list_all(kind.resource)).items:
+                    await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"not deleted after two minutes: {left}") from None
 
 
 @pytest.fixture(scope="module")
 async def admin(engine: Engine) -> AsyncIterator[Api]:
-    """The administrator of a server on which somebody has each of the roles, brought about by the controllers."""
-    client, api = engine.client(), Api(engine.connection)
+    """The administrator of a server on which each role has one user. Controllers grant the rights."""
+    async with AsyncExitStack() as stack:
+        client, api = engine.client(), Api(engine.connection)
+        stack.push_async_callback(client.close)
+        stack.push_async_callback(api.close)
+        await _assign_roles(client, api, stack)
+        yield api
+
+
+async def _assign_roles(client: Client, api: Api, stack: AsyncExitStack) -> None:
+    """Give each role to a user. The stack undoes each step, also after a failure: other modules use the same server."""
     kinds = {f"{kind.plural}.{kind.group}" for kind, _ in (*_objects(), *_bindings())}
     definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in kinds]
     watched = {"users.management.cattle.io", "clusters.provisioning.cattle.io"}  # by the controllers
     definitions += [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in watched]
     await install_kinds(client, definitions)
+    # Other tests in this folder compare all kinds of the server.
+    stack.push_async_callback(remove_kinds, client, [each["metadata"]["name"] for each in definitions])
+    stack.push_async_callback(_remove_template_roles, client)
     manager = Manager(client, list(CONTROLLERS), clock=wall_clock, entropy=Random(5).randbytes)
     running = asyncio.ensure_future(manager.run())
-    try:
-        for kind, obj in (*_objects(), *_bindings()):
-            is_home = kind == NAMESPACE and obj["metadata"]["name"] == MANAGED
-            managed = await client.get(MANAGEMENT_CLUSTER.resource, MANAGED) if is_home else None
-            await _create(client, kind, home_of(managed) if managed else obj)
-        await _until_bound(api)
-        yield api
-    finally:
-        await _remove_all(client)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        for name in (template_role_name(name) for name in CONTEXTS):
-            with suppress(NotFound):
-                await client.delete(CLUSTER_ROLE.resource, name)
-        # Others of this folder compare all kinds that there are.
-        await remove_kinds(client, (each["metadata"]["name"] for each in definitions))
-        await api.close()
-        await client.close()
+    stack.push_async_callback(_cancel, running)
+    stack.push_async_callback(_remove_all, client)
+    for kind, obj in (*_objects(), *_bindings()):
+        is_home = kind == NAMESPACE and obj["metadata"]["name"] == MANAGED
+        managed = await client.get(MANAGEMENT_CLUSTER.resource, MANAGED) if is_home else None
+        await _create(client, kind, home_of(managed) if managed else obj)
+    await _until_bound(api)
+
+
+async def _remove_template_roles(client: Client) -> None:
+    for name in (template_role_name(name) for name in CONTEXTS):
+        with suppress(NotFound):
+            await client.delete(CLUSTER_ROLE.resource, name)
+
+
+async def _cancel(running: asyncio.Future[None]) -> None:
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def _until_bound(admin: Api) -> None:
@@ -187,7 +203,7 @@ async def _until_bound(admin: Api) -> None:
             await asyncio.sleep(0.5)
 
 
-# --- what is granted --------------------------------------------------------------------------------------------------
+# --- granted rights ---------------------------------------------------------------------------------------------------
 
 Grant = tuple[str, str]  # what, and one verb
 
@@ -247,7 +263,7 @@ async def test_roles_grant_what_the_table_says(admin: Api) -> None:
     assert found == TABLE.read_text().splitlines()
 
 
-# --- what nobody may do -----------------------------------------------------------------------------------------------
+# --- denied to ordinary roles -----------------------------------------------------------------------------------------
 
 DANGEROUS = [
     (verb, group, resource, place)

@@ -134,9 +134,16 @@ async def remove_kinds(client: Client, names: Iterable[str]) -> None:
     for name in wanted:
         with suppress(NotFound):
             await client.delete(DEFINITION.resource, name)
-    async with asyncio.timeout(60):
-        for name in wanted:
-            with suppress(NotFound):
-                while True:
-                    await client.get(DEFINITION.resource, name)
-                    await asyncio.sleep(0.05)
+    definition: Object = {}
+    try:
+        async with asyncio.timeout(120):
+            for name in wanted:
+                with suppress(NotFound):
+                    while True:
+                        definition = await client.get(DEFINITION.resource, name)
+                        await asyncio.sleep(0.05)
+    except TimeoutError:
+        conditions = definition["status"]["conditions"]
+        raise AssertionError(
+            f"{definition['metadata']['name']} is not deleted after two minutes: {conditions}"
+        ) from None
