@@ -63,12 +63,12 @@ PLACES = (
     TEAM,
 )
 ELSEWHERE = "default"  # no role has rules for it alone
-NOBODY = "no role"
+NO_ROLE = "no role"
 USERS = "system:authenticated"
 
 GLOBAL = [role["metadata"]["name"] for role in GLOBAL_ROLES]
 CONTEXTS = {role["metadata"]["name"]: role["context"] for role in ROLE_TEMPLATES}
-POSITIONS = (NOBODY, *GLOBAL, *(f"{name} in {place}" for place in (MANAGED, OWN) for name in CONTEXTS))
+POSITIONS = (NO_ROLE, *GLOBAL, *(f"{name} in {place}" for place in (MANAGED, OWN) for name in CONTEXTS))
 PRIVILEGED = {"admin", f"cluster-owner in {OWN}", f"cluster-admin in {OWN}"}
 
 
@@ -191,10 +191,10 @@ async def _until_bound(admin: Api) -> None:
     probes = [(name, ELSEWHERE) for name in GLOBAL]
     probes += [(f"{name} in {MANAGED}", ELSEWHERE) for name in CONTEXTS]
     probes += [(f"{name} in {OWN}", ELSEWHERE if context == "cluster" else TEAM) for name, context in CONTEXTS.items()]
-    nobody = await granted(admin, NOBODY, ELSEWHERE)
+    of_all_users = await granted(admin, NO_ROLE, ELSEWHERE)
     async with asyncio.timeout(90):
         for position, place in probes:
-            while not await granted(admin, position, place) - nobody:
+            while not await granted(admin, position, place) - of_all_users:
                 await asyncio.sleep(0.1)
     async with asyncio.timeout(90):  # until nothing changes any more: several objects give the rights of one binding
         before: list[str] = []
@@ -236,16 +236,16 @@ def _urls(rule: Object) -> Iterator[tuple[str, str]]:
 
 
 async def rows(admin: Api) -> list[str]:
-    asked = [(position, place) for position in POSITIONS for place in (ELSEWHERE, *PLACES)]
-    answers = await asyncio.gather(*(granted(admin, *each) for each in asked))
-    found = dict(zip(asked, answers, strict=True))
-    nobody, made = found[NOBODY, ELSEWHERE], []
+    keys = [(position, place) for position in POSITIONS for place in (ELSEWHERE, *PLACES)]
+    grants = dict(zip(keys, await asyncio.gather(*(granted(admin, *key) for key in keys)), strict=True))
+    of_all_users = grants[NO_ROLE, ELSEWHERE]
+    lines: list[str] = []
     for position in POSITIONS:
-        everywhere = found[position, ELSEWHERE]
-        made += _rows(position, "*", everywhere if position == NOBODY else everywhere - nobody)
+        everywhere = grants[position, ELSEWHERE]
+        lines += _rows(position, "*", everywhere if position == NO_ROLE else everywhere - of_all_users)
         for place in PLACES:
-            made += _rows(position, place, found[position, place] - everywhere)
-    return made
+            lines += _rows(position, place, grants[position, place] - everywhere)
+    return lines
 
 
 def _rows(position: str, place: str, grants: Iterable[Grant]) -> Iterator[str]:

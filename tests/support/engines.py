@@ -23,6 +23,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
 from tests.support.api import Api
 from tests.support.embedded import Embedded
 from tests.support.kube import RealKube
