@@ -1,7 +1,7 @@
 # Each target does all of its own set-up. `make demo` needs Python 3.11; the others Go 1.26 too, for the peers.
 PY := .venv/bin/python
 
-.PHONY: demo setup dev peers peers-extended lint test interop soak bench clean
+.PHONY: demo setup dev peers peers-extended machine-image lint test interop soak bench clean
 
 demo: setup ## the main job, visible
 	@.venv/bin/herder demo
@@ -18,13 +18,16 @@ peers: dev ## the real programs that `make test` runs against, built once into a
 peers-extended: dev ## all real programs: those of `make interop`, `make soak` and `make bench` too
 	@$(PY) peers/build.py >/dev/null
 
+machine-image: dev ## the Debian image of local machines: building it takes minutes, which no test should have to wait for
+	@[ "$$(id -u)" != 0 ] || $(PY) -m herder.machine.host.local.image --kubernetes
+
 lint: dev
 	@.venv/bin/ruff format --check -q .
 	@.venv/bin/ruff check -q .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache
 
-test: dev peers lint ## everything that must stay true
+test: dev peers machine-image lint ## everything that must stay true
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not extended"
 
 interop: peers-extended ## tests against the extended peers; results go to docs/results/

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
+import json
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +66,33 @@ def cluster_api(checkout: Path, directory: Path) -> Costs:
     return {f"Machine created, {RACE}": result.up.cpu * 1000, f"Machine deleted, {RACE}": result.down.cpu * 1000}
 
 
+PROBE = """
+import asyncio, json, sys
+from pathlib import Path
+from bench import growth, planner, tunnel
+directory = Path(sys.argv[1])
+machines = asyncio.run(growth.measure(directory, 300))
+plans = planner.loop.run(planner.measure(100))
+with tunnel.Tunnel("ours", "ours") as both_ends:
+    _, server, client = both_ends.throughput(50)
+print(json.dumps({
+    "Node of one Machine among 300 fails and recovers": machines.news * 1000,
+    "planner, 100 machines: report of one machine": plans.report * 1000,
+    "planner, 100 machines: new plan of one machine": plans.plan * 1000,
+    "planner, 100 machines: each machine until all are up": plans.up * 1000,
+    "tunnel, 1 GB over 50 streams, both ends": (server + client) * 1000,
+}))
+"""
+"""Benchmarks that import the code they measure run in their own checkout: names in the code differ between commits."""
+
+
+def own_benchmarks(checkout: Path, directory: Path) -> Costs:
+    command = (checkout / ".venv" / "bin" / "python", "-c", PROBE, directory)
+    done = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True)
+    costs: Costs = json.loads(done.stdout.splitlines()[-1])
+    return costs
+
+
 def program(checkout: Path) -> Path:
     return checkout / ".venv" / "bin" / "herder"
 
@@ -76,23 +105,24 @@ def measure(old: Path, new: Path, rounds: int) -> dict[str, list[tuple[float, fl
             with tempfile.TemporaryDirectory(prefix="herder-compare-") as directory:
                 sides[checkout] = api_server(checkout, Path(directory) / "api")
                 sides[checkout] |= cluster_api(checkout, Path(directory) / "race")
+                sides[checkout] |= own_benchmarks(checkout, Path(directory) / "growth")
         for name in sides[old]:
             found.setdefault(name, []).append((sides[old][name], sides[new][name]))
         print(f"round {number + 1}: {sides}", flush=True)
     return found
 
 
-def report(found: dict[str, list[tuple[float, float]]], rounds: int) -> str:
+def report(found: dict[str, list[tuple[float, float]]], rounds: int, goal: float) -> str:
     lines = [
         f"CPU milliseconds per operation, {rounds} interleaved rounds.",
         "",
-        "| operation | before: median (min–max) | after: median (min–max) | median ratio | goal ≤ 1.05 |",
+        f"| operation | before: median (min–max) | after: median (min–max) | median ratio | goal ≤ {goal} |",
         "|---|---|---|---|---|",
     ]
     for name, pairs in found.items():
         ratio = statistics.median(after / before for before, after in pairs)
         before, after = (spread([pair[side] for pair in pairs]) for side in (0, 1))
-        lines.append(f"| {name} | {before} | {after} | {ratio:.3f} | {'reached' if ratio <= 1.05 else 'not reached'} |")
+        lines.append(f"| {name} | {before} | {after} | {ratio:.3f} | {'reached' if ratio <= goal else 'not reached'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -105,13 +135,14 @@ def main() -> None:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--goal", type=float, default=1.05, help="largest median ratio that reaches the goal")
     parser.add_argument("--title", default="Cost of a change")
     parser.add_argument("--write", metavar="FILE", help="file in docs/results to write")
     options = parser.parse_args()
     found = measure(options.old.resolve(), options.new.resolve(), options.rounds)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     text = f"# {options.title}\n\n{today}, {machine()}. Written by `python -m bench.compare`.\n\n"
-    text += report(found, options.rounds)
+    text += report(found, options.rounds, options.goal)
     print(text)
     if options.write:
         (RESULTS / options.write).write_text(text)
