@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a server or a node of the embedded distribution on this machine, and starts it again when what it was
-# told is new. Run as often as anybody likes: what is already so costs nothing.
+# Install a server or a node of the embedded distribution on this machine, and restart it if its configuration
+# changed. The script is idempotent.
 set -eu
 
 here=${CATTLE_AGENT_EXECUTION_PWD:-$(dirname "$0")}
@@ -22,7 +22,7 @@ case $data in
     *) fail "data directory $data: must be an absolute path" ;;
 esac
 case $data in
-    *[!A-Za-z0-9/._-]*) fail "data directory $data: only letters, digits and / . _ - can be used" ;;
+    *[!A-Za-z0-9/._-]*) fail "data directory $data: must consist of letters, digits and / . _ -" ;;
 esac
 
 version=$(cat "$here/VERSION")
@@ -37,7 +37,7 @@ find_python() {
             return
         fi
     done
-    fail "Python $wanted is needed on this machine: it is what the manager runs on"
+    fail "Python $wanted, the version of the manager, is required on this machine"
 }
 
 unpack() {
@@ -52,7 +52,7 @@ unpack() {
     done
 }
 
-write_if_new() { # PATH MODE; true if the file was another
+write_if_changed() { # PATH MODE; true if the file changed
     cat > "$1.new"
     chmod "$2" "$1.new"
     if [ -f "$1" ] && cmp -s "$1" "$1.new"; then
@@ -62,10 +62,10 @@ write_if_new() { # PATH MODE; true if the file was another
     mv "$1.new" "$1"
 }
 
-# --- under systemd ---------------------------------------------------------------------------------------------------
+# --- with systemd -----------------------------------------------------------------------------------------------------
 
 with_systemd() {
-    if write_if_new "/etc/systemd/system/$service.service" 644 <<UNIT
+    if write_if_changed "/etc/systemd/system/$service.service" 644 <<UNIT
 [Unit]
 Description=Herder's embedded distribution, $role
 After=network-online.target
@@ -84,16 +84,16 @@ UNIT
     then
         systemctl daemon-reload
         systemctl enable -q "$service"
-        new=yes
+        changed=yes
     fi
-    if [ "$new" = yes ] || ! systemctl is-active -q "$service"; then
+    if [ "$changed" = yes ] || ! systemctl is-active -q "$service"; then
         systemctl restart "$service"
     elif [ "$role" = server ]; then
         systemctl reload "$service"
     fi
 }
 
-# --- without -----------------------------------------------------------------------------------------------------------
+# --- without systemd --------------------------------------------------------------------------------------------------
 
 is_running() {
     [ -s "/run/$service.pid" ] && kill -0 "$(cat "/run/$service.pid")" 2>/dev/null
@@ -107,9 +107,9 @@ stop() {
 
 without_systemd() {
     mkdir -p "$(dirname "$boot")"
-    if write_if_new "$boot" 755 <<KEEPER
+    if write_if_changed "$boot" 755 <<SCRIPT
 #!/bin/sh
-# Keeps $service running for as long as the machine does.
+# Keep $service running while the machine is up.
 echo \$\$ > /run/$service.pid
 child=
 trap 'trap "" TERM; [ -z "\$child" ] || kill "\$child" 2>/dev/null; wait; rm -f /run/$service.pid; exit 0' TERM
@@ -124,11 +124,11 @@ while :; do
     wait \$child
     sleep 1
 done
-KEEPER
+SCRIPT
     then
-        new=yes
+        changed=yes
     fi
-    if [ "$new" = yes ] || ! is_running; then
+    if [ "$changed" = yes ] || ! is_running; then
         stop
         setsid "$boot" > /dev/null 2>&1 < /dev/null &
     elif [ "$role" = server ]; then
@@ -138,10 +138,10 @@ KEEPER
 
 python=$(find_python)
 unpack
-new=no
+changed=no
 stamp="${RESTART_STAMP:-}"
 if [ "$stamp" != "$(cat "$data/restart_stamp" 2>/dev/null || true)" ]; then
-    new=yes
+    changed=yes
 fi
 if [ -d /run/systemd/system ]; then
     with_systemd

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Ends all that k3s runs on this machine, containers too, and takes away what they leave in mounts and networks. K3s
-# itself, its data and its configuration stay.
+# Stop k3s and all its containers, and remove their mounts and network interfaces. The program, its data and its
+# configuration are kept.
 set -u
 data=${K3S_DATA_DIR:-/var/lib/rancher/k3s}
 
@@ -10,7 +10,7 @@ for unit in /etc/systemd/system/k3s*.service; do
     [ ! -s "$unit" ] || systemctl stop "$(basename "$unit")"
 done
 
-# Containers are the children of their shims; those of other runtimes on this machine are left alone.
+# Containers are children of their shims. Shims of other container runtimes are not touched.
 with_children() { # PID…
     for parent in "$@"; do
         echo "$parent"
@@ -22,13 +22,13 @@ with_children() { # PID…
 shims() { ps -e -o pid= -o args= | awk -v data="$data/" 'index($2, data) == 1 && $2 ~ /containerd-shim/ { print $1 }'; }
 
 # shellcheck disable=SC2046
-doomed=$(with_children $(shims))
+containers=$(with_children $(shims))
 # shellcheck disable=SC2086
-[ -z "$doomed" ] || kill -9 $doomed 2> /dev/null
+[ -z "$containers" ] || kill -9 $containers 2> /dev/null
 
-unmount_below() { # PREFIX, the deepest first
-    awk -v prefix="$1" 'index($2, prefix) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r place; do
-        umount -f "$(printf '%b' "$place")"
+unmount_below() { # PREFIX; the deepest mounts first
+    awk -v prefix="$1" 'index($2, prefix) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r path; do
+        umount -f "$(printf '%b' "$path")"
     done
 }
 

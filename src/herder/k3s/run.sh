@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs k3s on this machine, as a server or an agent, and starts it again when what it was told is new. Returns when
-# the service is up. Run as often as anybody likes: what is already so costs nothing.
+# Install k3s on this machine as a server or an agent, and restart it if its configuration changed. Returns when the
+# service is active. The script is idempotent.
 set -eu
 
 here=${CATTLE_AGENT_EXECUTION_PWD:-$(cd "$(dirname "$0")" && pwd)}
@@ -19,13 +19,13 @@ fail() {
 }
 
 [ "$(id -u)" = 0 ] || fail "must be root"
-[ -d /run/systemd/system ] || fail "systemd is needed on this machine"
+[ -d /run/systemd/system ] || fail "systemd is required on this machine"
 case $data in
     /*) ;;
     *) fail "K3S_DATA_DIR=$data: must be an absolute path" ;;
 esac
 case $data in
-    *[!A-Za-z0-9/._-]*) fail "K3S_DATA_DIR=$data: only letters, digits and / . _ - can be used" ;;
+    *[!A-Za-z0-9/._-]*) fail "K3S_DATA_DIR=$data: must consist of letters, digits and / . _ -" ;;
 esac
 
 # --- server or agent --------------------------------------------------------------------------------------------------
@@ -39,41 +39,41 @@ case $command in
     agent | "agent "*) service=k3s-agent type=exec ;;
     *) fail "INSTALL_K3S_EXEC=$command: must begin with server or agent" ;;
 esac
-case $command in # it stands in a unit of systemd, where other characters have a meaning
-    *[!A-Za-z0-9\ =:,./_@+-]*) fail "INSTALL_K3S_EXEC=$command: what else k3s is to know belongs into its config file" ;;
+case $command in # it is part of a systemd unit, where other characters are special
+    *[!A-Za-z0-9\ =:,./_@+-]*) fail "INSTALL_K3S_EXEC=$command: contains special characters; put such options into the config file of k3s" ;;
 esac
 unit=$units/$service.service
 environment=$unit.env
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
-new=no # whether anything is, of what the service runs with
+changed=no # whether the service needs a restart
 
-take_over() { # PATH MODE: what is at PATH.new takes its place, unless it is the same
+replace_if_changed() { # PATH MODE: replace PATH with PATH.new if they differ
     chmod "$2" "$1.new"
     if cmp -s "$1" "$1.new"; then
         rm "$1.new"
     else
         mv "$1.new" "$1"
-        new=yes
+        changed=yes
     fi
 }
 
-# Replaced beside and renamed, for it may be running; and not by what cannot be run here.
+# The binary may be running, so it is replaced by a rename. A binary that this machine cannot run is not installed.
 install_binary() {
     mkdir -p "$bin"
     if cmp -s "$here/k3s" "$bin/k3s"; then return; fi
     cp "$here/k3s" "$bin/k3s.new"
     chown root:root "$bin/k3s.new"
     chmod 755 "$bin/k3s.new"
-    if ! told=$("$bin/k3s.new" --version 2>&1); then
+    if ! output=$("$bin/k3s.new" --version 2>&1); then
         rm "$bin/k3s.new"
-        fail "the k3s of this image ($(cat "$here/VERSION")) cannot be run on this machine, $(uname -m): $told"
+        fail "the k3s of this image ($(cat "$here/VERSION")) does not run on this machine ($(uname -m)): $output"
     fi
-    take_over "$bin/k3s" 755
+    replace_if_changed "$bin/k3s" 755
 }
 
-# K3s is these programs too, when it is called so. Those that a machine has of its own stay.
+# k3s acts as these programs if it is called by their names. Existing programs of the machine are kept.
 link_programs() {
     for name in kubectl crictl ctr; do
         command -v "$name" > /dev/null || ln -sf k3s "$bin/$name"
@@ -85,13 +85,13 @@ install_scripts() {
     install -m 755 "$here/uninstall.sh" "$bin/$service-uninstall.sh"
 }
 
-# What is meant for k3s of what the installer was given, and by which way it gets out.
+# Pass on the variables for k3s and containerd, and the proxy settings.
 write_environment() {
-    meant='^(K3S_|CONTAINERD_|(no|NO|http|HTTP|https|HTTPS)_(proxy|PROXY)=)'
+    pattern='^(K3S_|CONTAINERD_|(no|NO|http|HTTP|https|HTTPS)_(proxy|PROXY)=)'
     umask 077
-    env | grep -E "$meant" | LC_ALL=C sort | sed 's/\\/\\\\/g; s/"/\\"/g; s/^\([^=]*\)=\(.*\)$/\1="\2"/' > "$environment.new"
+    env | grep -E "$pattern" | LC_ALL=C sort | sed 's/\\/\\\\/g; s/"/\\"/g; s/^\([^=]*\)=\(.*\)$/\1="\2"/' > "$environment.new"
     umask 022
-    take_over "$environment" 600
+    replace_if_changed "$environment" 600
 }
 
 write_unit() {
@@ -111,7 +111,7 @@ EnvironmentFile=-$environment
 ExecStartPre=-/sbin/modprobe br_netfilter
 ExecStartPre=-/sbin/modprobe overlay
 ExecStart=$bin/k3s $command
-# Containers go on while k3s is started again.
+# Containers keep running while k3s restarts.
 KillMode=process
 Delegate=yes
 LimitNOFILE=1048576
@@ -125,27 +125,27 @@ RestartSec=5s
 [Install]
 WantedBy=multi-user.target
 UNIT
-    take_over "$unit" 644
-    [ "$new" = no ] || systemctl daemon-reload
+    replace_if_changed "$unit" 644
+    [ "$changed" = no ] || systemctl daemon-reload
 }
 
 # --- the service ------------------------------------------------------------------------------------------------------
 
-# Servers join etcd one after the other: who comes while another is about to is refused, and comes again.
-bring_up() { # restart or start
+# Servers join etcd one at a time: etcd rejects a second learner, so this server retries.
+start_service() { # restart or start
     verb=$1
     since=$(date +%s)
     until systemctl "$verb" "$service"; do
-        journalctl --sync || true # what it wrote last may still be on its way there
-        told=$(journalctl --no-pager -o cat -u "$service" --since "@$since" | tail -n 200)
-        case $told in
+        journalctl --sync || true # the last lines may not be in the journal yet
+        log=$(journalctl --no-pager -o cat -u "$service" --since "@$since" | tail -n 200)
+        case $log in
             *"too many learner members"*) ;;
-            *) fail "$service does not start; the end of its log:
-$(echo "$told" | tail -n 15)" ;;
+            *) fail "$service does not start; last lines of its log:
+$(echo "$log" | tail -n 15)" ;;
         esac
-        say "another server is about to join etcd: $service tries again in $retry_seconds s"
+        say "another server is joining etcd; retrying $service in $retry_seconds s"
         sleep "$retry_seconds"
-        verb=start # systemd may have started it again meanwhile
+        verb=start # systemd may have restarted it in the meantime
         since=$(date +%s)
     done
 }
@@ -157,16 +157,16 @@ write_environment
 write_unit
 [ "${INSTALL_K3S_SKIP_ENABLE:-}" = true ] || systemctl enable -q "$service"
 if [ "${INSTALL_K3S_SKIP_START:-}" = true ]; then
-    say "$(cat "$here/VERSION") is installed; $service is left as it is"
+    say "$(cat "$here/VERSION") is installed; $service is not started"
     exit 0
 fi
 mkdir -p "$data"
-[ "$stamp" = "$(cat "$data/restart_stamp" 2> /dev/null || true)" ] || new=yes
-if [ "$new" = yes ]; then
-    rm -f "$data/restart_stamp" # what was interrupted is done again
-    bring_up restart
+[ "$stamp" = "$(cat "$data/restart_stamp" 2> /dev/null || true)" ] || changed=yes
+if [ "$changed" = yes ]; then
+    rm -f "$data/restart_stamp" # an interrupted restart is repeated
+    start_service restart
 elif ! systemctl is-active -q "$service"; then
-    bring_up start
+    start_service start
 fi
 echo "$stamp" > "$data/restart_stamp"
-say "$service runs, $(cat "$here/VERSION")"
+say "$service is running, $(cat "$here/VERSION")"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Takes k3s and all of its data from this machine. As k3s-uninstall.sh it is a server's, as k3s-agent-uninstall.sh an
-# agent's. The password in /etc/rancher/node stays: who has another one may not take the name of a node that is known.
+# Uninstall k3s with all its data: a server as k3s-uninstall.sh, an agent as k3s-agent-uninstall.sh. The node password in
+# /etc/rancher/node is kept, because servers accept a known node name only with its password.
 set -u
 
 [ "$(id -u)" = 0 ] || { echo "$0: must be root" >&2; exit 1; }
@@ -22,7 +22,7 @@ systemctl daemon-reload
 
 rm -f "$self"
 for other in "$units"/k3s*.service; do
-    if [ -s "$other" ]; then exit 0; fi # the rest is still used
+    if [ -s "$other" ]; then exit 0; fi # the other service still uses the rest
 done
 for name in kubectl crictl ctr; do
     [ "$(readlink "$bin/$name" 2> /dev/null)" != k3s ] || rm -f "$bin/$name"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes this machine a server or a worker of a kubeadm cluster, and brings what it is told later to what runs here.
-# Run as often as anybody likes: what is already so costs nothing.
+# Join this machine to a kubeadm cluster as a server or a worker, and apply later changes of its configuration.
+# The script is idempotent.
 set -eu
 
 here=${CATTLE_AGENT_EXECUTION_PWD:-$(cd "$(dirname "$0")" && pwd)}
@@ -10,7 +10,7 @@ role=${INSTALL_KUBEADM_EXEC:-server} # init, server or agent
 admin=/etc/kubernetes/admin.conf
 manifests=/etc/kubernetes/manifests
 kubelet_pki=/var/lib/kubelet/pki
-patches=$state/patches # of those; init.yaml and join.yaml lead there
+patches=$state/patches # of the manifests; init.yaml and join.yaml name this directory
 build=$(cat "$here/VERSION") # such as v1.36.3+kubeadm1
 version=${build%%+*}
 export PATH="/usr/local/bin:$PATH"
@@ -23,19 +23,19 @@ fail() {
 }
 
 [ "$(id -u)" = 0 ] || fail "must be root"
-[ -d /run/systemd/system ] || fail "systemd is needed on this machine"
-command -v containerd > /dev/null || fail "containerd is needed on this machine; install the package containerd"
-command -v python3 > /dev/null || fail "python3 is needed on this machine"
+[ -d /run/systemd/system ] || fail "systemd is required on this machine"
+command -v containerd > /dev/null || fail "containerd is required on this machine; install the package containerd"
+command -v python3 > /dev/null || fail "python3 is required on this machine"
 mkdir -p "$state" /etc/kubernetes /etc/cni/net.d
 name=$(cat "$config/node-name" 2> /dev/null || true)
 [ -n "$name" ] || name=$(hostname | tr '[:upper:]' '[:lower:]')
 installed=$(cat "$state/version" 2> /dev/null || true)
-new=no
-[ "${RESTART_STAMP:-}" = "$(cat "$state/restart_stamp" 2> /dev/null || true)" ] || new=yes
+changed=no
+[ "${RESTART_STAMP:-}" = "$(cat "$state/restart_stamp" 2> /dev/null || true)" ] || changed=yes
 ignored=
-[ -e /sys/fs/cgroup/cgroup.controllers ] || ignored=SystemVerification # it complains of their old version
+[ -e /sys/fs/cgroup/cgroup.controllers ] || ignored=SystemVerification # it rejects version 1 of control groups
 
-write_if_new() { # PATH MODE; true if the file was another
+write_if_changed() { # PATH MODE; true if the file changed
     cat > "$1.new"
     chmod "$2" "$1.new"
     if [ -f "$1" ] && cmp -s "$1" "$1.new"; then
@@ -45,17 +45,17 @@ write_if_new() { # PATH MODE; true if the file was another
     mv "$1.new" "$1"
 }
 
-install_program() { # NAME; true if it was another. Replaced beside and renamed, for it may be running
+install_program() { # NAME; true if it changed. The program may be running, so it is replaced by a rename
     if cmp -s "$here/bin/$1" "/usr/local/bin/$1"; then return 1; fi
     cp "$here/bin/$1" "/usr/local/bin/.$1.new"
     chmod 755 "/usr/local/bin/.$1.new"
     mv "/usr/local/bin/.$1.new" "/usr/local/bin/$1"
 }
 
-# --- what the machine needs -------------------------------------------------------------------------------------------
+# --- prerequisites ----------------------------------------------------------------------------------------------------
 
 prepare_network() {
-    write_if_new /etc/sysctl.d/90-herder-kubeadm.conf 644 << 'SYSCTL' || true
+    write_if_changed /etc/sysctl.d/90-herder-kubeadm.conf 644 << 'SYSCTL' || true
 net.ipv4.ip_forward = 1
 net.ipv6.conf.all.forwarding = 1
 SYSCTL
@@ -63,8 +63,8 @@ SYSCTL
     sysctl -q -w net.ipv6.conf.all.forwarding=1 2> /dev/null || true
 }
 
-# The servers by one name: whoever asks for it tries each of them in turn.
-name_servers() {
+# All servers have one name; clients try its addresses in turn.
+write_hosts() {
     mark='# control plane of this cluster'
     { grep -v "$mark\$" /etc/hosts || true; sed "s/\$/ control-plane.herder.internal $mark/" "$config/endpoints"; } > "$state/hosts"
     cmp -s "$state/hosts" /etc/hosts || cat "$state/hosts" > /etc/hosts
@@ -72,8 +72,8 @@ name_servers() {
 
 container_runtime() {
     serves_kubernetes || systemctl restart containerd
-    serves_kubernetes || fail "containerd does not serve Kubernetes (its CRI plug-in): journalctl -u containerd tells why; \
-\"too many open files\" means that fs.inotify.max_user_instances of the host is used up"
+    serves_kubernetes || fail "the CRI plug-in of containerd does not run; for the reason, run: journalctl -u containerd. \
+\"too many open files\" means that the host's limit fs.inotify.max_user_instances is reached"
 }
 
 serves_kubernetes() { ctr plugins list 2> /dev/null | awk '$2 == "cri" && $4 != "ok" { bad = 1 } END { exit bad || !NR }'; }
@@ -86,52 +86,52 @@ import_images() {
         esac
         ctr -n k8s.io images import "$archive" > /dev/null
     done
-    name_pause_as_wanted
+    tag_pause_image
     echo "$build $role" > "$state/images"
 }
 
-# The runtime starts every pod with an image of its own choice: the one that is here is called so too.
-name_pause_as_wanted() {
+# containerd starts every pod with the sandbox image of its configuration; the imported image gets that name too.
+tag_pause_image() {
     wanted=$(containerd config dump | sed -n 's/^ *sandbox_image = "\(.*\)"$/\1/p' | head -n 1)
-    there=$(ctr -n k8s.io images list -q | grep '/pause:' | head -n 1)
-    if [ -n "$wanted" ] && [ -n "$there" ] && [ "$wanted" != "$there" ]; then
-        ctr -n k8s.io images tag --force "$there" "$wanted" > /dev/null
+    imported=$(ctr -n k8s.io images list -q | grep '/pause:' | head -n 1)
+    if [ -n "$wanted" ] && [ -n "$imported" ] && [ "$wanted" != "$imported" ]; then
+        ctr -n k8s.io images tag --force "$imported" "$wanted" > /dev/null
     fi
 }
 
-# Another build of the same version has images of the same names. What is noted of it in a manifest makes it start anew;
-# not in etcd's: its kubelet would ask the API first to forget the old one, which cannot answer without etcd.
-note_build() {
+# Another build of the same version has images of the same names. The annotation makes the kubelet restart the pods.
+# etcd is left out: the kubelet first deletes the old mirror pod through the API, which needs etcd.
+annotate_build() {
     mkdir -p "$patches"
     for each in kube-apiserver kube-controller-manager kube-scheduler; do
         echo "{\"metadata\": {\"annotations\": {\"kubeadm.herder.io/build\": \"$build\"}}}" > "$patches/$each+merge.json"
     done
     # csr_approver.py approves instead, because this controller approves any node name for the token that workers have.
-    # The first mention of a controller counts, so this flag precedes those of kubeadm and of users.
+    # The first mention of a controller takes precedence, so this flag precedes those of kubeadm and of users.
     cat > "$patches/kube-controller-manager-approval+json.json" << 'PATCH'
 [{"op": "add", "path": "/spec/containers/0/command/1",
   "value": "--controllers=-certificatesigningrequest-approving-controller"}]
 PATCH
 }
 
-# What is right for the kubelet depends on the machine: the version of its control groups, and who manages them.
+# These settings depend on the machine: the version of its control groups and their manager.
 kubelet_settings() {
     mkdir -p "$state/kubelet.conf.d"
     driver=cgroupfs
     ! containerd config dump | grep -q 'SystemdCgroup = true' || driver=systemd
-    refuses=true
-    [ -e /sys/fs/cgroup/cgroup.controllers ] || refuses=false
-    write_if_new "$state/kubelet.conf.d/10-machine.conf" 600 << SETTINGS || true
+    fail_cgroup_v1=true
+    [ -e /sys/fs/cgroup/cgroup.controllers ] || fail_cgroup_v1=false
+    write_if_changed "$state/kubelet.conf.d/10-machine.conf" 600 << SETTINGS || true
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: $driver
-failCgroupV1: $refuses
+failCgroupV1: $fail_cgroup_v1
 SETTINGS
 }
 
 kubelet_service() {
     kubelet_settings
-    write_if_new /etc/systemd/system/kubelet.service 644 << UNIT && systemctl daemon-reload
+    write_if_changed /etc/systemd/system/kubelet.service 644 << UNIT && systemctl daemon-reload
 [Unit]
 Description=kubelet
 After=containerd.service
@@ -153,7 +153,7 @@ UNIT
     systemctl enable -q kubelet
 }
 
-# What the kubelet runs with; where that has changed, and only there, it starts again. Pods go on meanwhile.
+# The kubelet restarts only if one of its inputs changed. Pods keep running.
 kubelet_inputs() {
     cat /etc/systemd/system/kubelet.service "$config/kubelet.env" "$state/kubelet.conf.d/10-machine.conf" \
         /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env | cksum
@@ -166,9 +166,9 @@ restart_kubelet() {
     mv "$state/kubelet.new" "$state/kubelet"
 }
 
-# --- becoming a member ------------------------------------------------------------------------------------------------
+# --- join -------------------------------------------------------------------------------------------------------------
 
-authorities() {
+install_authorities() {
     [ "$role" != agent ] || return 0
     mkdir -p /etc/kubernetes/pki/etcd
     for file in ca.crt ca.key sa.key sa.pub front-proxy-ca.crt front-proxy-ca.key etcd/ca.crt etcd/ca.key; do
@@ -194,11 +194,11 @@ restore_kubelet_key() {
     done
 }
 
-# With rotation, a kubelet that starts again before it has its first certificate requests it with another key. Without,
-# it writes the key to a file first. Not on servers: their kubelets start the API server that they ask.
+# With rotation, a kubelet that restarts before it has its first certificate requests one with another key. Without it,
+# the kubelet keeps the key in a file. Servers are left out: their kubelets start the API server that they ask.
 join_settings() {
     [ "$role" = agent ] || return 0
-    write_if_new "$state/kubelet.conf.d/20-join.conf" 600 << 'SETTINGS' || true
+    write_if_changed "$state/kubelet.conf.d/20-join.conf" 600 << 'SETTINGS' || true
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 rotateCertificates: false
@@ -211,17 +211,17 @@ end_join_settings() {
     systemctl restart kubelet
 }
 
-become_member() {
+join() {
     if [ -e "$state/member" ]; then return; fi
     if [ -e "$state/joining" ]; then
-        say "the last attempt was not finished: what it left is removed first"
+        say "removing the remains of an interrupted attempt"
         keep_kubelet_key
         kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock || true
         rm -rf /etc/cni/net.d/*herder*
         [ "$role" = init ] || restore_kubelet_key
     fi
     touch "$state/joining"
-    authorities
+    install_authorities
     if [ "$role" = init ]; then
         kubeadm init --config "$config/init.yaml" --ignore-preflight-errors="$ignored"
         cp "$config/names" "$state/names"
@@ -235,13 +235,13 @@ become_member() {
     touch "$state/member"
     rm -rf "$state/joining" "$state/kubelet-pki"
     installed=$version
-    # A server has joined with the first one's settings; its own may be others.
-    [ "$role" = server ] || new=no
+    # A server joins with the settings of the first one; its own may differ.
+    [ "$role" = server ] || changed=no
 }
 
-# --- what changes later -----------------------------------------------------------------------------------------------
+# --- later changes ----------------------------------------------------------------------------------------------------
 
-# The flags that are wanted come with the new version: one that it no longer knows must be gone when it starts.
+# New flags are applied together with the new version, which may no longer support an old flag.
 upgrade() {
     [ "$installed" != "$version" ] || return 0
     ignored=$ignored,CoreDNSUnsupportedPlugins,CoreDNSMigration,CreateJob
@@ -258,62 +258,62 @@ upgrade() {
 }
 
 reconfigure() {
-    [ "$new" = yes ] || return 0
-    [ "$role" = agent ] || control_plane # first: what is wanted now may be what makes it answer again
+    [ "$changed" = yes ] || return 0
+    [ "$role" = agent ] || reconfigure_control_plane # first: the new flags may be what makes the API server work again
     [ "$role" != init ] || kubeadm init phase upload-config all --config "$config/init.yaml" > /dev/null
     kubeadm upgrade node phase kubelet-config > /dev/null
 }
 
-control_plane() {
-    if ! cmp -s "$config/names" "$state/names"; then # of the certificate; the API server reads it again by itself
+reconfigure_control_plane() {
+    if ! cmp -s "$config/names" "$state/names"; then # of the serving certificate, which the API server reloads
         rm -f /etc/kubernetes/pki/apiserver.crt /etc/kubernetes/pki/apiserver.key
         kubeadm init phase certs apiserver --config "$config/init.yaml" > /dev/null
         cp "$config/names" "$state/names"
     fi
     for each in kube-apiserver kube-controller-manager kube-scheduler; do
         install -m 600 "$manifests/$each.yaml" "$state/$each.yaml"
-        running "$each" > "$state/$each.running"
+        processes "$each" > "$state/$each.running"
     done
     kubeadm init phase control-plane all --config "$config/init.yaml" > /dev/null
     for each in kube-apiserver kube-controller-manager kube-scheduler; do
-        cmp -s "$manifests/$each.yaml" "$state/$each.yaml" || replaced "$each"
+        cmp -s "$manifests/$each.yaml" "$state/$each.yaml" || wait_until_replaced "$each"
     done
 }
 
-running() { pgrep -f "^$1 --" || true; }
+processes() { pgrep -f "^$1 --" || true; }
 
-# The kubelet takes its time, and until then it is the old one that answers.
-replaced() {
+# The kubelet needs some time, and the old process responds until then.
+wait_until_replaced() {
     tries=300
     while [ "$tries" -gt 0 ]; do
-        running "$1" > "$state/$1.now"
-        if [ -s "$state/$1.now" ] && ! grep -qxF -f "$state/$1.running" "$state/$1.now" && answers "$1"; then return; fi
+        processes "$1" > "$state/$1.now"
+        if [ -s "$state/$1.now" ] && ! grep -qxF -f "$state/$1.running" "$state/$1.now" && responds "$1"; then return; fi
         tries=$((tries - 1))
         sleep 1
     done
-    fail "$1 does not run with its new flags after 5 minutes: what is in /var/log/pods/kube-system_$1-${name}_* tells why"
+    fail "$1 does not run with its new flags after 5 minutes; for the reason, see /var/log/pods/kube-system_$1-${name}_*"
 }
 
-answers() { # COMPONENT; whether the others do is asked by probes
+responds() { # COMPONENT; probes check the others
     [ "$1" = kube-apiserver ] || return 0
     kubectl --kubeconfig "$admin" --server https://127.0.0.1:6443 --request-timeout=5s get --raw /readyz > /dev/null 2>&1
 }
 
-labels() {
+apply_labels() {
     [ -s "$config/labels" ] || return 0
-    who=/etc/kubernetes/kubelet.conf
-    [ ! -e "$admin" ] || who=$admin
-    # A machine that has just joined registers its Node a moment later. One word for each label, as the file has one
-    # line for each: labels have no spaces.
+    kubeconfig=/etc/kubernetes/kubelet.conf
+    [ ! -e "$admin" ] || kubeconfig=$admin
+    # A machine that has just joined registers its Node a moment later. Labels contain no spaces, so each line of the
+    # file is one argument.
     tries=60
-    until xargs kubectl --kubeconfig "$who" label --overwrite node "$name" < "$config/labels" > /dev/null 2> "$state/problem"; do
+    until xargs kubectl --kubeconfig "$kubeconfig" label --overwrite node "$name" < "$config/labels" > /dev/null 2> "$state/problem"; do
         tries=$((tries - 1))
         [ "$tries" -gt 0 ] || fail "labels: $(cat "$state/problem")"
         sleep 1
     done
 }
 
-deploy() {
+apply_manifests() {
     [ "$role" = init ] || return 0
     for file in "$config"/manifests/*.yaml; do
         [ -s "$file" ] || continue
@@ -321,15 +321,15 @@ deploy() {
     done
 }
 
-# --- beside the kubelet -----------------------------------------------------------------------------------------------
+# --- other services ---------------------------------------------------------------------------------------------------
 
-beside() {
-    restart_beside=$new
-    ! install_program kube-proxy || restart_beside=yes
-    write_if_new "$state/node_service.py" 644 < "$here/node_service.py" && restart_beside=yes
+install_services() {
+    restart_services=$changed
+    ! install_program kube-proxy || restart_services=yes
+    write_if_changed "$state/node_service.py" 644 < "$here/node_service.py" && restart_services=yes
     server= services="kube-proxy herder-node-service"
-    [ "$role" = agent ] || approver
-    write_if_new /etc/systemd/system/kube-proxy.service 644 << 'UNIT' && restart_beside=yes
+    [ "$role" = agent ] || install_approver
+    write_if_changed /etc/systemd/system/kube-proxy.service 644 << 'UNIT' && restart_services=yes
 [Unit]
 Description=kube-proxy
 After=kubelet.service
@@ -342,7 +342,7 @@ RestartSec=1s
 [Install]
 WantedBy=multi-user.target
 UNIT
-    write_if_new /etc/systemd/system/herder-node-service.service 644 << UNIT && restart_beside=yes
+    write_if_changed /etc/systemd/system/herder-node-service.service 644 << UNIT && restart_services=yes
 [Unit]
 Description=Routes to the pods of other machines
 After=kubelet.service
@@ -355,7 +355,7 @@ RestartSec=1s
 [Install]
 WantedBy=multi-user.target
 UNIT
-    [ "$restart_beside" = yes ] || return 0
+    [ "$restart_services" = yes ] || return 0
     systemctl daemon-reload
     # shellcheck disable=SC2086 # names of units
     systemctl enable -q $services
@@ -363,10 +363,10 @@ UNIT
     systemctl restart $services
 }
 
-approver() {
+install_approver() {
     server=--server services="$services herder-csr-approver"
-    write_if_new "$state/csr_approver.py" 644 < "$here/csr_approver.py" && restart_beside=yes
-    write_if_new /etc/systemd/system/herder-csr-approver.service 644 << UNIT && restart_beside=yes
+    write_if_changed "$state/csr_approver.py" 644 < "$here/csr_approver.py" && restart_services=yes
+    write_if_changed /etc/systemd/system/herder-csr-approver.service 644 << UNIT && restart_services=yes
 [Unit]
 Description=Approval of kubelet client certificates
 After=kubelet.service
@@ -383,26 +383,26 @@ UNIT
 }
 
 case $name in
-    *[!a-z0-9.-]*) fail "node name $name: only lower case letters, digits, . and - can be used" ;;
+    *[!a-z0-9.-]*) fail "node name $name: must consist of lowercase letters, digits, . and -" ;;
 esac
 
 prepare_network
-name_servers
+write_hosts
 install_program kubeadm || true
 install_program kubectl || true
 [ "$role" = agent ] || install_program etcdctl || true
 [ -n "$installed" ] || install_program kubelet || true
 container_runtime
 import_images
-note_build
+annotate_build
 kubelet_service
-become_member
+join
 upgrade
-install_program kubelet || true # never before the control plane that it talks to
+install_program kubelet || true # never newer than the control plane
 reconfigure
 restart_kubelet
-labels
-deploy
-beside
+apply_labels
+apply_manifests
+install_services
 echo "${RESTART_STAMP:-}" > "$state/restart_stamp"
-say "$name is a member, $build"
+say "$name is a member of the cluster, $build"

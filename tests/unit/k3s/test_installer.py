@@ -48,7 +48,7 @@ def _binary(path: Path, version: str = VERSION) -> Path:
     return path
 
 
-# --- the image --------------------------------------------------------------------------------------------------------
+# --- the image ------------------------------------------------------------------------------------------------------
 
 
 def test_it_holds_the_binary_and_scripts_that_a_shell_can_read(binary: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_binary_is_the_file_of_that_name_here(binary: Path, tmp_path: Path, mo
     assert version_of(Path("./k3s")) == VERSION
 
 
-# --- herder installer k3s ---------------------------------------------------------------------------------------------
+# --- herder installer k3s -------------------------------------------------------------------------------------------
 
 
 def herder(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -109,7 +109,7 @@ def test_what_tells_no_version_needs_one(tmp_path: Path) -> None:
     assert done.returncode
 
 
-# --- its script, on a machine -----------------------------------------------------------------------------------------
+# --- its script, on a machine ---------------------------------------------------------------------------------------
 
 
 class Machine:
@@ -161,7 +161,7 @@ def test_a_server_is_up_when_the_script_returns(machine: Machine) -> None:
     told = machine.install(
         RESTART_STAMP="a", K3S_TOKEN='s"e\\cret', HTTPS_PROXY="http://proxy:1", CATTLE_SERVER="https://x"
     )
-    assert f"k3s runs, {VERSION}" in told
+    assert f"k3s is running, {VERSION}" in told
     assert machine.start_of("k3s")
     assert machine.show("k3s", "Type") == "notify"
     assert machine.run("systemctl is-enabled k3s") == "enabled"
@@ -206,7 +206,7 @@ def test_a_binary_that_cannot_be_run_takes_nobodys_place(machine: Machine) -> No
     before, good = machine.start_of("k3s"), (machine.files / "k3s").read_bytes()
     (machine.files / "k3s").write_text("#!/bin/sh\necho a library is too old >&2\nexit 1\n")
     told = machine.install(RESTART_STAMP="c", check=False)
-    assert "cannot be run on this machine" in told
+    assert "does not run on this machine" in told
     assert "a library is too old" in told
     assert machine.start_of("k3s") == before
     assert "v1.36.4+k3s1" in machine.run("k3s --version")
@@ -222,7 +222,7 @@ def test_who_was_stopped_is_started(machine: Machine) -> None:
 def test_asked_not_to_start_it_changes_what_is_installed_alone(machine: Machine) -> None:
     before = machine.start_of("k3s")
     told = machine.install(RESTART_STAMP="d", INSTALL_K3S_SKIP_START="true")
-    assert "left as it is" in told
+    assert "is not started" in told
     assert machine.start_of("k3s") == before
     machine.install(RESTART_STAMP="d")
     assert machine.start_of("k3s") not in ("", before), "what was put off is done"
@@ -231,7 +231,7 @@ def test_asked_not_to_start_it_changes_what_is_installed_alone(machine: Machine)
 def test_why_it_does_not_start_is_told_and_tried_anew_when_asked_again(machine: Machine) -> None:
     machine.run("echo level=fatal msg=no such flag: herd > /run/problem")
     told = machine.install(RESTART_STAMP="e", check=False)
-    assert "k3s does not start; the end of its log" in told
+    assert "k3s does not start; last lines of its log" in told
     assert "no such flag: herd" in told
     machine.install(RESTART_STAMP="e")
     assert machine.start_of("k3s")
@@ -240,15 +240,15 @@ def test_why_it_does_not_start_is_told_and_tried_anew_when_asked_again(machine: 
 def test_a_server_that_comes_while_another_joins_etcd_comes_again(machine: Machine) -> None:
     machine.run("echo etcdserver: too many learner members in cluster > /run/problem")
     told = machine.install(RESTART_STAMP="f", INSTALL_K3S_RETRY_SECONDS="1")
-    assert "tries again in 1 s" in told
+    assert "retrying k3s in 1 s" in told
     assert machine.start_of("k3s")
 
 
 REFUSED = {
     "INSTALL_K3S_EXEC": ("etcd", "must begin with server or agent"),
-    "INSTALL_K3S_EXEC ": ("server --x=$(id)", "belongs into its config file"),
+    "INSTALL_K3S_EXEC ": ("server --x=$(id)", "put such options into the config file"),
     "K3S_DATA_DIR": ("data", "must be an absolute path"),
-    "K3S_DATA_DIR ": ("/a b", "only letters"),
+    "K3S_DATA_DIR ": ("/a b", "must consist of letters"),
 }
 
 

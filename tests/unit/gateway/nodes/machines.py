@@ -1,4 +1,4 @@
-"""A manager as users run it, with a cluster that machines can be registered for, and what became of those."""
+"""A manager as users run it, with a cluster that machines can register for, and helpers for those machines."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def eventually(look: Callable[[], object], what: str) -> None:
 
 @dataclass
 class Manager:
-    """`around`: words before a command that lead to where it is."""
+    """`command_prefix` is put before commands, to run them in the network of the manager."""
 
     kubeconfig: Path
     url: str
     log: Callable[[], str]
-    around: tuple[str, ...] = ()
+    command_prefix: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, server: Embedded, url: str = "") -> Manager:
-        return cls(server.kubeconfig, url or server.url, server.log, server.around)
+        return cls(server.kubeconfig, url or server.url, server.log, server.command_prefix)
 
-    def put_up_cluster(self) -> None:
+    def create_cluster(self) -> None:
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         self.apply(MANIFEST)
-        eventually(lambda: self.find("cluster.cluster.x-k8s.io", CLUSTER), "the cluster is not made")
+        eventually(lambda: self.find("cluster.cluster.x-k8s.io", CLUSTER), "the cluster is not created")
         eventually(lambda: self.token, "the cluster has no registration token")
 
     @property
@@ -60,48 +60,58 @@ class Manager:
         secret = self.find("secrets", "crt-token-default-token", namespace=id_) if id_ else None
         return base64.b64decode(secret["data"]["token"]).decode() if secret else ""
 
-    def registering(self, *flags: str, token: str = "", checksum: str = "", **environment: str) -> str:
-        """The command that people run on a machine, as one line for its shell."""
+    def registration_command(self, *flags: str, token: str = "", checksum: str = "", **environment: str) -> str:
+        """The command that users run on a machine, as one line for its shell."""
         variables = {"CATTLE_AGENT_RETRIES": "2", "CATTLE_AGENT_RETRY_SECONDS": "1", **environment}
-        told = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-        words = ["--server", self.url, "--token", token or self.token, *flags]
-        words += ["--ca-checksum", checksum] if checksum else []
+        assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        arguments = ["--server", self.url, "--token", token or self.token, *flags]
+        arguments += ["--ca-checksum", checksum] if checksum else []
         script = f"curl --insecure -sfL {self.url}/system-agent-install.sh"
-        return f"{script} | {told} sh -s - {shlex.join(words)}"
+        return f"{script} | {assignments} sh -s - {shlex.join(arguments)}"
 
-    def herder(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [*self.around, HERDER, *words, "--kubeconfig", str(self.kubeconfig)]
+    def herder(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*self.command_prefix, HERDER, *arguments, "--kubeconfig", str(self.kubeconfig)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
-    def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
-        command = [*self.around, peer("kubectl"), "--kubeconfig", self.kubeconfig, *words]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0 or not check, f"{words}: {done.stderr}\n{self.log()[-2000:]}"
-        return done.stdout
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
+        command = [*self.command_prefix, peer("kubectl"), "--kubeconfig", self.kubeconfig, *arguments]
+        result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 0 or not check, f"{arguments}: {result.stderr}\n{self.log()[-2000:]}"
+        return result.stdout
 
     def apply(self, obj: Object) -> None:
         self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(obj))
 
-    def refused(self, obj: Object, user: str) -> str:
-        """Why it cannot be replaced by somebody else."""
-        command = [*self.around, peer("kubectl"), "--kubeconfig", self.kubeconfig, "--as", user, "replace", "-f", "-"]
-        done = subprocess.run(command, input=json.dumps(obj), capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode != 0
-        return done.stderr
+    def replace_error(self, obj: Object, user: str) -> str:
+        """The error when another user replaces the object."""
+        command = [
+            *self.command_prefix,
+            peer("kubectl"),
+            "--kubeconfig",
+            self.kubeconfig,
+            "--as",
+            user,
+            "replace",
+            "-f",
+            "-",
+        ]
+        result = subprocess.run(command, input=json.dumps(obj), capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode != 0
+        return result.stderr
 
     def find(self, resource: str, name: str, *, namespace: str = NAMESPACE) -> Object | None:
-        found = self.kubectl("get", resource, name, "-n", namespace, "--ignore-not-found", "-o", "json", check=False)
-        obj: Object | None = json.loads(found) if found.strip() else None
+        output = self.kubectl("get", resource, name, "-n", namespace, "--ignore-not-found", "-o", "json", check=False)
+        obj: Object | None = json.loads(output) if output.strip() else None
         return obj
 
     def machines(self) -> list[Object]:
         items: list[Object] = json.loads(self.kubectl("get", "machines", "-n", NAMESPACE, "-o", "json"))["items"]
         return items
 
-    def put_up_machine(self, name: str) -> str:
-        """One that was made here, but for the driver; what it runs first."""
+    def create_machine(self, name: str) -> str:
+        """Create a machine as the core would, except for the driver, and return its bootstrap script."""
         labels = {"cluster.x-k8s.io/cluster-name": CLUSTER, "rke.cattle.io/worker-role": "true"}
         meta = {"name": name, "namespace": NAMESPACE, "labels": labels}
         group = "rke.cattle.io"
@@ -114,15 +124,15 @@ class Manager:
         }
         self.apply({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "metadata": meta, "spec": spec})
         secret = f"{name}-machine-bootstrap"
-        eventually(lambda: self.find("secrets", secret), "there is no install script")
-        found = self.find("secrets", secret)
-        assert found is not None
-        return base64.b64decode(found["data"]["value"]).decode()
+        eventually(lambda: self.find("secrets", secret), "the install script is not created")
+        bootstrap = self.find("secrets", secret)
+        assert bootstrap is not None
+        return base64.b64decode(bootstrap["data"]["value"]).decode()
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
-    def give_plan(self, machine: str, text: str) -> None:
-        """By hand: it has one command, whose output comes back."""
+    def write_plan(self, machine: str, text: str) -> None:
+        """Write a plan by hand, with one command whose output is reported."""
         instruction = {"name": "hello", "command": "sh", "args": ["-c", f"echo {text}"], "saveOutput": True}
         plan = json.dumps({"instructions": [instruction]})
         values = {"plan": plan, "plan-state": "pending", "max-failures": "-1", "failure-threshold": "1"}
@@ -133,13 +143,13 @@ class Manager:
         secret = self.find("secrets", f"{machine}-machine-plan")
         return base64.b64decode(((secret or {}).get("data") or {}).get("plan-state", "")).decode()
 
-    def applies(self, machine: str, text: str) -> None:
-        self.give_plan(machine, text)
+    def apply_plan(self, machine: str, text: str) -> None:
+        self.write_plan(machine, text)
         eventually(lambda: self.plan_state(machine) == "succeeded", f"{machine} does not apply its plan")
 
 
-def go_agents(directory: Path) -> Path:
-    """A directory as the setting system-agent-assets wants it."""
+def go_agent_assets(directory: Path) -> Path:
+    """A directory for the setting system-agent-assets."""
     directory.mkdir()
     (directory / "rancher-system-agent-amd64").symlink_to(peer("rancher-system-agent"))
     return directory

@@ -1,6 +1,6 @@
-"""A manager that machines can ask: an API server of this process, the controllers of machines, and the one door.
+"""A gateway that machines can call: an in-process API server, the controllers of machines, and the node routes.
 
-The core of Cluster API is played by hand: it makes a Machine the owner of what it refers to.
+Tests play the Cluster API core: they make a Machine the owner of the objects that it references.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from herder.gateway.agents.registration import Registration
 from herder.gateway.nodes.machine_requests import RequestReader
 from herder.gateway.nodes.routes import NodeRoutes
 from tests.unit.engine.runtime.world import now, world
-from tests.unit.gateway.managed import managed
+from tests.unit.gateway.managed import create_managed_cluster
 
 WORKSPACE, NAME, ID = "fleet-default", "meadow", "c-m-meadow22"
 SERVER = "https://manager.example.com"
@@ -48,60 +48,62 @@ PATIENCE = 30.0
 
 
 @dataclass
-class Site:
+class NodeGateway:
     client: Client
     registration_token: str
     settings: Settings
-    later: timedelta = timedelta()  # how far the manager's clock has been put forward
+    clock_offset: timedelta = timedelta()  # added to the manager's clock
     nodes: NodeRoutes = field(init=False)
 
     def clock(self) -> datetime:
-        return now() + self.later
+        return now() + self.clock_offset
 
-    async def ask(self, path: str, token: str = "", **headers: str) -> Response:
-        """Header names are told in short: `id`, `role_worker`."""
-        sent = {f"x-cattle-{name.replace('_', '-')}": value for name, value in headers.items()}
+    async def get(self, path: str, token: str = "", **headers: str) -> Response:
+        """Header names are given in short form: `id`, `role_worker`."""
+        request_headers = {f"x-cattle-{name.replace('_', '-')}": value for name, value in headers.items()}
         if token:
-            sent["authorization"] = f"Bearer {token}"
-        answer = await self.nodes.handle(Request("GET", path, headers=sent))
-        assert answer is not None
-        return answer
+            request_headers["authorization"] = f"Bearer {token}"
+        response = await self.nodes.handle(Request("GET", path, headers=request_headers))
+        assert response is not None
+        return response
 
-    async def machine(self, name: str, **labels: str) -> Object:
-        """One that was made here: its Machine and RKEBootstrap, as the core would leave them."""
-        told = {CLUSTER_NAME: NAME, "rke.cattle.io/worker-role": "true", **labels}
+    async def create_machine(self, name: str, **labels: str) -> Object:
+        """Create a Machine and its RKEBootstrap, as the core would leave them."""
+        machine_labels = {CLUSTER_NAME: NAME, "rke.cattle.io/worker-role": "true", **labels}
         reference = {"apiGroup": BOOTSTRAP.group, "kind": BOOTSTRAP.kind, "name": name}
         infra = {"apiGroup": "rke-machine.cattle.io", "kind": "ProcessMachine", "name": name}
         spec = {"clusterName": NAME, "bootstrap": {"configRef": reference}, "infrastructureRef": infra}
-        machine = await self.make(MACHINE, name, WORKSPACE, labels=told, spec=spec)
+        machine = await self.create(MACHINE, name, WORKSPACE, labels=machine_labels, spec=spec)
         owner = {"apiVersion": MACHINE.api_version, "kind": "Machine", "name": name, "uid": machine["metadata"]["uid"]}
-        await self.make(BOOTSTRAP, name, WORKSPACE, labels=told, ownerReferences=[owner], spec={"clusterName": NAME})
+        await self.create(
+            BOOTSTRAP, name, WORKSPACE, labels=machine_labels, ownerReferences=[owner], spec={"clusterName": NAME}
+        )
         return machine
 
     async def adopt(self, name: str) -> None:
-        """What the core does with a Machine that refers to an RKEBootstrap."""
+        """Make the Machine the owner of its RKEBootstrap, as the core does."""
         machine = await self.client.get(MACHINE.resource, name, namespace=WORKSPACE)
         owner = {"apiVersion": MACHINE.api_version, "kind": "Machine", "name": name, "uid": machine["metadata"]["uid"]}
         patch = {"metadata": {"ownerReferences": [owner]}}
         await self.client.patch(BOOTSTRAP.resource, name, patch, namespace=WORKSPACE)
 
-    async def make(
+    async def create(
         self, kind: Kind, name: str, namespace: str = "", *, spec: Object | None = None, **meta: object
     ) -> Object:
-        whole: Object = {"name": name, **meta} | ({"namespace": namespace} if namespace else {})
-        obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": whole, "spec": spec or {}}
+        metadata: Object = {"name": name, **meta} | ({"namespace": namespace} if namespace else {})
+        obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec or {}}
         return await self.client.create(kind.resource, obj, namespace=namespace)
 
     async def secret(self, name: str) -> Object:
         return await self.client.get(SECRET.resource, name, namespace=WORKSPACE)
 
     async def script_of(self, machine: str) -> str:
-        """What the machine runs first, once it is there."""
+        """The bootstrap script of the machine, once it exists."""
         name = f"{machine}-machine-bootstrap"
         secret = await self.eventually(lambda: self.secret(name))
         return base64.b64decode(secret["data"]["value"]).decode()
 
-    async def token_of(self, machine: str) -> str:
+    async def bootstrap_token(self, machine: str) -> str:
         lines = (await self.script_of(machine)).splitlines()
         return next(line.partition("=")[2].strip("'") for line in lines if line.startswith("CATTLE_TOKEN="))
 
@@ -118,21 +120,23 @@ CONTROLLERS: tuple[Controller, ...] = (rke_bootstrap.CONTROLLER, tokens.CONTROLL
 
 
 @asynccontextmanager
-async def site(*controllers: Controller, wait: float = PATIENCE, **flags: str) -> AsyncIterator[Site]:
-    """`wait`: how long a machine is kept waiting for an answer."""
+async def running_node_gateway(
+    *controllers: Controller, wait: float = PATIENCE, **flags: str
+) -> AsyncIterator[NodeGateway]:
+    """`wait` is how long a request of a machine may wait for its answer."""
     settings = Settings(flags={"server-url": SERVER, "cacerts": "the certificates"} | flags)
-    async with world() as made:
-        client = made.outside
+    async with world() as env:
+        client = env.outside
         await install_kinds(client, [*CAPI_CRDS, *MANAGEMENT_CRDS, *RKE_CRDS, SETTING_CRD])
-        here = Site(client, TOKEN, settings)
-        await here.make(NAMESPACE, WORKSPACE)
-        await _cluster(here, NAME, ID, TOKEN)
-        await _cluster(here, "pasture", "c-m-pasture2", OTHER_TOKEN)
-        await _cluster(here, "heath", "c-m-heath222", IMPORTED_TOKEN, imported=True)
-        registration = Registration(client, clock=here.clock, setting=settings.get)
-        here.nodes = NodeRoutes(
+        gateway = NodeGateway(client, TOKEN, settings)
+        await gateway.create(NAMESPACE, WORKSPACE)
+        await _cluster(gateway, NAME, ID, TOKEN)
+        await _cluster(gateway, "pasture", "c-m-pasture2", OTHER_TOKEN)
+        await _cluster(gateway, "heath", "c-m-heath222", IMPORTED_TOKEN, imported=True)
+        registration = Registration(client, clock=gateway.clock, setting=settings.get)
+        gateway.nodes = NodeRoutes(
             client,
-            clock=here.clock,
+            clock=gateway.clock,
             setting=settings.get,
             cluster_of=registration.cluster_of,
             build_agent=lambda path: Path(path).write_bytes(b"an agent"),
@@ -142,36 +146,36 @@ async def site(*controllers: Controller, wait: float = PATIENCE, **flags: str) -
         manager = Manager(
             client,
             list(controllers or CONTROLLERS),
-            clock=here.clock,
+            clock=gateway.clock,
             entropy=lambda size: b"x" * size,
             performers=performers,
             setting=settings.get,
         )
-        running = [asyncio.ensure_future(part.run()) for part in (registration, here.nodes, manager)]
+        running = [asyncio.ensure_future(part.run()) for part in (registration, gateway.nodes, manager)]
         await registration.ready()
-        await here.nodes.ready()
+        await gateway.nodes.ready()
         try:
-            yield here
+            yield gateway
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _cluster(here: Site, name: str, id_: str, token: str, *, imported: bool = False) -> None:
-    """A cluster as far as its machines need one: provisioned, or imported."""
-    await managed(here.client, id_, Tokens(token, now() + timedelta(days=1)))
-    marks = {management.PROVISIONING_CLUSTER_OF: f"{WORKSPACE}/{name}"}
-    patch = {"metadata": {"annotations": marks}, "spec": {"fleetWorkspaceName": WORKSPACE}}
-    await here.client.patch(MANAGEMENT_CLUSTER.resource, id_, patch)
+async def _cluster(gateway: NodeGateway, name: str, id_: str, token: str, *, imported: bool = False) -> None:
+    """Create what machines need of a cluster, which is provisioned or imported."""
+    await create_managed_cluster(gateway.client, id_, Tokens(token, now() + timedelta(days=1)))
+    annotations = {management.PROVISIONING_CLUSTER_OF: f"{WORKSPACE}/{name}"}
+    patch = {"metadata": {"annotations": annotations}, "spec": {"fleetWorkspaceName": WORKSPACE}}
+    await gateway.client.patch(MANAGEMENT_CLUSTER.resource, id_, patch)
     version = "v1.35.0+k3s1"
-    asked = {} if imported else {"kubernetesVersion": version, "rkeConfig": {}}
-    await here.make(PROVISIONING_CLUSTER, name, WORKSPACE, spec=asked)
+    cluster_spec = {} if imported else {"kubernetesVersion": version, "rkeConfig": {}}
+    await gateway.create(PROVISIONING_CLUSTER, name, WORKSPACE, spec=cluster_spec)
     status = {"status": {"clusterName": id_}}
-    await here.client.patch(PROVISIONING_CLUSTER.resource, name, status, namespace=WORKSPACE, subresource="status")
+    await gateway.client.patch(PROVISIONING_CLUSTER.resource, name, status, namespace=WORKSPACE, subresource="status")
     spec = {"clusterName": name, "managementClusterName": id_, "kubernetesVersion": version}
-    await here.make(CONTROL_PLANE, name, WORKSPACE, spec=spec)
+    await gateway.create(CONTROL_PLANE, name, WORKSPACE, spec=spec)
     reference = {"apiGroup": CONTROL_PLANE.group, "kind": CONTROL_PLANE.kind, "name": name}
-    await here.make(CLUSTER, name, WORKSPACE, spec={"controlPlaneRef": reference})
+    await gateway.create(CLUSTER, name, WORKSPACE, spec={"controlPlaneRef": reference})
     ready = {"status": {"initialization": {"infrastructureProvisioned": True}}}
-    await here.client.patch(CLUSTER.resource, name, ready, namespace=WORKSPACE, subresource="status")
+    await gateway.client.patch(CLUSTER.resource, name, ready, namespace=WORKSPACE, subresource="status")

@@ -1,4 +1,4 @@
-"""The same where the manager is on a real cluster: nodes come to it with tokens of that cluster's own."""
+"""Installation with a manager on a real cluster: node tokens are those of that cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
     flags = ("--gateway-listen", listen, "--gateway-name", "127.0.0.1", "--set", f"server-url=https://{listen}")
     with RealKube(tmp_path_factory.mktemp("kube"), controller_manager=True, controllers=CONTROLLERS) as kube:
         engine = Engine("real", kube.kubeconfig)
-        bare = ("--capi-core=own", "--no-machines", "--no-webhooks")
-        with HerderRun(engine, tmp_path_factory.mktemp("herder"), *flags, *bare) as ours:
-            here = Manager(kube.kubeconfig, f"https://{listen}", ours.log)
-            eventually(lambda: here.kubectl("get", "clusters.management.cattle.io", check=False), "no manager runs")
-            here.put_up_cluster()
-            yield here
+        options = ("--capi-core=own", "--no-machines", "--no-webhooks")
+        with HerderRun(engine, tmp_path_factory.mktemp("herder"), *flags, *options) as process:
+            manager = Manager(kube.kubeconfig, f"https://{listen}", process.log)
+            eventually(lambda: manager.kubectl("get", "clusters.management.cattle.io", check=False), "no manager runs")
+            manager.create_cluster()
+            yield manager
 
 
 async def test_a_machine_is_registered_and_applies_its_plan(
@@ -33,10 +33,10 @@ async def test_a_machine_is_registered_and_applies_its_plan(
 ) -> None:
     with Host(tmp_path_factory.mktemp("host")) as host:
         host.start()
-        place = host.create("custom")
-        told = manager.herder("register", "meadow", "--roles", "worker")
-        assert told.returncode == 0, told.stderr
-        done = await run(place, told.stdout.replace("| sudo sh", "| sh"))
-        assert done.exit_status == 0, done.stderr
+        machine_host = host.create("custom")
+        printed = manager.herder("register", "meadow", "--roles", "worker")
+        assert printed.returncode == 0, printed.stderr
+        result = await run(machine_host, printed.stdout.replace("| sudo sh", "| sh"))
+        assert result.exit_status == 0, result.stderr
         (machine,) = manager.machines()
-        manager.applies(machine["metadata"]["name"], "it runs")
+        manager.apply_plan(machine["metadata"]["name"], "it runs")

@@ -1,4 +1,4 @@
-"""The install script on a real Debian with systemd: the agent is a service, applies a plan and survives a reboot."""
+"""The install script on Debian with systemd: the agent is a service, applies a plan and survives a reboot."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def machine(host: Host) -> Booted:
 
 @pytest.fixture(scope="module")
 def manager(host: Host, machine: Booted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
-    """In the machines' own network, where the host is their gateway."""
+    """A manager in the network of the machines, where the host is their gateway."""
     gateway = machine.ssh("ip route show default").split()[2]
     listen = f"{gateway}:{free_port()}"
     flags = (*FLAGS, "--advertise", gateway, "--set", f"server-url=https://{listen}")
-    around = ("nsenter", f"--net=/run/netns/{host.name}")
-    with Embedded(tmp_path_factory.mktemp("manager"), flags=flags, listen=listen, around=around) as server:
-        here = Manager.of(server, f"https://{listen}")
-        here.put_up_cluster()
-        yield here
+    prefix = ("nsenter", f"--net=/run/netns/{host.name}")
+    with Embedded(tmp_path_factory.mktemp("manager"), flags=flags, listen=listen, command_prefix=prefix) as server:
+        manager = Manager.of(server, f"https://{listen}")
+        manager.create_cluster()
+        yield manager
 
 
-def test_the_agent_is_a_service_that_comes_back_with_the_machine(manager: Manager, machine: Booted) -> None:
+def test_the_agent_is_a_service_that_starts_at_boot(manager: Manager, machine: Booted) -> None:
     interface = machine.ssh("ip route show default").split()[4]
-    said = machine.ssh(manager.registering("--worker", "--address", interface))
-    assert "the agent is installed and runs" in said
+    output = machine.ssh(manager.registration_command("--worker", "--address", interface))
+    assert "the agent is installed and running" in output
     (registered,) = manager.machines()
     name = registered["metadata"]["name"]
-    manager.applies(name, "it runs")
+    manager.apply_plan(name, "it runs")
     secret = manager.find("secrets", f"{name}-machine-plan")
     assert secret is not None
     assert secret["metadata"]["annotations"]["rke.cattle.io/address"] == machine.place.address
@@ -48,12 +48,12 @@ def test_the_agent_is_a_service_that_comes_back_with_the_machine(manager: Manage
     assert machine.ssh("stat -c %a /etc/systemd/system/rancher-system-agent.env") == "600"
     machine.hosted.stop()
     machine.hosted.start()
-    manager.applies(name, "it was booted")
+    manager.apply_plan(name, "it was booted")
 
 
-def test_uninstalling_leaves_nothing_of_it(manager: Manager, machine: Booted) -> None:
+def test_uninstall_removes_all_files_and_processes(manager: Manager, machine: Booted) -> None:
     machine.ssh("/usr/local/bin/rancher-system-agent-uninstall.sh")
     directories = "/etc/rancher/agent /var/lib/rancher/agent"
-    left = f"ls -d {directories} /etc/systemd/system/rancher-system-agent* /usr/local/bin/rancher*"
-    assert machine.ssh(f"{left} 2>/dev/null; true") == ""
+    list_command = f"ls -d {directories} /etc/systemd/system/rancher-system-agent* /usr/local/bin/rancher*"
+    assert machine.ssh(f"{list_command} 2>/dev/null; true") == ""
     assert machine.ssh("pgrep -cf '[r]ancher-system-agent sentinel' || true") == "0"

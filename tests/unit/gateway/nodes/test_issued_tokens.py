@@ -1,4 +1,4 @@
-"""Which tokens of machines count, on both engines: those that the manager issued, as the API server confirms."""
+"""Machine tokens are accepted only if the manager issued them and the API server confirms it, on both engines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "pool-1-abc"
 
 @pytest.fixture(scope="module")
 async def kinds(engine: Engine) -> AsyncIterator[None]:
-    """Those that were not there before are removed: others compare all kinds that there are."""
+    """Kinds that the server did not have before are removed at the end: other tests compare all kinds."""
     client = engine.client()
     wanted = {f"{kind.plural}.{kind.group}" for kind in (MACHINE, BOOTSTRAP)}
     definitions = [each for each in (*CAPI_CRDS, *RKE_CRDS) if each["metadata"]["name"] in wanted]
@@ -43,7 +43,7 @@ async def kinds(engine: Engine) -> AsyncIterator[None]:
 
 
 class Machines:
-    """A Machine and its RKEBootstrap in a namespace of the test's own."""
+    """A Machine and its RKEBootstrap in a namespace of this test."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -53,8 +53,8 @@ class Machines:
         return await self.client.create(kind.resource, obj, namespace=self.namespace)
 
     async def prepare(self) -> None:
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
-        await self.client.create(NAMESPACE.resource, space)
+        namespace_obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        await self.client.create(NAMESPACE.resource, namespace_obj)
         reference = {"apiGroup": BOOTSTRAP.group, "kind": BOOTSTRAP.kind, "name": NAME}
         infra = {"apiGroup": "rke-machine.cattle.io", "kind": "ProcessMachine", "name": NAME}
         spec = {"clusterName": "meadow", "bootstrap": {"configRef": reference}, "infrastructureRef": infra}
@@ -67,51 +67,53 @@ class Machines:
         self.account = await self.create(SERVICE_ACCOUNT, account)
 
     async def secret(self, name: str = "", token: bytes = b"", *, owned: bool = True) -> Object:
-        """As the manager makes it, but for what is told otherwise; once it holds a token."""
-        made = objects.token_secret(self.bootstrap, self.machine, self.account)
-        made["metadata"]["name"] = name or made["metadata"]["name"]
+        """Create a token Secret as the manager does, with the given differences, and wait until it has a token."""
+        obj = objects.token_secret(self.bootstrap, self.machine, self.account)
+        obj["metadata"]["name"] = name or obj["metadata"]["name"]
         if token:
-            made["data"] = {"token": base64.b64encode(token).decode()}
+            obj["data"] = {"token": base64.b64encode(token).decode()}
         if not owned:
-            del made["metadata"]["ownerReferences"]
-        await self.create(SECRET, made)
+            del obj["metadata"]["ownerReferences"]
+        await self.create(SECRET, obj)
         async with asyncio.timeout(60):
             while True:
-                found = await self.client.get(SECRET.resource, made["metadata"]["name"], namespace=self.namespace)
-                if (found.get("data") or {}).get("token") and objects.TOKEN_OF_UID in found["metadata"]["annotations"]:
-                    return found
+                stored = await self.client.get(SECRET.resource, obj["metadata"]["name"], namespace=self.namespace)
+                if (stored.get("data") or {}).get("token") and objects.TOKEN_OF_UID in stored["metadata"][
+                    "annotations"
+                ]:
+                    return stored
                 await asyncio.sleep(0.05)
 
-    async def counts(self, secret: Object) -> bool:
+    async def is_accepted(self, secret: Object) -> bool:
         issued = await MachineAccounts(self.client).issued_to(_redacted(secret), names.ACCOUNT_FOR_BOOTSTRAP)
         return issued is not None and issued.machine["metadata"]["uid"] == self.machine["metadata"]["uid"]
 
 
 @pytest.fixture
 async def machines(kinds: None, client: Client) -> AsyncIterator[Machines]:
-    made = Machines(client)
-    await made.prepare()
+    machines = Machines(client)
+    await machines.prepare()
     try:
-        yield made
+        yield machines
     finally:
         with suppress(NotFound):
-            await client.delete(MACHINE.resource, NAME, namespace=made.namespace)
-        await client.delete(NAMESPACE.resource, made.namespace)
+            await client.delete(MACHINE.resource, NAME, namespace=machines.namespace)
+        await client.delete(NAMESPACE.resource, machines.namespace)
 
 
-async def test_a_token_that_the_manager_issued_counts_and_no_other(machines: Machines) -> None:
+async def test_only_the_token_that_the_manager_issued_is_accepted(machines: Machines) -> None:
     genuine = await machines.secret()
-    assert await machines.counts(genuine)
-    assert not await machines.counts(await machines.secret("a-copy")), "another Secret of the same account"
-    assert not await machines.counts(await machines.secret("forged", b"mine")), "a token of its author's own"
+    assert await machines.is_accepted(genuine)
+    assert not await machines.is_accepted(await machines.secret("a-copy")), "another Secret of the same account"
+    assert not await machines.is_accepted(await machines.secret("forged", b"mine")), "a token that its author chose"
 
 
-async def test_a_forged_token_under_the_right_name_does_not_count(machines: Machines) -> None:
-    assert not await machines.counts(await machines.secret(token=b"mine"))
+async def test_a_forged_token_under_the_right_name_is_rejected(machines: Machines) -> None:
+    assert not await machines.is_accepted(await machines.secret(token=b"mine"))
 
 
-async def test_a_token_in_a_secret_without_its_owner_does_not_count(machines: Machines) -> None:
-    assert not await machines.counts(await machines.secret(owned=False))
+async def test_a_token_in_a_secret_without_owner_is_rejected(machines: Machines) -> None:
+    assert not await machines.is_accepted(await machines.secret(owned=False))
 
 
 def _object(kind: Kind, meta: Object, spec: Object) -> Object:

@@ -1,4 +1,4 @@
-"""Nothing of the install script is sent, and nothing is fetched, without TLS."""
+"""The install script sends and fetches nothing without TLS."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ TOKEN = "t" * 54
 
 @dataclass
 class Server:
-    """Answers every path with the same text, or with a redirect."""
+    """Responds to every path with the same text, or with a redirect."""
 
     text: bytes
     url: str = ""
     redirect: str = ""
-    asked: list[tuple[str, str]] = field(default_factory=list)  # path, and what was shown for it
+    requests: list[tuple[str, str]] = field(default_factory=list)  # path and Authorization header
 
 
 def serve(server: Server, context: ssl.SSLContext | None = None) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            server.asked.append((self.path, self.headers.get("Authorization", "")))
+            server.requests.append((self.path, self.headers.get("Authorization", "")))
             self.send_response(302 if server.redirect else 200)
             if server.redirect:
                 self.send_header("Location", server.redirect + self.path)
@@ -55,7 +55,7 @@ def serve(server: Server, context: ssl.SSLContext | None = None) -> ThreadingHTT
 
 @pytest.fixture
 def plain() -> Iterator[Server]:
-    server = Server(b"certificates that anybody can send")
+    server = Server(b"certificates that an attacker can send")
     listener = serve(server)
     yield server
     listener.shutdown()
@@ -65,31 +65,31 @@ def plain() -> Iterator[Server]:
 def run(directory: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
     script = directory / "install.sh"
     script.write_text(shell_script(ScriptInputs("")))
-    own = {f"CATTLE_AGENT_{name}_DIR": str(directory / name.lower()) for name in ("VAR", "CONFIG")}
-    own |= {"CATTLE_AGENT_BIN_PREFIX": str(directory / "prefix"), "CATTLE_AGENT_RETRIES": "0"}
-    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **own, **variables}
+    agent_variables = {f"CATTLE_AGENT_{name}_DIR": str(directory / name.lower()) for name in ("VAR", "CONFIG")}
+    agent_variables |= {"CATTLE_AGENT_BIN_PREFIX": str(directory / "prefix"), "CATTLE_AGENT_RETRIES": "0"}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **agent_variables, **variables}
     command = ["sh", str(script), "--worker", "--token", TOKEN, *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-@pytest.mark.parametrize("by", ["flag", "environment"])
-def test_a_manager_without_tls_is_asked_nothing(tmp_path: Path, plain: Server, by: str, pinned: bool) -> None:
-    """Whoever is on the way sends the right certificates: over plain http they prove nothing."""
+@pytest.mark.parametrize("source", ["flag", "environment"])
+def test_no_request_is_sent_to_a_manager_without_tls(tmp_path: Path, plain: Server, source: str, pinned: bool) -> None:
+    """An attacker on the path can send the right certificates: over plain HTTP they prove nothing."""
     flags = ["--ca-checksum", hashlib.sha256(plain.text).hexdigest()] if pinned else []
-    flags += ["--server", plain.url] if by == "flag" else []
-    done = run(tmp_path, *flags, **({"CATTLE_SERVER": plain.url} if by == "environment" else {}))
-    assert (done.returncode, "https://" in done.stderr) == (2, True), done.stdout + done.stderr
-    assert plain.asked == []
+    flags += ["--server", plain.url] if source == "flag" else []
+    result = run(tmp_path, *flags, **({"CATTLE_SERVER": plain.url} if source == "environment" else {}))
+    assert (result.returncode, "https://" in result.stderr) == (2, True), result.stdout + result.stderr
+    assert plain.requests == []
 
 
 @pytest.mark.parametrize("name", ["CATTLE_AGENT_BINARY_URL", "CATTLE_AGENT_BINARY_BASE_URL"])
 def test_no_program_is_fetched_without_tls(tmp_path: Path, plain: Server, name: str) -> None:
-    done = run(tmp_path, "--server", "https://127.0.0.1:1", **{name: f"{plain.url}/agent"})
-    assert (done.returncode, name in done.stderr) == (2, True), done.stdout + done.stderr
+    result = run(tmp_path, "--server", "https://127.0.0.1:1", **{name: f"{plain.url}/agent"})
+    assert (result.returncode, name in result.stderr) == (2, True), result.stdout + result.stderr
     local = run(tmp_path, CATTLE_REMOTE_ENABLED="false", **{name: f"{plain.url}/agent"})
     assert (local.returncode, name in local.stderr) == (2, True), local.stdout + local.stderr
-    assert plain.asked == []
+    assert plain.requests == []
 
 
 BAD = {
@@ -104,14 +104,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_address_or_checksum_is_refused(tmp_path: Path, case: str) -> None:
-    done = run(tmp_path, *BAD[case])
-    assert (done.returncode, BAD[case][-2] in done.stderr) == (2, True), done.stdout + done.stderr
+def test_invalid_addresses_and_checksums_are_rejected(tmp_path: Path, case: str) -> None:
+    result = run(tmp_path, *BAD[case])
+    assert (result.returncode, BAD[case][-2] in result.stderr) == (2, True), result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("program", ["curl", "wget"])
 def test_a_redirect_is_not_followed(tmp_path: Path, plain: Server, program: str) -> None:
-    """Not even to fetch the certificates, whose digest is known: all later requests would go there too."""
+    """Not even for the certificates, whose digest is known: all later requests would go there too."""
     now = datetime.now(UTC)
     signer = certificates.authority("a", now=now, life=timedelta(days=1))
     pair = certificates.serving(signer, "s", ["127.0.0.1"], now=now, life=timedelta(days=1))
@@ -122,27 +122,27 @@ def test_a_redirect_is_not_followed(tmp_path: Path, plain: Server, program: str)
     try:
         variables = {"PATH": str(_without(tmp_path, "curl"))} if program == "wget" else {}
         pin = ("--ca-checksum", hashlib.sha256(plain.text).hexdigest())
-        done = run(tmp_path, "--server", secure.url, *pin, **variables)
+        result = run(tmp_path, "--server", secure.url, *pin, **variables)
     finally:
         listener.shutdown()
         listener.server_close()
-    assert (done.returncode, "302" in done.stderr) == (5, True), done.stdout + done.stderr
-    assert secure.asked == [("/cacerts", "")]
-    assert plain.asked == []
+    assert (result.returncode, "302" in result.stderr) == (5, True), result.stdout + result.stderr
+    assert secure.requests == [("/cacerts", "")]
+    assert plain.requests == []
 
 
 def _without(directory: Path, missing: str) -> Path:
-    """A PATH with all programs but one."""
+    """A PATH directory without one program."""
     programs = directory / "programs"
     programs.mkdir()
-    for place in ("/usr/bin", "/bin"):
-        for program in Path(place).iterdir():
+    for directory_name in ("/usr/bin", "/bin"):
+        for program in Path(directory_name).iterdir():
             if program.name != missing and not (programs / program.name).exists():
                 (programs / program.name).symlink_to(program)
     return programs
 
 
-def test_scripts_for_windows_have_the_same_rule() -> None:
+def test_the_powershell_script_requires_tls_too() -> None:
     script = (SCRIPTS / "install.ps1").read_text()
     assert 'StartsWith("https://")' in script
     assert all("--proto" in line for line in script.splitlines() if "& $curl" in line)

@@ -1,4 +1,4 @@
-"""A machine that was removed, and the next one with its ID: their plan Secrets have the same name."""
+"""A removed machine and the next one with its ID, whose plan Secrets have the same name."""
 
 from __future__ import annotations
 
@@ -29,34 +29,36 @@ def manager(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     listen = f"127.0.0.1:{free_port()}"
     flags = ("--gateway-listen", listen, "--gateway-name", "127.0.0.1", "--set", f"server-url=https://{listen}")
     with RealKube(tmp_path_factory.mktemp("kube"), controller_manager=True, controllers=CONTROLLERS) as kube:
-        bare = ("--capi-core=own", "--no-machines", "--no-webhooks")
-        with HerderRun(Engine("real", kube.kubeconfig), tmp_path_factory.mktemp("herder"), *flags, *bare) as ours:
-            yield _ready(Manager(kube.kubeconfig, f"https://{listen}", ours.log))
+        options = ("--capi-core=own", "--no-machines", "--no-webhooks")
+        with HerderRun(Engine("real", kube.kubeconfig), tmp_path_factory.mktemp("herder"), *flags, *options) as process:
+            yield _ready(Manager(kube.kubeconfig, f"https://{listen}", process.log))
 
 
 def _ready(manager: Manager) -> Manager:
     eventually(lambda: manager.kubectl("get", "clusters.management.cattle.io", check=False), "no manager runs")
-    manager.put_up_cluster()
+    manager.create_cluster()
     return manager
 
 
-def curl(*words: str) -> list[str]:
-    return ["curl", "--insecure", "--silent", "--no-buffer", *words]
+def curl(*arguments: str) -> list[str]:
+    return ["curl", "--insecure", "--silent", "--no-buffer", *arguments]
 
 
 def register(manager: Manager) -> tuple[str, str]:
     """The name of the plan Secret, and the token that reads it."""
     headers = ("X-Cattle-Id: reused", "X-Cattle-Role-Worker: true", "X-Cattle-Internal-Address: 10.0.0.9")
-    words = [word for header in (*headers, f"Authorization: Bearer {manager.token}") for word in ("-H", header)]
+    arguments = [
+        argument for header in (*headers, f"Authorization: Bearer {manager.token}") for argument in ("-H", header)
+    ]
     deadline = time.monotonic() + WATCH_SECONDS
     while True:
-        done = subprocess.run(
-            curl(*words, f"{manager.url}/v3/connect/agent"), capture_output=True, text=True, check=True
+        result = subprocess.run(
+            curl(*arguments, f"{manager.url}/v3/connect/agent"), capture_output=True, text=True, check=True
         )
-        if done.stdout.startswith("{"):
-            answer = json.loads(done.stdout)
-            return answer["secretName"], yaml.safe_load(answer["kubeConfig"])["users"][0]["user"]["token"]
-        assert time.monotonic() < deadline, done.stdout
+        if result.stdout.startswith("{"):
+            response = json.loads(result.stdout)
+            return response["secretName"], yaml.safe_load(response["kubeConfig"])["users"][0]["user"]["token"]
+        assert time.monotonic() < deadline, result.stdout
         time.sleep(0.5)
 
 
@@ -65,20 +67,20 @@ def test_a_removed_machine_does_not_see_the_plan_of_its_successor(manager: Manag
     machine = name.removesuffix("-machine-plan")
     query = f"watch=true&fieldSelector=metadata.name={name}&timeoutSeconds={WATCH_SECONDS}"
     url = f"{manager.url}/api/v1/namespaces/{NAMESPACE}/secrets?{query}"
-    seen = tmp_path / "seen"
-    with seen.open("w") as output:
+    watch_output = tmp_path / "seen"
+    with watch_output.open("w") as output:
         watch = subprocess.Popen(curl("-H", f"Authorization: Bearer {token}", url), stdout=output)
     try:
-        eventually(lambda: '"ADDED"' in seen.read_text(), "the watch shows nothing")
+        eventually(lambda: '"ADDED"' in watch_output.read_text(), "the watch has no event")
         manager.kubectl("delete", "machine", machine, "-n", NAMESPACE)
-        eventually(lambda: manager.find("secrets", name) is None, "the plan Secret stays")
+        eventually(lambda: manager.find("secrets", name) is None, "the plan Secret is not deleted")
         register(manager)
-        manager.give_plan(machine, "for-the-successor")
+        manager.write_plan(machine, "for-the-successor")
         watch.wait(WATCH_SECONDS)
     finally:
         watch.kill()
         watch.wait()
-    plans = [json.loads(line)["object"].get("data") or {} for line in seen.read_text().splitlines()]
+    plans = [json.loads(line)["object"].get("data") or {} for line in watch_output.read_text().splitlines()]
     successor = manager.find("secrets", name)
     assert successor is not None
     assert all(each.get("plan") != successor["data"]["plan"] for each in plans)

@@ -1,4 +1,4 @@
-"""Install scripts: whatever a value holds, a shell that reads the script finds that value and nothing else."""
+"""Install scripts: a shell reads every value as it is, whatever characters it has."""
 
 from __future__ import annotations
 
@@ -36,42 +36,44 @@ NASTY = [
 ]  # fmt: skip
 
 
-def told(**parts: object) -> ScriptInputs:
-    return ScriptInputs(**{"server": SERVER, "checksum": "c" * 64, **parts})  # type: ignore[arg-type]
+def inputs(**fields: object) -> ScriptInputs:
+    return ScriptInputs(**{"server": SERVER, "checksum": "c" * 64, **fields})  # type: ignore[arg-type]
 
 
-def sees(shell: str, script: str, names: list[str], directory: Path) -> list[bytes]:
-    """The values that a real shell finds, without running what comes after the prologue."""
-    prologue = script[: script.index("\n# Installs the node agent")]
-    words = " ".join(f'"${name}"' for name in names)
-    words_of = [shell, "sh"] if shell == "busybox" else [shell]
-    command = [*words_of, "-c", f"{prologue}\nprintf '%s\\0' {words}"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, check=True, timeout=30)
-    assert done.stderr == b""
-    assert list(directory.iterdir()) == [], "something of a value was run"
-    return done.stdout.split(b"\0")[:-1]
+def values_in_shell(shell: str, script: str, names: list[str], directory: Path) -> list[bytes]:
+    """The values that a real shell finds, without running anything after the prologue."""
+    prologue = script[: script.index("\n# Install the node agent")]
+    references = " ".join(f'"${name}"' for name in names)
+    shell_command = [shell, "sh"] if shell == "busybox" else [shell]
+    command = [*shell_command, "-c", f"{prologue}\nprintf '%s\\0' {references}"]
+    result = subprocess.run(command, cwd=directory, capture_output=True, check=True, timeout=30)
+    assert result.stderr == b""
+    assert list(directory.iterdir()) == [], "part of a value was executed"
+    return result.stdout.split(b"\0")[:-1]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_value_is_only_a_value(shell: str, tmp_path: Path) -> None:
+def test_values_are_quoted(shell: str, tmp_path: Path) -> None:
     variables = tuple((f"V{number}", value) for number, value in enumerate(NASTY))
-    script = shell_script(told(variables=variables, token=NASTY[2], server=NASTY[0], checksum=NASTY[1]))
+    script = shell_script(inputs(variables=variables, token=NASTY[2], server=NASTY[0], checksum=NASTY[1]))
     names = [*(name for name, _ in variables), "CATTLE_TOKEN", "CATTLE_SERVER", "CATTLE_CA_CHECKSUM"]
-    found = sees(shell, script, names, tmp_path)
+    found = values_in_shell(shell, script, names, tmp_path)
     assert found == [value.encode() for value in (*NASTY, NASTY[2], NASTY[0], NASTY[1])]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_values_too(seed: int, tmp_path: Path) -> None:
-    chance = random.Random(seed)
+def test_random_values_are_quoted(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
     letters = "".join(map(chr, [9, 10, *range(32, 127), 0xE9, 0x2603])) + "'\"$`\\!;&|" * 4
-    values = ["".join(chance.choices(letters, k=chance.randrange(40))) for _ in range(60)]
+    values = ["".join(rng.choices(letters, k=rng.randrange(40))) for _ in range(60)]
     variables = tuple((f"V{number}", value) for number, value in enumerate(values))
-    found = sees("dash", shell_script(told(variables=variables)), [name for name, _ in variables], tmp_path)
+    found = values_in_shell(
+        "dash", shell_script(inputs(variables=variables)), [name for name, _ in variables], tmp_path
+    )
     assert found == [value.encode() for value in values]
 
 
-def test_a_script_says_which_manager_it_comes_from() -> None:
+def test_the_prologue_names_the_manager_and_its_ca() -> None:
     flags = {"server-url": f"{SERVER}/", "cacerts": "some certificates"}
     lines = shell_script(ScriptInputs.of(Settings(flags=flags).get)).splitlines()
     assert lines[:5] == [
@@ -85,7 +87,7 @@ def test_a_script_says_which_manager_it_comes_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "line"),
+    ("fields", "line"),
     [
         ({"strict": False}, "export STRICT_VERIFY='false'"),
         ({"variables": (("STRICT_VERIFY", "maybe"),)}, "export STRICT_VERIFY='maybe'"),
@@ -94,26 +96,26 @@ def test_a_script_says_which_manager_it_comes_from() -> None:
         ({"token": "abc"}, "CATTLE_ROLE_NONE='true'"),
     ],
 )
-def test_what_else_is_in_a_prologue(parts: dict[str, object], line: str) -> None:
-    lines = shell_script(told(**parts)).splitlines()
+def test_optional_lines_of_the_prologue(fields: dict[str, object], line: str) -> None:
+    lines = shell_script(inputs(**fields)).splitlines()
     assert lines.count(line) == 1
     assert sum(each.startswith("export STRICT_VERIFY") for each in lines) == 1
 
 
-def test_a_token_is_in_no_representation() -> None:
-    assert "very-secret" not in repr(told(token="very-secret"))
+def test_repr_does_not_show_the_token() -> None:
+    assert "very-secret" not in repr(inputs(token="very-secret"))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_scripts_are_whole(shell: str, tmp_path: Path) -> None:
-    for name, script in (("install", shell_script(told())), ("uninstall", uninstall_script())):
+def test_scripts_have_valid_syntax(shell: str, tmp_path: Path) -> None:
+    for name, script in (("install", shell_script(inputs())), ("uninstall", uninstall_script())):
         path = tmp_path / name
         path.write_text(script)
-        words = [shell, "sh"] if shell == "busybox" else [shell]
-        subprocess.run([*words, "-n", path], check=True, timeout=30)
+        shell_command = [shell, "sh"] if shell == "busybox" else [shell]
+        subprocess.run([*shell_command, "-n", path], check=True, timeout=30)
 
 
-# --- PowerShell -------------------------------------------------------------------------------------------------------
+# --- PowerShell -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -125,23 +127,23 @@ def test_scripts_are_whole(shell: str, tmp_path: Path) -> None:
         ("it\u2019s \u2018so\u201b", "$env:V = 'it\u2019\u2019s \u2018\u2018so\u201b\u201b'"),
     ],
 )
-def test_powershell_reads_values_as_they_are(value: str, line: str) -> None:
-    assert powershell_script(told(variables=(("V", value),))).splitlines()[0] == line
+def test_powershell_values_are_quoted(value: str, line: str) -> None:
+    assert powershell_script(inputs(variables=(("V", value),))).splitlines()[0] == line
 
 
-def test_the_powershell_script_pins_before_it_sends_and_shows_no_token_to_other_processes() -> None:
+def test_the_powershell_script_pins_the_ca_first_and_hides_the_token() -> None:
     script = (SCRIPTS / "install.ps1").read_text()
     steps = ["$Server/cacerts", "Get-FileHash", "$Server/healthz", "herder-agent.pyz", "$Server/v3/connect/agent"]
-    places = [script.index(step) for step in steps]
-    assert places == sorted(places)
-    asks = next(line for line in script.splitlines() if "& $curl" in line)
-    assert "--config $request" in asks
-    assert "Token" not in asks
+    positions = [script.index(step) for step in steps]
+    assert positions == sorted(positions)
+    curl_line = next(line for line in script.splitlines() if "& $curl" in line)
+    assert "--config $request" in curl_line
+    assert "Token" not in curl_line
     assert script.count("{") == script.count("}")
     assert script.count("(") == script.count(")")
 
 
-def test_the_powershell_script_takes_what_the_command_of_a_cluster_gives_it_and_what_upstreams_takes() -> None:
+def test_the_powershell_script_accepts_the_parameters_of_upstream() -> None:
     script = (SCRIPTS / "install.ps1").read_text()
     declared = set(re.findall(r"^        \[(?:String|String\[\]|Switch)\] \$(\w+)", script, re.MULTILINE))
     upstream = {"Address", "CaChecksum", "InternalAddress", "Label", "NodeName", "Server", "Taint", "Token", "Worker"}
@@ -154,35 +156,35 @@ def test_the_powershell_script_takes_what_the_command_of_a_cluster_gives_it_and_
         assert f"$env:CATTLE_AGENT_{name}" in script
 
 
-def test_the_powershell_script_asks_the_agent_for_nothing_that_it_does_not_know(
+def test_the_powershell_script_uses_only_known_agent_commands(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = (SCRIPTS / "install.ps1").read_text()
-    asked = set(re.findall(r'\$agent(?:`")? ([a-z-]+)', script))
-    assert asked == {"validate-connection", "service"}
-    nowhere = str(tmp_path / "none.yaml")
-    monkeypatch.setattr(cli, "os", SimpleNamespace(name="nt", environ={"CATTLE_AGENT_CONFIG": nowhere}))
-    for command in asked:
-        assert cli.main([command, nowhere]) == 1
+    used = set(re.findall(r'\$agent(?:`")? ([a-z-]+)', script))
+    assert used == {"validate-connection", "service"}
+    missing_config = str(tmp_path / "none.yaml")
+    monkeypatch.setattr(cli, "os", SimpleNamespace(name="nt", environ={"CATTLE_AGENT_CONFIG": missing_config}))
+    for command in used:
+        assert cli.main([command, missing_config]) == 1
         assert "unknown command" not in capsys.readouterr().err
 
 
-# --- cloud-init -------------------------------------------------------------------------------------------------------
+# --- cloud-init -----------------------------------------------------------------------------------------------------
 
 
-def test_for_other_providers_the_script_is_in_a_cloud_config_before_what_the_user_wants() -> None:
+def test_cloud_config_runs_the_script_before_user_commands() -> None:
     user = yaml.safe_dump({"runcmd": ["echo mine"], "write_files": [{"path": "/mine"}], "ssh_pwauth": False})
-    made = cloud_config("#!/bin/sh\necho hi\n", user)
-    assert made.startswith("## template: jinja\n#cloud-config\n")
-    config = yaml.safe_load(made)
+    rendered = cloud_config("#!/bin/sh\necho hi\n", user)
+    assert rendered.startswith("## template: jinja\n#cloud-config\n")
+    config = yaml.safe_load(rendered)
     assert config["runcmd"] == ["sh /usr/local/custom_script/install.sh", "echo mine"]
-    ours, theirs = config["write_files"]
-    assert (ours["path"], ours["permissions"], theirs["path"]) == (
+    install_file, user_file = config["write_files"]
+    assert (install_file["path"], install_file["permissions"], user_file["path"]) == (
         "/usr/local/custom_script/install.sh",
         "0600",
         "/mine",
     )
-    assert gzip.decompress(base64.b64decode(ours["content"])) == b"#!/bin/sh\necho hi\n"
+    assert gzip.decompress(base64.b64decode(install_file["content"])) == b"#!/bin/sh\necho hi\n"
     assert config["ssh_pwauth"] is False
 
 
@@ -198,7 +200,7 @@ def test_for_other_providers_the_script_is_in_a_cloud_config_before_what_the_use
         ("a: " + ":".join(["59"] * 50_000), "a number of more than"),
     ],
 )
-def test_user_data_that_cannot_be_joined_is_told_without_what_is_in_it(user: str, problem: str) -> None:
+def test_invalid_user_data_is_reported_without_its_content(user: str, problem: str) -> None:
     with pytest.raises(BadUserData, match=r"spec\.userdata\.inlineUserdata") as raised:
         cloud_config("#!/bin/sh\n", user)
     assert problem in str(raised.value)

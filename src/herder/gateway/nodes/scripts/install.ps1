@@ -1,10 +1,10 @@
-# Installs the node agent on this Windows machine, and tells it where its plan is. What stands above was written by the
-# manager that the script comes from. Run it again to repair or to update: the machine stays who it is.
+# Install the node agent on this Windows machine and register the machine with its manager. The manager wrote the lines
+# above. The script is idempotent: run it again to repair or update the agent. The machine keeps its ID.
 #
-# Exit codes: 1 something on this machine, 2 bad arguments, 3 not the manager that was pinned, 4 the manager refuses,
-# 5 given up after all retries.
+# Exit codes: 1 error on this machine, 2 invalid arguments, 3 the manager does not match the pinned checksum, 4 the
+# manager rejects the request, 5 all retries failed.
 #
-# Environment (parameters win): CATTLE_SERVER, CATTLE_TOKEN, CATTLE_CA_CHECKSUM, CATTLE_ROLE_{WORKER,NONE},
+# Environment (parameters take precedence): CATTLE_SERVER, CATTLE_TOKEN, CATTLE_CA_CHECKSUM, CATTLE_ROLE_{WORKER,NONE},
 # CATTLE_NODE_NAME, CATTLE_ADDRESS, CATTLE_INTERNAL_ADDRESS, CATTLE_LABELS, CATTLE_TAINTS, CATTLE_ID,
 # CATTLE_REMOTE_ENABLED, CATTLE_PRESERVE_WORKDIR, CATTLE_AGENT_{LOGLEVEL,CONFIG_DIR,VAR_DIR},
 # CATTLE_AGENT_BINARY_{URL,BASE_URL,CHECKSUM}, CATTLE_AGENT_STRICT_VERIFY, CATTLE_AGENT_{RETRIES,RETRY_SECONDS},
@@ -30,7 +30,7 @@ function Invoke-AgentInstaller {
     $varDirectory = if ($env:CATTLE_AGENT_VAR_DIR) { $env:CATTLE_AGENT_VAR_DIR } else { "C:\var\lib\rancher\agent" }
     $isRemote = $env:CATTLE_REMOTE_ENABLED -ne "false"
     $isWorker = $Worker -or $env:CATTLE_ROLE_WORKER -eq "true"
-    $isMade = $env:CATTLE_ROLE_NONE -eq "true" # by a driver of the manager, which knows its roles
+    $isProvisioned = $env:CATTLE_ROLE_NONE -eq "true" # by a node driver; the manager knows its roles
     $retries = if ($env:CATTLE_AGENT_RETRIES) { [int] $env:CATTLE_AGENT_RETRIES } else { 4499 }
     $pause = if ($env:CATTLE_AGENT_RETRY_SECONDS) { [int] $env:CATTLE_AGENT_RETRY_SECONDS } else { 5 }
     $curl = "$env:SystemRoot\System32\curl.exe"
@@ -40,26 +40,26 @@ function Invoke-AgentInstaller {
         exit $Code
     }
 
-    # Only administrators and the system read what has credentials in it.
+    # Files with credentials are readable by administrators and the system only.
     function Protect-Path([String] $Path) {
         & icacls.exe $Path /inheritance:r /grant:r "*S-1-5-18:(OI)(CI)F" "*S-1-5-32-544:(OI)(CI)F" | Out-Null
-        if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "$Path cannot be protected: run this as an administrator" }
+        if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "${Path}: cannot set permissions; run this script as an administrator" }
     }
 
-    # Credentials are never arguments of a program, which everybody on this machine could see: curl reads them.
+    # Credentials are never passed as arguments, which every user of this machine can see. curl reads them from a file.
     function Get-FromServer([String] $What, [String] $Url, [String] $File, [String[]] $Headers, [String[]] $Trust, [String] $Protocol = "https") {
         $request = Join-Path $scratch "request"
         $lines = @("url = `"$($Url.Replace('\', '\\').Replace('"', '\"'))`"")
         foreach ($header in $Headers) { $lines += "header = `"$($header.Replace('\', '\\').Replace('"', '\"'))`"" }
         [IO.File]::WriteAllLines($request, $lines)
         for ($attempt = 0; ; $attempt++) {
-            # Redirects are not followed, and nothing is sent without TLS but to the metadata services of clouds.
+            # Redirects are not followed. Only metadata services of clouds are requested without TLS.
             $status = & $curl --silent --proto "=$Protocol" --output $File --write-out "%{http_code}" --connect-timeout 20 --max-time 60 --config $request @Trust
             if ($status -eq "200") { Remove-Item $request; return }
-            $told = if (Test-Path $File) { Get-Content $File -TotalCount 1 } else { "" }
-            if ($status -in "400", "401", "403", "404") { Stop-WithError 4 "${What}: the manager answers ${status}: $told" }
-            if ($attempt -ge $retries) { Stop-WithError 5 "${What}: ${status}: $told" }
-            Write-Host "[INFO]  ${What}: $status; again in $pause seconds"
+            $message = if (Test-Path $File) { Get-Content $File -TotalCount 1 } else { "" }
+            if ($status -in "400", "401", "403", "404") { Stop-WithError 4 "${What}: the manager answers ${status}: $message" }
+            if ($attempt -ge $retries) { Stop-WithError 5 "${What}: ${status}: $message" }
+            Write-Host "[INFO]  ${What}: $status; retrying in $pause seconds"
             Start-Sleep -Seconds $pause
         }
     }
@@ -68,15 +68,15 @@ function Invoke-AgentInstaller {
         foreach ($candidate in "py.exe", "python3.exe", "python.exe") {
             $found = Get-Command $candidate -ErrorAction SilentlyContinue
             if ($found) {
-                # The interpreter itself: what the service manager starts must not hand over to another process.
+                # The interpreter itself: the service manager tracks the process that it starts.
                 $path = & $found.Source -c "import sys, ssl; print(sys.executable if sys.version_info >= (3, 6) else '')"
                 if ($LASTEXITCODE -eq 0 -and $path) { return $path }
             }
         }
-        Stop-WithError 1 "Python 3.6 or newer is needed on Windows machines, for all users"
+        Stop-WithError 1 "Python 3.6 or newer is required; install it for all users"
     }
 
-    # An address, the name of an interface, or a word for what a cloud says of this machine.
+    # An address, the name of an interface, or a keyword for a cloud's metadata service.
     function Find-Address([String] $Value) {
         $link = "http://169.254.169.254"
         $azure = "$link/metadata/instance/network/interface/0/ipv4/ipAddress/0"
@@ -100,15 +100,15 @@ function Invoke-AgentInstaller {
 
     function Get-Metadata([String] $Url, [String] $Header) {
         $answer = Join-Path $scratch "metadata"
-        Get-FromServer "the address that $Url tells" $Url $answer @($Header | Where-Object { $_ }) @() $Url.Split(":")[0] | Out-Null
+        Get-FromServer "address from $Url" $Url $answer @($Header | Where-Object { $_ }) @() $Url.Split(":")[0] | Out-Null
         return (Get-Content $answer -TotalCount 1).Trim()
     }
 
-    if ($isRemote -and -not $Server) { Stop-WithError 2 "-Server: needed, the address of the manager" }
-    if ($isRemote -and -not $Token) { Stop-WithError 2 "-Token: needed, the registration token of the cluster" }
-    if ($isRemote -and -not $isWorker -and -not $isMade) { Stop-WithError 2 "choose a role: -Worker, the only one on Windows" }
+    if ($isRemote -and -not $Server) { Stop-WithError 2 "-Server: required; pass the URL of the manager" }
+    if ($isRemote -and -not $Token) { Stop-WithError 2 "-Token: required; pass the registration token of the cluster" }
+    if ($isRemote -and -not $isWorker -and -not $isProvisioned) { Stop-WithError 2 "roles: required; pass -Worker, the only role on Windows" }
     $Server = "$Server".TrimEnd("/")
-    # Over plain http anybody on the way reads the token, serves the right certificates and sends another agent.
+    # On a plain http connection, an attacker could read the token, serve matching certificates and replace the agent.
     $addresses = @{ "-Server" = $(if ($isRemote) { $Server }); "CATTLE_AGENT_BINARY_URL" = $env:CATTLE_AGENT_BINARY_URL
         "CATTLE_AGENT_BINARY_BASE_URL" = $env:CATTLE_AGENT_BINARY_BASE_URL }
     foreach ($name in $addresses.Keys) {
@@ -127,14 +127,14 @@ function Invoke-AgentInstaller {
         Protect-Path $directory
     }
 
-    # Before anything is sent. From here on nobody is trusted but the authority with this digest.
+    # Verify the manager before sending the token. After this, only the CA with this checksum is trusted.
     $trust = @()
     if ($isRemote -and $CaChecksum) {
         $certificates = Join-Path $scratch "ca.crt"
         Get-FromServer "the manager's certificates" "$Server/cacerts" $certificates @() @("--insecure")
-        $found = (Get-FileHash -Algorithm SHA256 -Path $certificates).Hash.ToLower()
-        if ($found -ne $CaChecksum.ToLower()) {
-            Stop-WithError 3 "the certificates of $Server have the checksum $found, not ${CaChecksum}: this is another manager, or its certificates were replaced and the command is an old one"
+        $actual = (Get-FileHash -Algorithm SHA256 -Path $certificates).Hash.ToLower()
+        if ($actual -ne $CaChecksum.ToLower()) {
+            Stop-WithError 3 "the CA certificates of $Server have the checksum $actual, not ${CaChecksum}; this is another manager, or its certificates were replaced: get a new registration command"
         }
         $trust = @("--cacert", $certificates, "--ssl-revoke-best-effort")
     }
@@ -146,13 +146,13 @@ function Invoke-AgentInstaller {
     $agent = Join-Path $varDirectory "herder-agent.pyz"
     $base = if ($env:CATTLE_AGENT_BINARY_BASE_URL) { $env:CATTLE_AGENT_BINARY_BASE_URL } else { "$Server/assets" }
     $url = if ($env:CATTLE_AGENT_BINARY_URL) { $env:CATTLE_AGENT_BINARY_URL } else { "$base/herder-agent.pyz" }
-    # The manager's authority says nothing of other servers.
+    # The pinned CA vouches for the manager only.
     $trustOfAgent = if ($url.StartsWith("$Server/")) { $trust } else { @() }
     $new = Join-Path $scratch "herder-agent.pyz"
     Get-FromServer "the agent" $url $new @() $trustOfAgent
     $checksum = $env:CATTLE_AGENT_BINARY_CHECKSUM
     if ($checksum -and (Get-FileHash -Algorithm SHA256 -Path $new).Hash.ToLower() -ne $checksum.ToLower()) {
-        Stop-WithError 1 "the agent from $url is not the one with checksum $checksum"
+        Stop-WithError 1 "the agent from $url does not have the checksum $checksum"
     }
     Move-Item -Force $new $agent
 
@@ -168,21 +168,21 @@ function Invoke-AgentInstaller {
         "interlockDirectory: $varDirectory\interlock"
     ))
 
-    # It stays who it is, however often this runs.
-    $kept = Join-Path $configDirectory "cattle-id"
+    # A reinstalled agent keeps the ID of its machine.
+    $idFile = Join-Path $configDirectory "cattle-id"
     $id = $env:CATTLE_ID
-    if (-not $id -and (Test-Path $kept)) { $id = (Get-Content $kept -TotalCount 1).Trim() }
+    if (-not $id -and (Test-Path $idFile)) { $id = (Get-Content $idFile -TotalCount 1).Trim() }
     if (-not $id) {
         $bytes = New-Object byte[] 32
         [Security.Cryptography.RandomNumberGenerator]::Create().GetBytes($bytes)
         $id = ([BitConverter]::ToString($bytes).Replace("-", "").ToLower()).Substring(0, 63)
     }
-    [IO.File]::WriteAllText($kept, $id)
+    [IO.File]::WriteAllText($idFile, $id)
 
     $env:CATTLE_AGENT_CONFIG = $config
     if ($isRemote) {
         $headers = @("Authorization: Bearer $Token", "X-Cattle-Id: $id")
-        if (-not $isMade) { $headers += "X-Cattle-Role-Worker: true" }
+        if (-not $isProvisioned) { $headers += "X-Cattle-Role-Worker: true" }
         if ($NodeName) { $headers += "X-Cattle-Node-Name: $NodeName" }
         $public = Find-Address $Address
         $private = Find-Address $InternalAddress
@@ -192,11 +192,11 @@ function Invoke-AgentInstaller {
         $taints = @($env:CATTLE_TAINTS) + $Taint | Where-Object { $_ }
         if ($labels) { $headers += "X-Cattle-Labels: $($labels -join ',')" }
         if ($taints) { $headers += "X-Cattle-Taints: $($taints -join ',')" }
-        $told = Join-Path $scratch "rancher2_connection_info.json"
-        Get-FromServer "the connection" "$Server/v3/connect/agent" $told $headers $trust
-        & $python $agent validate-connection $told
-        if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "the agent cannot use the connection that the manager gave it" }
-        Move-Item -Force $told $connection
+        $received = Join-Path $scratch "rancher2_connection_info.json"
+        Get-FromServer "the connection" "$Server/v3/connect/agent" $received $headers $trust
+        & $python $agent validate-connection $received
+        if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "the agent rejects the connection info of the manager" }
+        Move-Item -Force $received $connection
     }
 
     $command = "`"$python`" `"$agent`" service"
@@ -214,7 +214,7 @@ function Invoke-AgentInstaller {
     & sc.exe failure rancher-system-agent reset= 60 actions= restart/5000 | Out-Null
     Start-Service -Name rancher-system-agent
     Remove-Item -Recurse -Force $scratch
-    Write-Host "[INFO]  the agent is installed and runs"
+    Write-Host "[INFO]  the agent is installed and running"
 }
 
 Invoke-AgentInstaller @args

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Takes the node agent from this machine. What its plans installed stays: their own uninstallers remove that.
+# Uninstall the node agent. Software that its plans installed, such as Kubernetes, has uninstallers of its own.
 set -u
 
 SERVICE=rancher-system-agent
 : "${CATTLE_AGENT_CONFIG_DIR:=/etc/rancher/agent}" "${CATTLE_AGENT_VAR_DIR:=/var/lib/rancher/agent}"
-for place in "$CATTLE_AGENT_CONFIG_DIR" "$CATTLE_AGENT_VAR_DIR"; do
-    case $place in
+for directory in "$CATTLE_AGENT_CONFIG_DIR" "$CATTLE_AGENT_VAR_DIR"; do
+    case $directory in
         /*/*[!/.]*) ;;
         *)
-            echo "$place: not a directory that an agent would have; nothing is removed" >&2
+            echo "$directory: not a directory of the node agent; nothing is removed" >&2
             exit 2
             ;;
     esac

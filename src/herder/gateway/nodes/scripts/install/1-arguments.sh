@@ -1,10 +1,10 @@
-# Installs the node agent on this machine, and tells it where its plan is. What stands above was written by the
-# manager that the script comes from. Run it again to repair or to update: the machine stays who it is.
+# Install the node agent on this machine and register the machine with its manager. The manager wrote the lines above.
+# The script is idempotent: run it again to repair or update the agent. The machine keeps its ID.
 #
-# Exit codes: 1 something on this machine, 2 bad arguments, 3 not the manager that was pinned, 4 the manager refuses,
-# 5 given up after all retries.
+# Exit codes: 1 error on this machine, 2 invalid arguments, 3 the manager does not match the pinned checksum, 4 the
+# manager rejects the request, 5 all retries failed.
 #
-# Environment (flags win): CATTLE_SERVER, CATTLE_TOKEN, CATTLE_CA_CHECKSUM, CATTLE_ROLE_{ETCD,CONTROLPLANE,WORKER,NONE},
+# Environment (flags take precedence): CATTLE_SERVER, CATTLE_TOKEN, CATTLE_CA_CHECKSUM, CATTLE_ROLE_{ETCD,CONTROLPLANE,WORKER,NONE},
 # CATTLE_NODE_NAME, CATTLE_ADDRESS, CATTLE_INTERNAL_ADDRESS, CATTLE_LABELS, CATTLE_TAINTS, CATTLE_ID,
 # CATTLE_{REMOTE,LOCAL}_ENABLED, CATTLE_PRESERVE_WORKDIR, CATTLE_AGENT_{LOGLEVEL,CONFIG_DIR,VAR_DIR,BIN_PREFIX},
 # CATTLE_AGENT_BINARY_{URL,BASE_URL,CHECKSUM}, CATTLE_AGENT_STRICT_VERIFY, CATTLE_AGENT_{RETRIES,RETRY_SECONDS}.
@@ -12,15 +12,15 @@
 set -u
 umask 077
 
-BAD_ARGUMENTS=2 NOT_PINNED=3 REFUSED=4 GIVEN_UP=5
+BAD_ARGUMENTS=2 CHECKSUM_MISMATCH=3 REJECTED=4 RETRIES_EXHAUSTED=5
 SERVICE=rancher-system-agent
 CONNECT_SECONDS=60
-KEEPER=/etc/herder/boot.d/40-$SERVICE # started at each boot of a machine without systemd
+BOOT_SCRIPT=/etc/herder/boot.d/40-$SERVICE # starts the agent on machines without systemd
 stopped=no
 NEWLINE='
 '
 
-say() { printf '%s\n' "$*"; } # echo would read backslashes
+say() { printf '%s\n' "$*"; } # echo interprets backslashes
 info() { say "[INFO]  $*"; }
 fatal() { # CODE TEXT
     code=$1
@@ -30,9 +30,9 @@ fatal() { # CODE TEXT
 }
 
 
-# --- what is asked for
+# --- arguments
 
-appended() { # LIST ITEM
+append() { # LIST ITEM
     say "${1:+$1,}$2"
 }
 
@@ -46,7 +46,7 @@ value_of() { # FLAG COUNT VALUE
 
 parse_arguments() {
     while [ $# -gt 0 ]; do
-        taken=1
+        consumed=1
         case $1 in
             -a | --all-roles) CATTLE_ROLE_ETCD=true CATTLE_ROLE_CONTROLPLANE=true CATTLE_ROLE_WORKER=true ;;
             -p | --controlplane) CATTLE_ROLE_CONTROLPLANE=true ;;
@@ -54,11 +54,11 @@ parse_arguments() {
             -w | --worker) CATTLE_ROLE_WORKER=true ;;
             --no-roles) CATTLE_ROLE_NONE=true ;;
             *)
-                taken=2
+                consumed=2
                 case $1 in
                     -s | --server | -t | --token | -c | --ca-checksum | -n | --node-name | --address | -i | \
                         --internal-address | -l | --label | --taint | --taints) ;;
-                    *) fatal $BAD_ARGUMENTS "$1: no such argument" ;;
+                    *) fatal $BAD_ARGUMENTS "$1: unknown argument" ;;
                 esac
                 value=$(value_of "$1" $# "${2:-}") || exit $?
                 case $1 in
@@ -68,63 +68,63 @@ parse_arguments() {
                     -n | --node-name) CATTLE_NODE_NAME=$value ;;
                     --address) CATTLE_ADDRESS=$value ;;
                     -i | --internal-address) CATTLE_INTERNAL_ADDRESS=$value ;;
-                    -l | --label) CATTLE_LABELS=$(appended "${CATTLE_LABELS:-}" "$value") ;;
-                    --taint | --taints) CATTLE_TAINTS=$(appended "${CATTLE_TAINTS:-}" "$value") ;;
+                    -l | --label) CATTLE_LABELS=$(append "${CATTLE_LABELS:-}" "$value") ;;
+                    --taint | --taints) CATTLE_TAINTS=$(append "${CATTLE_TAINTS:-}" "$value") ;;
                 esac
                 ;;
         esac
-        shift $taken
+        shift $consumed
     done
 }
 
 lower() { say "$1" | tr '[:upper:]' '[:lower:]'; }
 
-directory() { # NAME VALUE
+check_directory() { # NAME VALUE
     case $2 in
         /*) ;;
         *) fatal $BAD_ARGUMENTS "$1: \"$2\" must be an absolute path" ;;
     esac
     case $2 in
-        *[!A-Za-z0-9._/-]*) fatal $BAD_ARGUMENTS "$1: \"$2\" may have letters, digits and ._/- in it" ;;
+        *[!A-Za-z0-9._/-]*) fatal $BAD_ARGUMENTS "$1: \"$2\" must consist of letters, digits and ._/-" ;;
     esac
 }
 
-address() { # NAME VALUE
-    # Over plain http anybody on the way reads the token, serves the right certificates and sends another agent.
+check_url() { # NAME VALUE
+    # On a plain http connection, an attacker could read the token, serve matching certificates and replace the agent.
     case $2 in
         https://?*) ;;
         *) fatal $BAD_ARGUMENTS "$1: \"$2\" must begin with https://; plain http is not supported" ;;
     esac
     case $2 in
-        *[!A-Za-z0-9._~:/?#@!\&+,\;=%\[\]-]*) fatal $BAD_ARGUMENTS "$1: \"$2\" has characters that no URL has" ;;
+        *[!A-Za-z0-9._~:/?#@!\&+,\;=%\[\]-]*) fatal $BAD_ARGUMENTS "$1: \"$2\" contains characters that are invalid in a URL" ;;
     esac
 }
 
-checksum() { # NAME VALUE
+check_checksum() { # NAME VALUE
     case $2 in
         *[!0-9a-f]*) fatal $BAD_ARGUMENTS "$1: \"$2\" must be a SHA-256 of 64 hexadecimal digits" ;;
     esac
     [ -z "$2" ] || [ ${#2} -eq 64 ] || fatal $BAD_ARGUMENTS "$1: \"$2\" must be a SHA-256 of 64 hexadecimal digits"
 }
 
-number() { # NAME VALUE
+check_number() { # NAME VALUE
     case $2 in
         '' | *[!0-9]*) fatal $BAD_ARGUMENTS "$1: \"$2\" must be a number" ;;
     esac
 }
 
-boolean() { # NAME VALUE
+check_boolean() { # NAME VALUE
     case $2 in
         true | false) ;;
         *) fatal $BAD_ARGUMENTS "$1: \"$2\" must be true or false" ;;
     esac
 }
 
-fill_in() {
+set_defaults() {
     : "${CATTLE_SERVER:=}" "${CATTLE_TOKEN:=}" "${CATTLE_CA_CHECKSUM:=}" "${CATTLE_ID:=}"
     : "${CATTLE_ROLE_ETCD:=false}" "${CATTLE_ROLE_CONTROLPLANE:=false}" "${CATTLE_ROLE_WORKER:=false}"
     : "${CATTLE_ROLE_NONE:=false}" "${CATTLE_NODE_NAME:=}" "${CATTLE_ADDRESS:=}"
-    # A process machine shares the network of its host, but for one address.
+    # A process machine shares the host's network and has one address of its own.
     : "${CATTLE_INTERNAL_ADDRESS:=${HERDER_ADDRESS:-}}"
     : "${CATTLE_LABELS:=}" "${CATTLE_TAINTS:=}" "${CATTLE_REMOTE_ENABLED:=true}" "${CATTLE_LOCAL_ENABLED:=false}"
     : "${CATTLE_PRESERVE_WORKDIR:=false}" "${CATTLE_AGENT_LOGLEVEL:=info}" "${CATTLE_AGENT_BIN_PREFIX:=}"
@@ -141,29 +141,29 @@ fill_in() {
     CATTLE_SERVER=${CATTLE_SERVER%/}
 }
 
-check() {
-    directory CATTLE_AGENT_CONFIG_DIR "$CATTLE_AGENT_CONFIG_DIR"
-    directory CATTLE_AGENT_VAR_DIR "$CATTLE_AGENT_VAR_DIR"
-    [ -z "$CATTLE_AGENT_BIN_PREFIX" ] || directory CATTLE_AGENT_BIN_PREFIX "$CATTLE_AGENT_BIN_PREFIX"
-    boolean CATTLE_REMOTE_ENABLED "$CATTLE_REMOTE_ENABLED"
-    boolean CATTLE_LOCAL_ENABLED "$CATTLE_LOCAL_ENABLED"
-    boolean CATTLE_PRESERVE_WORKDIR "$CATTLE_PRESERVE_WORKDIR"
-    boolean CATTLE_AGENT_STRICT_VERIFY "$CATTLE_AGENT_STRICT_VERIFY"
-    number CATTLE_AGENT_RETRIES "$CATTLE_AGENT_RETRIES"
-    number CATTLE_AGENT_RETRY_SECONDS "$CATTLE_AGENT_RETRY_SECONDS"
+check_arguments() {
+    check_directory CATTLE_AGENT_CONFIG_DIR "$CATTLE_AGENT_CONFIG_DIR"
+    check_directory CATTLE_AGENT_VAR_DIR "$CATTLE_AGENT_VAR_DIR"
+    [ -z "$CATTLE_AGENT_BIN_PREFIX" ] || check_directory CATTLE_AGENT_BIN_PREFIX "$CATTLE_AGENT_BIN_PREFIX"
+    check_boolean CATTLE_REMOTE_ENABLED "$CATTLE_REMOTE_ENABLED"
+    check_boolean CATTLE_LOCAL_ENABLED "$CATTLE_LOCAL_ENABLED"
+    check_boolean CATTLE_PRESERVE_WORKDIR "$CATTLE_PRESERVE_WORKDIR"
+    check_boolean CATTLE_AGENT_STRICT_VERIFY "$CATTLE_AGENT_STRICT_VERIFY"
+    check_number CATTLE_AGENT_RETRIES "$CATTLE_AGENT_RETRIES"
+    check_number CATTLE_AGENT_RETRY_SECONDS "$CATTLE_AGENT_RETRY_SECONDS"
     case $CATTLE_AGENT_LOGLEVEL in
-        *[!a-z]*) fatal $BAD_ARGUMENTS "CATTLE_AGENT_LOGLEVEL: \"$CATTLE_AGENT_LOGLEVEL\" must be a word such as info" ;;
+        *[!a-z]*) fatal $BAD_ARGUMENTS "CATTLE_AGENT_LOGLEVEL: \"$CATTLE_AGENT_LOGLEVEL\" must be a log level such as info" ;;
     esac
-    [ -z "$CATTLE_AGENT_BINARY_URL" ] || address CATTLE_AGENT_BINARY_URL "$CATTLE_AGENT_BINARY_URL"
-    [ -z "$CATTLE_AGENT_BINARY_BASE_URL" ] || address CATTLE_AGENT_BINARY_BASE_URL "$CATTLE_AGENT_BINARY_BASE_URL"
-    checksum CATTLE_AGENT_BINARY_CHECKSUM "$CATTLE_AGENT_BINARY_CHECKSUM"
-    checksum --ca-checksum "$CATTLE_CA_CHECKSUM"
+    [ -z "$CATTLE_AGENT_BINARY_URL" ] || check_url CATTLE_AGENT_BINARY_URL "$CATTLE_AGENT_BINARY_URL"
+    [ -z "$CATTLE_AGENT_BINARY_BASE_URL" ] || check_url CATTLE_AGENT_BINARY_BASE_URL "$CATTLE_AGENT_BINARY_BASE_URL"
+    check_checksum CATTLE_AGENT_BINARY_CHECKSUM "$CATTLE_AGENT_BINARY_CHECKSUM"
+    check_checksum --ca-checksum "$CATTLE_CA_CHECKSUM"
     [ "$CATTLE_REMOTE_ENABLED" = true ] || return 0
-    [ -n "$CATTLE_SERVER" ] || fatal $BAD_ARGUMENTS "--server: needed, the address of the manager"
-    address --server "$CATTLE_SERVER"
-    [ -n "$CATTLE_TOKEN" ] || fatal $BAD_ARGUMENTS "--token: needed, the registration token of the cluster"
+    [ -n "$CATTLE_SERVER" ] || fatal $BAD_ARGUMENTS "--server: required; pass the URL of the manager"
+    check_url --server "$CATTLE_SERVER"
+    [ -n "$CATTLE_TOKEN" ] || fatal $BAD_ARGUMENTS "--token: required; pass the registration token of the cluster"
     case $CATTLE_ROLE_NONE$CATTLE_ROLE_ETCD$CATTLE_ROLE_CONTROLPLANE$CATTLE_ROLE_WORKER in
         *true*) ;;
-        *) fatal $BAD_ARGUMENTS "choose roles: --etcd, --controlplane, --worker, or --all-roles" ;;
+        *) fatal $BAD_ARGUMENTS "roles: required; pass --etcd, --controlplane, --worker or --all-roles" ;;
     esac
 }

@@ -18,7 +18,7 @@ architecture() {
     case $(uname -m) in
         x86_64 | amd64) echo amd64 ;;
         aarch64 | arm64) echo arm64 ;;
-        *) fatal 1 "there is no agent for machines of architecture $(uname -m)" ;;
+        *) fatal 1 "architecture $(uname -m): not supported by the node agent" ;;
     esac
 }
 
@@ -30,7 +30,7 @@ digest() { # FILE
     elif have openssl; then
         openssl dgst -sha256 -r "$1" | cut -d ' ' -f 1
     else
-        fatal 1 "sha256sum, shasum or openssl is needed, to check who the manager is"
+        fatal 1 "sha256sum, shasum or openssl is required to verify the manager"
     fi
 }
 
@@ -45,42 +45,42 @@ prefix() {
 }
 
 is_mount() {
-    # A process machine has its own /usr/local by a mount; what matters is one that an image brings along.
+    # A process machine mounts its own /usr/local, which is writable. Other mounts there are usually part of an image.
     [ ! -d /etc/herder/boot.d ] && [ -r /proc/mounts ] && grep -q " $1 " /proc/mounts
 }
 
-make_directory() { # PATH MODE
-    if ! mkdir -p "$1" || ! chmod "$2" "$1"; then fatal 1 "$1 cannot be made: run this as root"; fi
+create_directory() { # PATH MODE
+    if ! mkdir -p "$1" || ! chmod "$2" "$1"; then fatal 1 "$1: cannot create the directory; run this script as root"; fi
 }
 
-put() { # FILE MODE PLACE
-    if ! chmod "$2" "$1" || ! mv "$1" "$3"; then fatal 1 "$3 cannot be written: run this as root"; fi
+install_file() { # FILE MODE DESTINATION
+    if ! chmod "$2" "$1" || ! mv "$1" "$3"; then fatal 1 "$3: cannot write the file; run this script as root"; fi
 }
 
-make_directories() {
+create_directories() {
     interlock=$CATTLE_AGENT_VAR_DIR/interlock
-    for place in "$CATTLE_AGENT_VAR_DIR" "$CATTLE_AGENT_CONFIG_DIR" "$interlock"; do
-        make_directory "$place" 700
+    for path in "$CATTLE_AGENT_VAR_DIR" "$CATTLE_AGENT_CONFIG_DIR" "$interlock"; do
+        create_directory "$path" 700
     done
-    scratch=$(mktemp -d "$CATTLE_AGENT_VAR_DIR/.install.XXXXXX") || fatal 1 "$CATTLE_AGENT_VAR_DIR cannot be written to"
-    trap leave EXIT
+    scratch=$(mktemp -d "$CATTLE_AGENT_VAR_DIR/.install.XXXXXX") || fatal 1 "$CATTLE_AGENT_VAR_DIR: not writable; run this script as root"
+    trap clean_up EXIT
     trap 'exit 1' INT TERM HUP
 }
 
-leave() {
-    # An agent that was stopped for one that did not come is better than none.
+clean_up() {
+    # If the new agent could not be installed, the old one must not stay stopped.
     if [ "$stopped" = yes ]; then
-        if has_systemd; then systemctl start rancher-system-agent; else start_keeper; fi
+        if has_systemd; then systemctl start rancher-system-agent; else start_boot_script; fi
     fi
     rm -rf "$scratch" "$interlock/restart-pending"
 }
 
 wait_for_agent() {
-    # An agent that is in the midst of a plan finishes it first, and takes up no other.
+    # A running agent finishes its current plan and starts no other.
     : >"$interlock/restart-pending"
     waited=0
     while [ -e "$interlock/applyinator-active" ] && is_running && [ $waited -lt 300 ]; do
-        [ $waited -gt 0 ] || info "the agent is at work: it is waited for"
+        [ $waited -gt 0 ] || info "waiting for the running agent to finish its plan"
         sleep 1
         waited=$((waited + 1))
     done

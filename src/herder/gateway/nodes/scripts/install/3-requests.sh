@@ -1,9 +1,9 @@
 # --- requests
 
-# Credentials are never arguments of a program, which everybody on this machine could see: both programs read them.
+# Credentials are never passed as arguments, which every user of this machine can see. Both programs read them from a file.
 quoted() { printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g'; }
 
-request() { # URL FILE HEADERS-FILE TRUST SECONDS; sets $status, 000 where there was no answer
+request() { # URL FILE HEADERS-FILE TRUST SECONDS; sets $status, to 000 if there was no response
     : >"$2"
     if have curl; then
         {
@@ -12,13 +12,13 @@ request() { # URL FILE HEADERS-FILE TRUST SECONDS; sets $status, 000 where there
         } >"$scratch/request"
         set -- "$@" --config "$scratch/request"
         case $4 in
-            nobody) set -- "$@" --insecure ;;
+            none) set -- "$@" --insecure ;;
             system) ;;
             *) set -- "$@" --cacert "$4" ;;
         esac
         file=$2 seconds=$5
         shift 5
-        # Redirects are not followed, and nothing is sent without TLS but to the metadata services of clouds.
+        # Redirects are not followed. Only metadata services of clouds are requested without TLS.
         status=$(curl --silent --show-error --proto "=${protocol:-https}" --output "$file" --write-out '%{http_code}' --connect-timeout 20 \
             --max-time "$seconds" "$@" 2>"$scratch/problem") || status=000
     elif have wget; then
@@ -29,7 +29,7 @@ request() { # URL FILE HEADERS-FILE TRUST SECONDS; sets $status, 000 where there
         while IFS= read -r header; do say "header = $header"; done <"$3" >"$scratch/request"
         url=$1 file=$2 trust=$4 seconds=$5
         case $trust in
-            nobody) set -- --no-check-certificate ;;
+            none) set -- --no-check-certificate ;;
             system) set -- ;;
             *) set -- --ca-certificate="$trust" ;;
         esac
@@ -38,11 +38,11 @@ request() { # URL FILE HEADERS-FILE TRUST SECONDS; sets $status, 000 where there
         status=$(sed -n 's/^ *HTTP\/[0-9.]* \([0-9][0-9][0-9]\).*/\1/p' "$scratch/problem" | tail -n 1)
         status=${status:-000}
     else
-        fatal 1 "curl or wget is needed"
+        fatal 1 "curl or wget is required"
     fi
 }
 
-why() { # FILE: what the manager said, or the program that asked it
+failure_reason() { # FILE: the manager's response, or the error of curl or wget
     if [ "$status" = 000 ]; then
         tail -n 1 "$scratch/problem"
     else
@@ -50,7 +50,7 @@ why() { # FILE: what the manager said, or the program that asked it
     fi
 }
 
-fetch() { # WHAT URL FILE HEADERS-FILE TRUST SECONDS: until there is an answer that counts
+fetch() { # WHAT URL FILE HEADERS-FILE TRUST SECONDS: retry until the manager accepts or rejects the request
     what=$1
     shift
     attempt=0
@@ -58,11 +58,11 @@ fetch() { # WHAT URL FILE HEADERS-FILE TRUST SECONDS: until there is an answer t
         request "$@"
         case $status in
             200) return ;;
-            400 | 401 | 403 | 404) fatal $REFUSED "$what: the manager answers $status: $(why "$2")" ;;
+            400 | 401 | 403 | 404) fatal $REJECTED "$what: the manager answers $status: $(failure_reason "$2")" ;;
         esac
-        [ $attempt -lt "$CATTLE_AGENT_RETRIES" ] || fatal $GIVEN_UP "$what: $status: $(why "$2")"
+        [ $attempt -lt "$CATTLE_AGENT_RETRIES" ] || fatal $RETRIES_EXHAUSTED "$what: $status: $(failure_reason "$2")"
         attempt=$((attempt + 1))
-        info "$what: $status: $(why "$2"); again in $CATTLE_AGENT_RETRY_SECONDS seconds"
+        info "$what: $status: $(failure_reason "$2"); retrying in $CATTLE_AGENT_RETRY_SECONDS seconds"
         sleep "$CATTLE_AGENT_RETRY_SECONDS"
     done
 }

@@ -1,6 +1,6 @@
 # --- addresses
 
-addresses() { # an address, the name of an interface, or a word for what a cloud says of this machine
+addresses() { # an address, the name of an interface, or a keyword for a cloud's metadata service
     case $1 in
         awslocal) metadata http://169.254.169.254/latest/meta-data/local-ipv4 ;;
         awspublic) metadata http://169.254.169.254/latest/meta-data/public-ipv4 ;;
@@ -31,7 +31,7 @@ google() { echo "http://metadata.google.internal/computeMetadata/v1/instance/net
 metadata() { # URL [HEADER]
     printf '%s' "${2:+$2$NEWLINE}" >"$scratch/headers"
     protocol=${1%%:*}
-    fetch "the address that $1 tells" "$1" "$scratch/answer" "$scratch/headers" system 10 >&2
+    fetch "address from $1" "$1" "$scratch/answer" "$scratch/headers" system 10 >&2
     protocol=https
     cat "$scratch/answer"
 }

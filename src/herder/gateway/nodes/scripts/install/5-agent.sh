@@ -1,27 +1,27 @@
 # --- the agent
 
 pin_manager() {
-    # Before anything is sent. From here on nobody is trusted but the authority with this digest.
+    # Verify the manager before sending the token. After this, only the CA with this checksum is trusted.
     : >"$scratch/none"
     trust=system
     if [ -n "$CATTLE_CA_CHECKSUM" ]; then
-        fetch "the manager's certificates" "$CATTLE_SERVER/cacerts" "$scratch/ca.crt" "$scratch/none" nobody 20
-        [ -s "$scratch/ca.crt" ] || fatal $NOT_PINNED "$CATTLE_SERVER has no certificates, and --ca-checksum was given"
-        found=$(digest "$scratch/ca.crt") || exit 1
-        if [ "$found" != "$CATTLE_CA_CHECKSUM" ]; then
-            fatal $NOT_PINNED "the certificates of $CATTLE_SERVER have the checksum $found, not $CATTLE_CA_CHECKSUM:" \
-                "this is another manager, or its certificates were replaced and the command is an old one"
+        fetch "the manager's certificates" "$CATTLE_SERVER/cacerts" "$scratch/ca.crt" "$scratch/none" none 20
+        [ -s "$scratch/ca.crt" ] || fatal $CHECKSUM_MISMATCH "$CATTLE_SERVER serves no CA certificates, but --ca-checksum is set"
+        actual=$(digest "$scratch/ca.crt") || exit 1
+        if [ "$actual" != "$CATTLE_CA_CHECKSUM" ]; then
+            fatal $CHECKSUM_MISMATCH "the CA certificates of $CATTLE_SERVER have the checksum $actual, not $CATTLE_CA_CHECKSUM;" \
+                "this is another manager, or its certificates were replaced: get a new registration command"
         fi
         trust=$scratch/ca.crt
     elif [ "$CATTLE_AGENT_STRICT_VERIFY" = true ]; then
-        info "no --ca-checksum: the manager is checked by what this system trusts"
+        info "no --ca-checksum: verifying the manager with the CA certificates of this system"
     fi
     fetch "the manager" "$CATTLE_SERVER/healthz" "$scratch/answer" "$scratch/none" "$trust" 20
 }
 
 stop_agent() {
     is_running || return 0
-    info "the agent that runs is stopped"
+    info "stopping the running agent"
     stopped=yes
     if has_systemd; then
         systemctl stop $SERVICE
@@ -33,7 +33,7 @@ stop_agent() {
 
 install_agent() {
     bin=$(prefix)/bin
-    make_directory "$bin" 755
+    create_directory "$bin" 755
     base=${CATTLE_AGENT_BINARY_BASE_URL:-$CATTLE_SERVER/assets}
     interpreter=
     [ -n "$CATTLE_AGENT_BINARY_URL" ] || interpreter=$(find_python)
@@ -44,19 +44,19 @@ install_agent() {
     else
         arch=$(architecture) || exit 1
         url=$base/$SERVICE-$arch
-        info "there is no python3 (3.6 or newer) here: the agent that needs none is taken"
+        info "python3 (3.6 or newer) not found: installing the agent that does not need it"
     fi
-    info "the agent comes from $url"
+    info "downloading the agent from $url"
     fetch "the agent" "$url" "$scratch/agent" "$scratch/none" "$(trust_for "$url")" 600
     if [ -n "$CATTLE_AGENT_BINARY_CHECKSUM" ] && [ "$(digest "$scratch/agent")" != "$CATTLE_AGENT_BINARY_CHECKSUM" ]; then
-        fatal 1 "the agent from $url is not the one with checksum $CATTLE_AGENT_BINARY_CHECKSUM"
+        fatal 1 "the agent from $url does not have the checksum $CATTLE_AGENT_BINARY_CHECKSUM"
     fi
-    put "$scratch/agent" 755 "$bin/$SERVICE"
+    install_file "$scratch/agent" 755 "$bin/$SERVICE"
     fetch "the uninstaller" "$base/system-agent-uninstall.sh" "$scratch/uninstall" "$scratch/none" "$(trust_for "$base")" 60
-    put "$scratch/uninstall" 755 "$bin/$SERVICE-uninstall.sh"
+    install_file "$scratch/uninstall" 755 "$bin/$SERVICE-uninstall.sh"
 }
 
-trust_for() { # the manager's authority says nothing of other servers
+trust_for() { # the pinned CA vouches for the manager only
     case $1 in
         "$CATTLE_SERVER"/*) echo "$trust" ;;
         *) echo system ;;
@@ -79,20 +79,20 @@ write_config() {
         echo "imagesDirectory: $CATTLE_AGENT_VAR_DIR/images"
         echo "interlockDirectory: $CATTLE_AGENT_VAR_DIR/interlock"
     } >"$scratch/config.yaml"
-    put "$scratch/config.yaml" 600 "$CATTLE_AGENT_CONFIG_DIR/config.yaml"
+    install_file "$scratch/config.yaml" 600 "$CATTLE_AGENT_CONFIG_DIR/config.yaml"
 }
 
-know_itself() {
-    # It stays who it is, however often this runs.
-    kept=$CATTLE_AGENT_CONFIG_DIR/cattle-id
-    if [ -z "$CATTLE_ID" ] && [ -s "$kept" ]; then
-        CATTLE_ID=$(cat "$kept")
+load_machine_id() {
+    # A reinstalled agent keeps the ID of its machine.
+    id_file=$CATTLE_AGENT_CONFIG_DIR/cattle-id
+    if [ -z "$CATTLE_ID" ] && [ -s "$id_file" ]; then
+        CATTLE_ID=$(cat "$id_file")
     fi
     if [ -z "$CATTLE_ID" ]; then
         head -c 512 /dev/urandom >"$scratch/random"
         CATTLE_ID=$(digest "$scratch/random" | cut -c 1-63)
     fi
-    say "$CATTLE_ID" >"$kept"
+    say "$CATTLE_ID" >"$id_file"
 }
 
 connect() {
@@ -115,6 +115,6 @@ connect() {
     connection=$scratch/rancher2_connection_info.json
     fetch "the connection" "$CATTLE_SERVER/v3/connect/agent" "$connection" "$scratch/headers" "$trust" $CONNECT_SECONDS
     rm -f "$scratch/headers" "$scratch/request"
-    agent validate-connection "$connection" || fatal 1 "the agent cannot use the connection that the manager gave it"
-    put "$connection" 600 "$CATTLE_AGENT_VAR_DIR/rancher2_connection_info.json"
+    agent validate-connection "$connection" || fatal 1 "the agent rejects the connection info of the manager"
+    install_file "$connection" 600 "$CATTLE_AGENT_VAR_DIR/rancher2_connection_info.json"
 }

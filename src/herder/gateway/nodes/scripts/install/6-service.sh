@@ -1,4 +1,4 @@
-# --- how it is kept running
+# --- service
 
 proxies() { env | grep -iE '^(no|http|https)_proxy='; }
 
@@ -26,30 +26,30 @@ ExecStart=${interpreter:+$interpreter }$bin/$SERVICE sentinel
 [Install]
 WantedBy=multi-user.target
 UNIT
-    put "$scratch/unit" 644 $units/$SERVICE.service
+    install_file "$scratch/unit" 644 $units/$SERVICE.service
     {
         proxies | sed 's/\\/\\\\/g; s/"/\\"/g; s/^\([^=]*\)=\(.*\)$/\1="\2"/'
         say "PATH=\"$PATH\""
     } >"$scratch/env"
-    put "$scratch/env" 600 $units/$SERVICE.env
+    install_file "$scratch/env" 600 $units/$SERVICE.env
     if ! systemctl daemon-reload || ! systemctl enable --quiet $SERVICE || ! systemctl restart $SERVICE; then
-        fatal 1 "systemd could not start $SERVICE: systemctl status $SERVICE tells why"
+        fatal 1 "systemd could not start $SERVICE; for the reason, run: systemctl status $SERVICE"
     fi
 }
 
-start_by_itself() {
-    # Something without systemd, such as a process machine, which starts what is in boot.d each time it boots.
-    make_directory "${KEEPER%/*}" 755
+start_without_systemd() {
+    # Process machines run the scripts in boot.d whenever they boot.
+    create_directory "${BOOT_SCRIPT%/*}" 755
     proxies | sed "s/'/'\\\\''/g; s/^\([^=]*\)=\(.*\)\$/export \1='\2'/" >"$scratch/proxies"
     {
         cat <<PROGRAM
 #!/bin/sh
-# Keeps the node agent running: it is started again five seconds after it ended.
-mine=/run/$SERVICE.pid
-[ -s "\$mine" ] && kill -0 "\$(cat "\$mine")" 2>/dev/null && exit 0
-echo \$\$ >"\$mine"
+# Keep the node agent running: restart it five seconds after it exits.
+pid_file=/run/$SERVICE.pid
+[ -s "\$pid_file" ] && kill -0 "\$(cat "\$pid_file")" 2>/dev/null && exit 0
+echo \$\$ >"\$pid_file"
 child=
-trap 'trap "" TERM; [ -z "\$child" ] || kill "\$child" 2>/dev/null; wait; rm -f "\$mine"; exit 0' TERM INT
+trap 'trap "" TERM; [ -z "\$child" ] || kill "\$child" 2>/dev/null; wait; rm -f "\$pid_file"; exit 0' TERM INT
 PROGRAM
         cat "$scratch/proxies"
         cat <<PROGRAM
@@ -66,9 +66,9 @@ while :; do
     wait \$child
 done
 PROGRAM
-    } >"$scratch/keeper"
-    put "$scratch/keeper" 755 $KEEPER
-    start_keeper
+    } >"$scratch/boot-script"
+    install_file "$scratch/boot-script" 755 $BOOT_SCRIPT
+    start_boot_script
 }
 
-start_keeper() { setsid $KEEPER >/dev/null 2>&1 </dev/null & }
+start_boot_script() { setsid $BOOT_SCRIPT >/dev/null 2>&1 </dev/null & }
