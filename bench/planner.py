@@ -18,7 +18,7 @@ from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.node import plan_secret
 from herder.api.rke.node.plan_secret import encoded
 from herder.sim import loop
-from tests.unit.controllers.planner.simulated import NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
+from tests.unit.controllers.planner.simulated_cluster import NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
 
 SIZES = (10, 100, 1000)
 SERVERS = 3
@@ -54,7 +54,7 @@ def run(directory: Path) -> str:
 async def measure(size: int) -> Cost:
     async with SimulatedCluster(strict=False) as cluster:
         began = time.process_time()
-        await cluster.make()
+        await cluster.create()
         for number in range(size):
             roles = SERVER_ROLES if number < SERVERS else WORKER_ROLES
             address = f"10.{number // 65536}.{number // 256 % 256}.{number % 256}"

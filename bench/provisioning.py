@@ -19,8 +19,8 @@ from herder.api.machines.kinds import kinds_of
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import GroupVersionResource
 from herder.machine.host.client import HostClient
-from tests.support.capi import none_left, until
-from tests.support.machines import Provider, all_created, embedded, put_up_cluster, put_up_machines
+from tests.support.capi import none_left, wait_until
+from tests.support.machines import Provider, all_created, create_cluster, create_machines, embedded
 
 HERDS = (10, 100, 200)
 MORE = 5
@@ -57,8 +57,8 @@ async def _measure(directory: Path) -> list[Herd]:
     with embedded(directory) as provider:
         client = provider.engine.client()
         try:
-            await put_up_cluster(client, NAMESPACE, "process")
-            name = await put_up_machines(client, NAMESPACE, "process", {}, count=0)
+            await create_cluster(client, NAMESPACE, "process")
+            name = await create_machines(client, NAMESPACE, "process", {}, count=0)
             return [await _herd(provider, client, name, size) for size in HERDS]
         finally:
             await client.close()
@@ -78,7 +78,7 @@ async def _herd(provider: Provider, client: Client, name: str, size: int) -> Her
 
 async def _scaled(client: Client, name: str, count: int) -> None:
     await client.patch(capi.MACHINE_DEPLOYMENT.resource, name, {"spec": {"replicas": count}}, namespace=NAMESPACE)
-    await until(client, MACHINE, NAMESPACE, all_created(count) if count else none_left, seconds=600)
+    await wait_until(client, MACHINE, NAMESPACE, all_created(count) if count else none_left, seconds=600)
 
 
 async def _quiet(client: Client) -> None:

@@ -27,7 +27,7 @@ from tests.support.capi import webhook_flags
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
-from tests.support.processes import ended
+from tests.support.processes import terminate
 from tests.support.upstream import (
     CORE,
     DEV,
@@ -154,7 +154,7 @@ def in_memory_provider(engine: Engine, directory: Path) -> subprocess.Popen[byte
 
 def stop_all(*processes: subprocess.Popen[bytes]) -> None:
     for process in processes:
-        ended(process)
+        terminate(process)
 
 
 async def start_ours(engine: Engine, directory: Path, program: Path = HERDER) -> Managers:

@@ -1,6 +1,6 @@
-"""Fixtures that more than one folder of tests uses; each server starts with the first test that wants it.
+"""Fixtures that several test folders share; each server starts with the first test that needs it.
 
-And what holds for every test: it reveals no secret, and no status field has two writers.
+It also enforces two rules for every test: it leaks no secret, and no status field has two writers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from tests.support.canaries import IN_PROCESS
+from tests.support.canaries import SCANNER
 from tests.support.engines import admin, api, client, embedded_engine, engine, real_engine
 from tests.support.status_writers import STATUS_WRITERS
 
-# Workload clusters of tests listen on loopback addresses, which only an administrator can allow.
+# Workload clusters of tests listen on loopback addresses, which an administrator must allow.
 os.environ.setdefault("CATTLE_LOCAL_CLUSTER_ADDRESSES", "true")
 
 # The same examples in every run: an unlucky draw must not fail a change that has nothing to do with it.
@@ -29,18 +29,18 @@ __all__ = ["admin", "api", "client", "embedded_engine", "engine", "real_engine"]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "tells(resource, because): objects of this resource hold a secret here, on purpose"
+        "markers", "allow_secret_in(resource, because): objects of this resource may hold a secret in this test"
     )
     config.addinivalue_line(
         "markers", "extended: needs a peer that `make test` does not build; run by `make interop`, results committed"
     )
-    IN_PROCESS.watch_stores()
+    SCANNER.watch_stores()
     STATUS_WRITERS.watch()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    IN_PROCESS.judge(report, allowed=[mark.args[0] for mark in item.iter_markers("tells")])
-    STATUS_WRITERS.judge(report)
+    SCANNER.check_report(report, allowed=[mark.args[0] for mark in item.iter_markers("allow_secret_in")])
+    STATUS_WRITERS.check_report(report)
     return report

@@ -1,9 +1,9 @@
-"""Run a selection of the tests and write what it measured to docs/results/.
+"""Run a selection of the tests and write the results to docs/results/.
 
     python -m tests.results interop     the tests against extended peers, one row each
     python -m tests.results slowest     everything that `make test` runs; the 20 slowest tests
 
-Both exit with pytest's own status, so that a failed run is never published as a good one.
+Both exit with pytest's own status, so that a failed run is never published as a success.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLOWEST = 20
 
 @dataclass(frozen=True)
 class Case:
-    name: str  # as pytest accepts it, without the folder "tests"
+    name: str  # a pytest ID, without the folder "tests"
     outcome: str
     seconds: float
 

@@ -1,4 +1,4 @@
-"""The long runs, in one go; results go to docs/results/soak.md with date, machine and seeds.
+"""All long-running tests; results go to docs/results/soak.md with date, machine and seeds.
 
 python -m tests.soak [--only NAME …] [--scale 0.1]
 """
@@ -28,13 +28,15 @@ from herder.sim.world import World
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "soak.md"
 
 
-def command(*words: str, **environment: str) -> str:
-    """A program of ours that prints its own summary: the lines that are not indented, of which the last few count."""
-    given = os.environ | environment
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False, env=given)
-    if done.returncode:
-        raise RuntimeError(f"{words[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return "; ".join([line for line in done.stdout.splitlines() if line[:1].strip()][-4:])
+def command(*arguments: str, **environment: str) -> str:
+    """Run a program that prints a summary; return its last unindented lines."""
+    variables = os.environ | environment
+    completed = subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, check=False, env=variables
+    )
+    if completed.returncode:
+        raise RuntimeError(f"{arguments[0]} failed:\n{completed.stdout[-2000:]}\n{completed.stderr[-2000:]}")
+    return "; ".join([line for line in completed.stdout.splitlines() if line[:1].strip()][-4:])
 
 
 def kills(scale: float) -> str:
@@ -49,9 +51,9 @@ def server_kills(scale: float) -> str:
 
 
 def simulations(scale: float) -> str:
-    from tests.simulation.test_flock import live_through
+    from tests.simulation.test_flock import run_scenario
 
-    return simulated(live_through, scale)
+    return simulated(run_scenario, scale)
 
 
 def rollouts(scenario: str) -> Callable[[float], str]:
@@ -63,11 +65,11 @@ def rollouts(scenario: str) -> Callable[[float], str]:
     return run
 
 
-def simulated(live_through: Callable[[int, Faults], Coroutine[Any, Any, World]], scale: float) -> str:
+def simulated(scenario: Callable[[int, Faults], Coroutine[Any, Any, World]], scale: float) -> str:
     count, crashes, events = int(1000 * scale), 0, 0
     for seed in range(1, count + 1):
         try:
-            world = loop.run(live_through(seed, ROUGH))
+            world = loop.run(scenario(seed, ROUGH))
         except Exception as error:
             raise RuntimeError(f"seed {seed}: {error}") from error
         crashes += world.crashes
@@ -76,60 +78,64 @@ def simulated(live_through: Callable[[int, Faults], Coroutine[Any, Any, World]],
 
 
 def plans(scale: float) -> str:
-    """Ten times as many: there is more that can go wrong between a manager, agents and machines."""
-    wanted, stories, crashes, events, seed = int(10_000 * scale), 0, 0, 0, 0
+    """Ten times as many runs: more can go wrong between a manager, agents and machines."""
+    wanted, scenarios, crashes, events, seed = int(10_000 * scale), 0, 0, 0, 0
     with ThreadPoolExecutor(2) as cores:
-        while stories < wanted:
+        while scenarios < wanted:
             batches = [(first, first + 9) for first in range(seed + 1, seed + 41, 10)]
             seed = batches[-1][1]
-            for told in cores.map(lambda batch: stories_of(*batch), batches):
-                stories, crashes = stories + len(told), crashes + sum(report["crashes"] for report in told)
-                events += sum(report["events"] for report in told)
-    return f"{stories} stories of seeds 1–{seed}: {crashes} crashes, {events} events, every invariant held"
+            for reports in cores.map(lambda batch: run_branches(*batch), batches):
+                scenarios, crashes = scenarios + len(reports), crashes + sum(report["crashes"] for report in reports)
+                events += sum(report["events"] for report in reports)
+    return f"{scenarios} scenarios of seeds 1–{seed}: {crashes} crashes, {events} events, every invariant held"
 
 
-def stories_of(first: int, last: int) -> list[dict[str, Any]]:
-    """That part from each other on the way; a process can be forked where it has no other threads."""
-    words = [sys.executable, "-m", "tests.simulation.plans.crossroads", str(first), str(last)]
-    told = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
-    reports: list[dict[str, Any]] = [json.loads(line) for line in told.splitlines()]
+def run_branches(first: int, last: int) -> list[dict[str, Any]]:
+    """Branching scenarios, in their own process: only a process without other threads can be forked safely."""
+    arguments = [sys.executable, "-m", "tests.simulation.plans.branches", str(first), str(last)]
+    output = subprocess.run(arguments, stdout=subprocess.PIPE, check=True).stdout
+    reports: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
     for report in reports:
-        if report["wrong"]:
-            raise RuntimeError(f"seed {report['seed']} by {report['ways']}: {report['wrong']}")
+        if report["error"]:
+            raise RuntimeError(f"seed {report['seed']}, path {report['path']}: {report['error']}")
     return reports
 
 
 def planner_mutants(scale: float) -> str:
     from tests.simulation.plans.mutants import run
 
-    return run(max(int(300 * scale), 5), 1, tell=lambda _line: None)
+    return run(max(int(300 * scale), 5), 1, report=lambda _line: None)
 
 
 def machine_kills(scale: float) -> str:
     seeds = max(int(20 * scale), 1)
     command("pytest", "-q", "tests/interop/test_machines_survive.py", HERDER_SEEDS=str(seeds))
-    return f"seeds 1–{seeds}, of each: no instance leaked, none made twice, no machine lost, nothing left behind"
+    return f"seeds 1–{seeds}, of each: no instance leaked, none created twice, no machine lost, nothing left behind"
 
 
 def tunnels(scale: float) -> str:
     mebibytes, reconnects = max(int(1024 * scale), 64), max(int(1000 * scale), 100)
-    given = {
+    variables = {
         "HERDER_TUNNEL_MIB": str(mebibytes),
         "HERDER_TUNNEL_RECONNECTS": str(reconnects),
         "HERDER_TUNNEL_STORM": str(reconnects),
         "HERDER_TUNNEL_QUIET": "130",
     }
-    command("pytest", "-q", "tests/interop/test_remotedialer.py", **given)
-    told = f"{mebibytes} MiB in each transfer, {reconnects} reconnects in each role one by one and {reconnects} at once"
-    return f"{told}, two lists of streams exchanged"
+    command("pytest", "-q", "tests/interop/test_remotedialer.py", **variables)
+    summary = (
+        f"{mebibytes} MiB in each transfer, {reconnects} reconnects in each role one by one and {reconnects} at once"
+    )
+    return f"{summary}, two lists of streams exchanged"
 
 
 def fuzzing(scale: float) -> str:
     return command("tests.fuzz", "--inputs", str(int(100_000 * scale)), "--seed", "1")
 
 
-def odd_clusters(scale: float) -> str:
-    return command("tests.unit.controllers.provisioning.odd_clusters", "--clusters", str(max(int(20_000 * scale), 100)))
+def invalid_clusters(scale: float) -> str:
+    return command(
+        "tests.unit.controllers.provisioning.invalid_clusters", "--clusters", str(max(int(20_000 * scale), 100))
+    )
 
 
 def conformance(scale: float) -> str:
@@ -147,7 +153,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
     "kills": ("The store killed and its disk cut off, at any moment", kills),
     "fuzzing": ("Bad input of every kind, compared with the real server", fuzzing),
-    "odd-clusters": ("Clusters that are almost right, written, reconciled and planned for", odd_clusters),
+    "invalid-clusters": ("Clusters that are almost right, written, reconciled and planned for", invalid_clusters),
     "server-kills": ("The whole server killed under HTTP traffic", server_kills),
     "tunnels": ("Tunnels with Go's remotedialer at the other end, in both roles", tunnels),
     "simulations": ("The example controller through conflicts, losses and crashes", simulations),
@@ -171,9 +177,9 @@ def main() -> None:
 
 
 def record(rows: list[str]) -> None:
-    """Put these rows in place of the earlier ones of the same runs."""
-    told = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    by_title = {line.split("|")[1]: line for line in [*told, *rows] if line.startswith("| ")}
+    """Replace earlier rows of the same runs."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    by_title = {line.split("|")[1]: line for line in [*lines, *rows] if line.startswith("| ")}
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     kept = [by_title[f" {title} "] for title, _ in RUNS.values() if f" {title} " in by_title]
     head = [f"# Soak\n\n{today}, {machine()}. Written by `make soak`.\n", "| run | result | time |", "|---|---|---|"]
@@ -181,12 +187,12 @@ def record(rows: list[str]) -> None:
 
 
 def row(name: str, scale: float) -> str:
-    """One run, in a process of its own."""
+    """Execute one run in its own process."""
     started = time.monotonic()
     result = command("tests.soak", "--here", "--only", name, "--scale", str(scale))
-    told = f"| {RUNS[name][0]} | {result} | {time.monotonic() - started:.0f} s |"
-    print(told, flush=True)
-    return told
+    line = f"| {RUNS[name][0]} | {result} | {time.monotonic() - started:.0f} s |"
+    print(line, flush=True)
+    return line
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The scan that every test is under finds secrets where they must not be, and says so without telling them again."""
+"""The secret scan of every test finds leaked secrets, and reports them without repeating them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.meta.kinds import Kind
 from herder.sim.world import ADMIN
-from tests.support.canaries import IN_PROCESS, canary, secrets_in
+from tests.support.canaries import SCANNER, canary, secrets_in
 from tests.support.embedded import Embedded
 from tests.support.kube import Authority, RealKube
 
@@ -31,7 +31,7 @@ async def put(client: Client, kind: Kind, name: str, value: str) -> None:
     await client.create(kind.resource, obj, namespace="default")
 
 
-# --- what is found --------------------------------------------------------------------------------------------------
+# --- patterns ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ async def put(client: Client, kind: Kind, name: str, value: str) -> None:
     ],
     ids=["plain", "quoted", "base64", "base64 after one", "base64 after two", "token", "json web token"],
 )
-def test_a_secret_is_known_by_its_form(text: str, name: str) -> None:
+def test_secrets_are_recognized_by_their_form(text: str, name: str) -> None:
     assert secrets_in(text.encode()) == [name]
 
 
-def test_a_private_key_is_known_but_not_a_certificate(tmp_path: Path) -> None:
+def test_private_keys_are_recognized_but_not_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = (path.read_bytes() for path in authority.issue("somebody"))
     assert secrets_in(key) == ["a private key"]
@@ -61,14 +61,14 @@ def test_a_private_key_is_known_but_not_a_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [hash_key(new_key(os.urandom), os.urandom), "x" * 200], ids=["a hash", "filling"])
-def test_what_is_long_is_not_yet_a_secret(text: str) -> None:
+def test_hashes_and_long_text_are_not_secrets(text: str) -> None:
     assert not secrets_in(text.encode())
 
 
-# --- where it is looked for -----------------------------------------------------------------------------------------
+# --- scans ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_kept_a_secret_in_any_revision_or_log_fails_the_test_that_stops_it(tmp_path: Path) -> None:
+async def test_stopping_a_server_fails_if_a_revision_or_log_has_a_secret(tmp_path: Path) -> None:
     server = Embedded(tmp_path, flags=("--capi-core=external", "--no-machines", "--no-runner")).start()
     client = Client(HttpTransport(kubeconfig.load(server.kubeconfig)), field_manager="tester")
     await put(client, CONFIG_MAP, "removed", CANARY)
@@ -79,43 +79,43 @@ async def test_a_server_that_kept_a_secret_in_any_revision_or_log_fails_the_test
     await client.close()
     with pytest.raises(AssertionError) as caught:
         server.stop()
-    told = str(caught.value)
-    assert "the canary password-of-nobody in configmaps default/removed, .data.word" in told
-    assert "the canary password-of-nobody in audit.log, line " in told
-    assert "harmless" not in told
-    assert "default/kept" not in told
-    assert CANARY not in told
+    message = str(caught.value)
+    assert "the canary password-of-nobody in configmaps default/removed, .data.word" in message
+    assert "the canary password-of-nobody in audit.log, line " in message
+    assert "harmless" not in message
+    assert "default/kept" not in message
+    assert CANARY not in message
 
 
-async def test_a_secret_in_a_real_servers_objects_is_found(tmp_path: Path) -> None:
+async def test_secrets_in_objects_of_kube_apiserver_are_found(tmp_path: Path) -> None:
     kube = RealKube(tmp_path).start()
     client = Client(HttpTransport(kubeconfig.load(kube.kubeconfig)), field_manager="tester")
-    await put(client, CONFIG_MAP, "told", CANARY)
+    await put(client, CONFIG_MAP, "leaking", CANARY)
     await put(client, SECRET, "kept", ENCODED)
     await client.close()
     with pytest.raises(AssertionError) as caught:
         kube.stop()
     assert str(caught.value) == (
-        "a secret is told:\n  the canary password-of-nobody in /registry/configmaps/default/told"
+        "secret leaked:\n  the canary password-of-nobody in /registry/configmaps/default/leaking"
     )
-    assert not kube.processes, "it has ended all the same"
+    assert not kube.processes, "processes are stopped in any case"
 
 
-async def test_servers_inside_of_the_tests_are_looked_at_too() -> None:
+async def test_servers_in_the_test_process_are_scanned() -> None:
     server = await assemble(None, clock=lambda: datetime.now(UTC), entropy=os.urandom)
     client = Client(InProcess(server, ADMIN), field_manager="tester")
-    await put(client, CONFIG_MAP, "told", CANARY)
+    await put(client, CONFIG_MAP, "leaking", CANARY)
     await put(client, SECRET, "kept", ENCODED)
     await client.close()
     await server.stop()
-    found = "the canary password-of-nobody in configmaps default/told, .data.word"
-    assert set(IN_PROCESS.taken()) == {found}
+    found = "the canary password-of-nobody in configmaps default/leaking, .data.word"
+    assert set(SCANNER.drain()) == {found}
 
 
-def test_a_test_that_prints_or_logs_a_secret_has_failed() -> None:
+def test_a_test_that_prints_or_logs_a_secret_fails() -> None:
     report = pytest.TestReport(
         "t", ("t.py", 1, "t"), {}, "passed", None, "call", [("Captured log call", f"got {CANARY}")]
     )
-    IN_PROCESS.judge(report)
+    SCANNER.check_report(report)
     assert report.failed
-    assert report.longreprtext == "a secret is told:\n  the canary password-of-nobody in Captured log call"
+    assert report.longreprtext == "secret leaked:\n  the canary password-of-nobody in Captured log call"

@@ -1,4 +1,4 @@
-"""Pages that are written from tables are up to date, and links between pages lead somewhere."""
+"""Generated tables in the docs are up to date, links have targets, and the examples work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from herder.api.inmemory.kinds import GROUP, IN_MEMORY_CLUSTER
 from herder.api.machines.kinds import kinds_of
 from herder.api.settings import DEFINITIONS
 from tests.support import machines
-from tests.support.capi import CORE_KINDS, PROVIDED_KINDS, served, until
+from tests.support.capi import CORE_KINDS, PROVIDER_KINDS, wait_until, wait_until_served
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import Engine
 from tools import compatibility_page
@@ -27,20 +27,20 @@ IN_MEMORY, CORE, SERVER = DOCS / "in-memory-clusters.md", DOCS / "cluster-api-co
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def test_the_tables_of_differences_are_those_of_the_tests() -> None:
+def test_tables_of_differences_match_the_tests() -> None:
     page = compatibility_page.PAGE.read_text()
     assert compatibility_page.rendered(page) == page, "python -m tools.compatibility_page"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_headings_lead_to_one(page: Path) -> None:
+def test_links_to_headings_have_targets(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
         assert anchor in _anchors(page.parent / target if target else page), f"{target}#{anchor}"
 
@@ -64,54 +64,54 @@ def test_the_readme_links_the_index() -> None:
     assert "](docs/README.md)" in (ROOT / "README.md").read_text()
 
 
-def test_tests_that_pages_name_are_there() -> None:
+def test_tests_named_in_docs_exist() -> None:
     named = re.findall(r"`(tests/[\w/.]+|…/[\w/.]+)`", compatibility_page.PAGE.read_text())
     paths = [name.replace("…", "tests/unit/controllers/capi") for name in named]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_every_setting_is_told() -> None:
-    told = set(re.findall(r"^\| `([\w-]+)` \|", SERVER.read_text(), re.MULTILINE))
-    assert set(DEFINITIONS) <= told
+def test_every_setting_is_documented() -> None:
+    documented = set(re.findall(r"^\| `([\w-]+)` \|", SERVER.read_text(), re.MULTILINE))
+    assert set(DEFINITIONS) <= documented
 
 
-def test_every_annotation_of_in_memory_objects_is_told() -> None:
+def test_every_in_memory_annotation_is_documented() -> None:
     values = {value for value in vars(names).values() if isinstance(value, str) and value.startswith(f"{GROUP}/")}
-    told = set(re.findall(r"^\| `([\w-]+)` \| (?:InMemory|all)", IN_MEMORY.read_text(), re.MULTILINE))
-    assert told == {value.removeprefix(f"{GROUP}/") for value in values}
+    documented = set(re.findall(r"^\| `([\w-]+)` \| (?:InMemory|all)", IN_MEMORY.read_text(), re.MULTILINE))
+    assert documented == {value.removeprefix(f"{GROUP}/") for value in values}
 
 
-def test_every_guard_of_machines_is_told() -> None:
+def test_every_machine_guard_is_documented() -> None:
     source = Path(guards.__file__).read_text()
-    told = set(re.findall(r"^\| `([\w-]+)` \|", CORE.read_text(), re.MULTILINE))
-    assert set(re.findall(r'_refuse\("([\w-]+)"', source)) <= told
+    documented = set(re.findall(r"^\| `([\w-]+)` \|", CORE.read_text(), re.MULTILINE))
+    assert set(re.findall(r'_refuse\("([\w-]+)"', source)) <= documented
 
 
-async def test_the_example_of_machines_brings_three_that_ran_their_script(tmp_path: Path) -> None:
+async def test_machines_of_the_example_run_their_bootstrap_script(tmp_path: Path) -> None:
     with machines.embedded(tmp_path) as provider:
         engine = provider.engine
         client = engine.client()
         try:
-            await served(client, CLUSTER, IN_MEMORY_CLUSTER, kinds_of("process").template)
+            await wait_until_served(client, CLUSTER, IN_MEMORY_CLUSTER, kinds_of("process").template)
             engine.kubectl("apply", "-f", str(ROOT / "examples" / "process-machines.yaml"))
-            found = await until(client, kinds_of("process").machine, "default", machines.all_created(3))
+            found = await wait_until(client, kinds_of("process").machine, "default", machines.all_created(3))
         finally:
             await client.close()
         name = found[0]["metadata"]["name"]
-        given = os.environ | {"KUBECONFIG": str(engine.kubeconfig)}
-        shown = subprocess.run(
-            [HERDER, "ssh", name, "--", "cat", "/root/hello"], env=given, capture_output=True, text=True, check=True
+        variables = os.environ | {"KUBECONFIG": str(engine.kubeconfig)}
+        output = subprocess.run(
+            [HERDER, "ssh", name, "--", "cat", "/root/hello"], env=variables, capture_output=True, text=True, check=True
         )
-        assert shown.stdout == f"{name} was here\n"
+        assert output.stdout == f"{name} was here\n"
         engine.kubectl("delete", "cluster", "pasture", "--timeout=60s")
 
 
-async def test_the_example_is_a_cluster_that_comes_and_goes(tmp_path: Path) -> None:
+async def test_the_example_cluster_becomes_available_and_is_deleted(tmp_path: Path) -> None:
     with Embedded(tmp_path, flags=("--in-memory",)) as server:
         engine = Engine("embedded", server.kubeconfig)
         client = engine.client()
         try:
-            await served(client, *CORE_KINDS, *PROVIDED_KINDS)
+            await wait_until_served(client, *CORE_KINDS, *PROVIDER_KINDS)
         finally:
             await client.close()
         engine.kubectl("apply", "-f", str(ROOT / "examples" / "in-memory-cluster.yaml"))

@@ -1,4 +1,4 @@
-"""Decisions are pure: what the design bans from reconcilers and guards is nowhere in their modules."""
+"""Decisions are pure: reconcilers, guards and their modules use no I/O, clock, environment or random source."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ def test_pure_modules_do_no_io_and_read_no_clock(path: Path) -> None:
         "from importlib import resources",
     ],
 )
-def test_the_check_finds_what_it_looks_for(source: str) -> None:
+def test_the_check_finds_impure_code(source: str) -> None:
     assert impurities(source)
 
 
-def test_the_check_accepts_what_computes_only() -> None:
+def test_the_check_accepts_pure_code() -> None:
     assert impurities("from urllib.parse import urlsplit\nx = self.open()") == []
 
 
-def test_controllers_are_given_a_copy_of_the_environment() -> None:
-    """A reconciler that holds `os.environ` itself would decide by what changes under it."""
+def test_controllers_get_a_copy_of_the_environment() -> None:
+    """A reconciler with access to `os.environ` could decide by values that change meanwhile."""
     tree = ast.parse((SOURCE / "app" / "manager.py").read_text())
     builders = [
         each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == "dynamic_controllers"

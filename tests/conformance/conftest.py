@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.objects import custom, define, definition
+from tests.support.admission_servers import admission_server
 from tests.support.api import Api
 from tests.support.engines import unique
-from tests.support.judged import judged
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ async def widgets(admin: Api) -> Widgets:
 
 
 @pytest.fixture(scope="session", params=["embedded", "real"])
-async def judged_admin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
-    """The administrator of a server with our admission rules."""
-    async with judged(request.param, tmp_path_factory.mktemp(request.param)) as api:
+async def admission_admin(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Api]:
+    """The administrator of a server with Herder's admission rules."""
+    async with admission_server(request.param, tmp_path_factory.mktemp(request.param)) as api:
         yield api

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from tests.conformance.objects import Obj
-from tests.support.api import PATIENCE, Api
+from tests.support.api import TIMEOUT, Api
 from tests.support.engines import unique
 from tests.unit.engine.apiserver.admission.hook_server import HookServer, allow, deny, patch
 
@@ -53,7 +53,7 @@ async def hooked(api: Api, server: HookServer, kind: str, respond: Any, **webhoo
     } | webhook
     await api.create_cluster(f"{ADMISSION}/{kind}", {"metadata": {"name": name}, "webhooks": [hook]})
     try:
-        await in_force(api, server, path)
+        await wait_until_called(api, server, path)
         yield path
     finally:
         await api.delete(api.cluster(f"{ADMISSION}/{kind}", name))
@@ -65,8 +65,8 @@ def received_requests(server: HookServer) -> list[Obj]:
     return [request for request in server.requests if request["name"] not in ("probe", "kube-root-ca.crt")]
 
 
-async def in_force(api: Api, server: HookServer, path: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def wait_until_called(api: Api, server: HookServer, path: str) -> None:
+    async with asyncio.timeout(TIMEOUT):
         while not any(request["path"] == path for request in server.requests):
             await api.post(api.at("configmaps") + "?dryRun=All", {"metadata": {"name": "probe"}})
     server.requests.clear()

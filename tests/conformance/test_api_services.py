@@ -30,4 +30,4 @@ async def test_custom_groups_follow_their_crds(api: Api) -> None:
     assert found["spec"] == {"group": group, "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 100}
     assert found["metadata"]["labels"] == {"kube-aggregator.kubernetes.io/automanaged": "true"}
     await api.delete(api.cluster(CRDS, f"gadgets.{group}"))
-    await api.gone(url)
+    await api.until_gone(url)

@@ -32,7 +32,7 @@ async def test_apply_creates_a_missing_object(api: Api) -> None:
     assert entry["fieldsV1"] == {"f:data": {"f:x": {}}}
 
 
-async def test_applying_the_same_again_changes_nothing(api: Api) -> None:
+async def test_reapplying_the_same_object_changes_nothing(api: Api) -> None:
     created = (await api.apply(api.at("configmaps", "a"), config_map("a", x="1"))).expect(201)
     again = (await api.apply(api.at("configmaps", "a"), config_map("a", x="1"))).expect(200)
     assert again == created
@@ -79,7 +79,7 @@ async def test_the_same_value_is_shared_without_conflict(api: Api) -> None:
     assert set(managers(left)) == {"two"}
 
 
-async def test_force_takes_the_field_over(api: Api) -> None:
+async def test_force_takes_over_fields(api: Api) -> None:
     await api.apply(api.at("configmaps", "a"), config_map("a", x="1", y="1"), "one")
     taken = (await api.apply(api.at("configmaps", "a"), config_map("a", x="2"), "two", force=True)).expect(200)
     assert taken["data"] == {"x": "2", "y": "1"}
@@ -123,7 +123,7 @@ async def test_a_field_manager_has_a_limited_length(api: Api) -> None:
     assert "fieldManager: Too long: may not be more than 128 bytes" in answer.message
 
 
-async def test_force_is_for_apply_alone(api: Api) -> None:
+async def test_force_is_only_valid_for_apply(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.patch(api.at("configmaps", "a") + "?force=true", {"data": {"x": "1"}})
     assert (answer.status, answer.reason) == (422, "Invalid")
@@ -145,16 +145,16 @@ async def test_applied_objects_must_carry_kind_and_version(api: Api) -> None:
     assert answer.failure == (400, "BadRequest", "invalid object type: /, Kind=")
 
 
-async def test_an_applied_version_must_be_that_of_the_url(api: Api) -> None:
+async def test_the_applied_version_must_match_the_url(api: Api) -> None:
     answer = await api.apply(api.at("configmaps", "a"), config_map("a") | {"apiVersion": "v2"})
     assert answer.failure == (400, "BadRequest", "invalid object type: /v2, Kind=ConfigMap")
 
 
-async def test_unknown_fields_are_refused_by_apply(engine: Engine, api: Api) -> None:
+async def test_apply_rejects_unknown_fields(engine: Engine, api: Api) -> None:
     answer = await api.apply(api.at("configmaps", "a"), config_map("a") | {"nonsense": 1})
     assert answer.status == by_engine(engine, "patches-that-do-not-fit", real=500, embedded=400)
-    words = "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .nonsense: field not declared in schema"
-    assert answer.message == words
+    message = "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .nonsense: field not declared in schema"
+    assert answer.message == message
 
 
 async def test_yaml_may_be_applied(api: Api) -> None:
@@ -171,7 +171,7 @@ async def test_apply_with_an_older_version_conflicts(api: Api) -> None:
     assert (answer.status, answer.reason) == (409, "Conflict")
 
 
-async def test_managed_fields_are_emptied_by_an_empty_entry(api: Api) -> None:
+async def test_an_empty_entry_clears_managed_fields(api: Api) -> None:
     await api.create("configmaps", config_map("a", x="1"))
     cleared = (await api.patch(api.at("configmaps", "a"), {"metadata": {"managedFields": [{}]}})).expect(200)
     assert "managedFields" not in cleared["metadata"]
@@ -215,7 +215,7 @@ async def test_sets_merge_by_value(api: Api, widgets: Widgets) -> None:
     assert fields_of(left, "two") == {"f:spec": {"f:tags": {'v:"b"': {}, 'v:"c"': {}}}}
 
 
-async def test_atomic_lists_are_owned_whole(api: Api, widgets: Widgets) -> None:
+async def test_atomic_lists_are_owned_as_a_whole(api: Api, widgets: Widgets) -> None:
     url = api.at(widgets.resource, "a")
     await api.apply(url, widgets.named("a", {"steps": ["x"]}), "one")
     answer = await api.apply(url, widgets.named("a", {"steps": ["x", "y"]}), "two")
@@ -225,7 +225,7 @@ async def test_atomic_lists_are_owned_whole(api: Api, widgets: Widgets) -> None:
     assert fields_of(taken, "two") == {"f:spec": {"f:steps": {}}}
 
 
-async def test_repeated_keys_of_a_list_map_are_refused(engine: Engine, api: Api, widgets: Widgets) -> None:
+async def test_duplicate_keys_of_a_list_map_are_rejected(engine: Engine, api: Api, widgets: Widgets) -> None:
     url = api.at(widgets.resource, "a")
     answer = await api.apply(url, widgets.named("a", {"parts": [{"name": "x"}, {"name": "x"}]}))
     assert answer.status == by_engine(engine, "patches-that-do-not-fit", real=500, embedded=400)
@@ -266,7 +266,7 @@ async def test_defaults_have_no_owner(api: Api, widgets: Widgets) -> None:
 # --- subresources -----------------------------------------------------------------------------------------------
 
 
-async def test_status_is_applied_on_its_own(api: Api, widgets: Widgets) -> None:
+async def test_status_is_applied_separately(api: Api, widgets: Widgets) -> None:
     url = api.at(widgets.resource, "a")
     await api.apply(url, widgets.named("a", {"color": "red"}), "one")
     status = widgets.named("a", {"color": "blue"}, status={"phase": "Ready"})
@@ -303,7 +303,7 @@ async def test_only_objects_can_be_applied(api: Api, body: bytes) -> None:
     assert (answer.status, answer.reason) == (400, "BadRequest")
 
 
-async def test_scale_is_applied_with_conflicts_of_its_own(api: Api) -> None:
+async def test_applying_scale_reports_conflicts(api: Api) -> None:
     url = api.at("apps/v1/deployments", "a")
     (await api.apply(url, deployment("a", paused=True, replicas=1), "one")).expect(201)
     scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "a"}, "spec": {"replicas": 3}}

@@ -52,8 +52,8 @@ async def test_unserved_paths_are_not_found(api: Api, path: str) -> None:
 )
 async def test_unsupported_verbs_are_not_allowed(api: Api, method: str, path: str) -> None:
     answer = await api.send(method, path, {} if method != "GET" else None)
-    words = "the server does not allow this method on the requested resource"
-    assert answer.failure == (405, "MethodNotAllowed", words)
+    message = "the server does not allow this method on the requested resource"
+    assert answer.failure == (405, "MethodNotAllowed", message)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_bodies_of_other_kinds_are_bad_requests(api: Api, body: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (
             b'{"metadata":{"name":"a"},"data":{"x":5}}',
@@ -103,18 +103,18 @@ async def test_bodies_of_other_kinds_are_bad_requests(api: Api, body: bytes) -> 
         ),
     ],
 )
-async def test_a_value_of_the_wrong_type_is_named(api: Api, body: bytes, words: str) -> None:
+async def test_a_value_of_the_wrong_type_is_named(api: Api, body: bytes, message: str) -> None:
     answer = await api.post(api.at("configmaps"), body)
-    assert answer.message == f'ConfigMap in version "v1" cannot be handled as a ConfigMap: {words}'
+    assert answer.message == f'ConfigMap in version "v1" cannot be handled as a ConfigMap: {message}'
 
 
 async def test_an_empty_body_is_a_bad_request(api: Api) -> None:
     answer = await api.post(api.at("configmaps"), b"")
-    words = (
+    message = (
         "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse "
         "error: unexpected end of JSON input (<empty>)"
     )
-    assert answer.failure == (400, "BadRequest", words)
+    assert answer.failure == (400, "BadRequest", message)
 
 
 async def test_binary_data_must_be_base64(api: Api) -> None:
@@ -129,7 +129,7 @@ async def test_unknown_media_types_are_unsupported(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b"k8s\x00", "empty body (6b387300)"),
         (
@@ -140,9 +140,9 @@ async def test_unknown_media_types_are_unsupported(api: Api) -> None:
         (b"k8s\x00\x0a\xff\xff\xff\xff\x0f", "unexpected EOF (6b3873000affffffff0f)"),
     ],
 )
-async def test_invalid_protobuf_is_a_bad_request(api: Api, body: bytes, words: str) -> None:
+async def test_invalid_protobuf_is_a_bad_request(api: Api, body: bytes, message: str) -> None:
     answer = await api.post(api.at("configmaps"), body, content_type="application/vnd.kubernetes.protobuf")
-    expected = f"the object provided is unrecognized (must be of type ConfigMap): {words}"
+    expected = f"the object provided is unrecognized (must be of type ConfigMap): {message}"
     assert answer.failure == (400, "BadRequest", expected)
 
 
@@ -190,7 +190,7 @@ async def test_json_nested_too_deep_is_a_bad_request(api: Api, widgets: Widgets)
     assert "exceeded max depth" in answer.message
 
 
-async def test_numbers_too_large_for_their_type_are_refused(api: Api) -> None:
+async def test_numbers_too_large_for_their_type_are_rejected(api: Api) -> None:
     body = {"metadata": {"name": "a"}, "spec": {"leaseDurationSeconds": 1 << 40}}
     answer = await api.post(api.at("coordination.k8s.io/v1/leases"), body)
     assert (answer.status, answer.reason) == (400, "BadRequest")
@@ -207,7 +207,7 @@ async def test_invalid_times_are_rejected(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "words"),
+    ("cpu", "message"),
     [
         ("lots", "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
         ("1.5.5", "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
@@ -215,15 +215,15 @@ async def test_invalid_times_are_rejected(api: Api) -> None:
         ("", "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
     ],
 )
-async def test_invalid_quantities_are_rejected(api: Api, cpu: str, words: str) -> None:
+async def test_invalid_quantities_are_rejected(api: Api, cpu: str, message: str) -> None:
     container = {"name": "a", "image": "b", "resources": {"limits": {"cpu": cpu}}}
     body = {"metadata": {"name": "a"}, "template": {"spec": {"containers": [container]}}}
     answer = await api.post(api.at("podtemplates"), body)
-    expected = f'PodTemplate in version "v1" cannot be handled as a PodTemplate: {words}'
+    expected = f'PodTemplate in version "v1" cannot be handled as a PodTemplate: {message}'
     assert answer.failure == (400, "BadRequest", expected)
 
 
-async def test_percent_signs_in_paths_are_decoded_once(api: Api) -> None:
+async def test_percent_encoding_in_paths_is_decoded_once(api: Api) -> None:
     role = {"metadata": {"name": "a:b c"}, "rules": []}
     roles = "rbac.authorization.k8s.io/v1/roles"
     await api.create(roles, role)
@@ -231,7 +231,7 @@ async def test_percent_signs_in_paths_are_decoded_once(api: Api) -> None:
     assert found["metadata"]["name"] == "a:b c"
 
 
-async def test_a_trailing_slash_is_not_a_name(api: Api) -> None:
+async def test_a_trailing_slash_lists_the_collection(api: Api) -> None:
     assert (await api.read(api.at("configmaps") + "/"))["kind"] == "ConfigMapList"
 
 

@@ -14,7 +14,7 @@ LEASES = "coordination.k8s.io/v1/leases"
 DRY = "?dryRun=All"
 
 
-async def rejected(api: Api, resource: str, obj: Any, cause: str) -> None:
+async def assert_rejected(api: Api, resource: str, obj: Any, cause: str) -> None:
     answer = await api.post(api.at(resource) + DRY, obj)
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
     assert cause in answer.message
@@ -76,7 +76,7 @@ async def rejected(api: Api, resource: str, obj: Any, cause: str) -> None:
 )
 async def test_pods_are_validated(api: Api, change: Any, cause: str) -> None:
     await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
-    await rejected(api, "pods", pod("a", **change), cause)
+    await assert_rejected(api, "pods", pod("a", **change), cause)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ async def test_pods_are_validated(api: Api, change: Any, cause: str) -> None:
     ],
 )
 async def test_deployments_are_validated(api: Api, change: Any, cause: str) -> None:
-    await rejected(api, "apps/v1/deployments", deployment("a", **change), cause)
+    await assert_rejected(api, "apps/v1/deployments", deployment("a", **change), cause)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_deployments_are_validated(api: Api, change: Any, cause: str) -> N
     ],
 )
 async def test_jobs_are_validated(api: Api, change: Any, cause: str) -> None:
-    await rejected(api, JOBS, job("a", **change), cause)
+    await assert_rejected(api, JOBS, job("a", **change), cause)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_jobs_are_validated(api: Api, change: Any, cause: str) -> None:
 )
 async def test_cron_jobs_are_validated(api: Api, change: Any, cause: str) -> None:
     spec = {"schedule": "* * * * *", "jobTemplate": {"spec": job("a")["spec"]}} | change
-    await rejected(api, CRONJOBS, {"metadata": {"name": "a"}, "spec": spec}, cause)
+    await assert_rejected(api, CRONJOBS, {"metadata": {"name": "a"}, "spec": spec}, cause)
 
 
 @pytest.mark.parametrize(
@@ -153,11 +153,11 @@ async def test_cron_jobs_are_validated(api: Api, change: Any, cause: str) -> Non
     ],
 )
 async def test_services_are_validated(api: Api, change: Any, cause: str) -> None:
-    await rejected(api, "services", service("a", **change), cause)
+    await assert_rejected(api, "services", service("a", **change), cause)
 
 
-async def test_names_of_services_are_labels(api: Api) -> None:
-    await rejected(api, "services", service("a.b"), 'metadata.name: Invalid value: "a.b": ')
+async def test_service_names_must_be_dns_labels(api: Api) -> None:
+    await assert_rejected(api, "services", service("a.b"), 'metadata.name: Invalid value: "a.b": ')
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ async def test_names_of_services_are_labels(api: Api) -> None:
 )
 async def test_secrets_are_validated(api: Api, kind: str, data: Any, cause: str) -> None:
     body = {"metadata": {"name": "a"}, "type": kind, "stringData": data}
-    await rejected(api, "secrets", body, cause)
+    await assert_rejected(api, "secrets", body, cause)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_secrets_are_validated(api: Api, kind: str, data: Any, cause: str)
     ],
 )
 async def test_config_maps_are_validated(api: Api, data: Any, cause: str) -> None:
-    await rejected(api, "configmaps", {"metadata": {"name": "a"}} | data, cause)
+    await assert_rejected(api, "configmaps", {"metadata": {"name": "a"}} | data, cause)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,10 @@ async def test_config_maps_are_validated(api: Api, data: Any, cause: str) -> Non
     ],
 )
 async def test_leases_are_validated(api: Api, spec: Any, cause: str) -> None:
-    await rejected(api, LEASES, {"metadata": {"name": "a"}, "spec": spec}, cause)
+    await assert_rejected(api, LEASES, {"metadata": {"name": "a"}, "spec": spec}, cause)
 
 
 async def test_ingresses_are_validated(api: Api) -> None:
     rule = {"host": "a..b", "http": {"paths": [{"path": "x", "pathType": "Prefix", "backend": {}}]}}
     body = {"metadata": {"name": "a"}, "spec": {"rules": [rule]}}
-    await rejected(api, "networking.k8s.io/v1/ingresses", body, 'spec.rules[0].host: Invalid value: "a..b"')
+    await assert_rejected(api, "networking.k8s.io/v1/ingresses", body, 'spec.rules[0].host: Invalid value: "a..b"')

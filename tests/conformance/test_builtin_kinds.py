@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.differences import by_engine
 from tests.conformance.objects import config_map, deployment, job, pod, secret, service
-from tests.support.api import PATIENCE, Api
+from tests.support.api import TIMEOUT, Api
 from tests.support.engines import Engine, unique
 
 JOBS, CRONJOBS = "batch/v1/jobs", "batch/v1/cronjobs"
@@ -44,7 +44,7 @@ async def test_defaults_of_a_pod(api: Api) -> None:
     assert created["status"]["qosClass"] == "BestEffort"
 
 
-async def test_a_pod_gets_the_token_of_its_account(api: Api) -> None:
+async def test_a_pod_gets_the_token_of_its_service_account(api: Api) -> None:
     await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
     created = await api.create("pods", pod("a", automountServiceAccountToken=True))
     (volume,) = created["spec"]["volumes"]
@@ -56,11 +56,11 @@ async def test_a_pod_gets_the_token_of_its_account(api: Api) -> None:
     assert mount["readOnly"] is True
 
 
-async def test_a_pod_needs_an_account_that_exists(api: Api) -> None:
+async def test_a_pod_needs_an_existing_service_account(api: Api) -> None:
     answer = await api.post(api.at("pods"), pod("a", serviceAccountName="nobody"))
     assert (answer.status, answer.reason) == (403, "Forbidden")
-    words = f'error looking up service account {api.namespace}/nobody: serviceaccount "nobody" not found'
-    assert words in answer.message
+    message = f'error looking up service account {api.namespace}/nobody: serviceaccount "nobody" not found'
+    assert message in answer.message
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_qos_class_follows_resources(api: Api, resources: Any, quality: st
         assert created["spec"]["containers"][0]["resources"]["requests"] == resources["limits"]
 
 
-async def test_quantities_are_written_in_one_form(api: Api) -> None:
+async def test_quantities_are_normalized(api: Api) -> None:
     await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
     container = {"name": "a", "image": "b", "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}}}
     created = (await api.post(api.at("pods") + DRY, pod("a", containers=[container]))).expect(201)
@@ -144,16 +144,16 @@ async def test_defaults_of_a_service(api: Api) -> None:
     assert spec["clusterIP"].startswith("10.")
 
 
-async def test_services_get_addresses_of_their_own(engine: Engine, api: Api) -> None:
+async def test_services_get_unique_addresses(engine: Engine, api: Api) -> None:
     first = await api.create("services", service("a"))
     second = await api.create("services", service("b"))
     assert first["spec"]["clusterIP"] != second["spec"]["clusterIP"]
-    wish = service("c", clusterIP=first["spec"]["clusterIP"])
-    answer = await api.post(api.at("services"), wish)
+    requested = service("c", clusterIP=first["spec"]["clusterIP"])
+    answer = await api.post(api.at("services"), requested)
     assert answer.status == by_engine(engine, "service-addresses", real=422, embedded=201)
 
 
-async def test_a_service_without_an_address(api: Api) -> None:
+async def test_a_headless_service_has_no_address(api: Api) -> None:
     created = await api.create("services", service("a", clusterIP="None"))
     assert created["spec"]["clusterIP"] == "None"
 
@@ -177,17 +177,17 @@ async def test_defaults_of_network_policies(api: Api) -> None:
     assert spec["ingress"][0]["ports"][0]["protocol"] == "TCP"
 
 
-async def test_text_of_a_secret_is_stored_as_data(api: Api) -> None:
+async def test_string_data_of_a_secret_is_stored_as_data(api: Api) -> None:
     body = {"metadata": {"name": "a"}, "data": {"x": "b2xk"}, "stringData": {"x": "new", "y": "too"}}
     created = await api.create("secrets", body)
     assert created["data"] == {"x": "bmV3", "y": "dG9v"}
     assert "stringData" not in created
 
 
-# --- what may not be changed --------------------------------------------------------------------------------------
+# --- immutable fields -------------------------------------------------------------------------------------------------
 
 
-async def unchanged(api: Api, url: str, patch: Any, cause: str) -> None:
+async def assert_immutable(api: Api, url: str, patch: Any, cause: str) -> None:
     answer = await api.patch(url, patch)
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
     assert cause in answer.message
@@ -195,7 +195,9 @@ async def unchanged(api: Api, url: str, patch: Any, cause: str) -> None:
 
 async def test_the_type_of_a_secret_is_immutable(api: Api) -> None:
     await api.create("secrets", secret("a"))
-    await unchanged(api, api.at("secrets", "a"), {"type": "other"}, 'type: Invalid value: "other": field is immutable')
+    await assert_immutable(
+        api, api.at("secrets", "a"), {"type": "other"}, 'type: Invalid value: "other": field is immutable'
+    )
 
 
 @pytest.mark.parametrize("kind", ["secrets", "configmaps"])
@@ -203,55 +205,55 @@ async def test_immutable_data_cannot_be_changed(api: Api, kind: str) -> None:
     await api.create(kind, {"metadata": {"name": "a"}, "immutable": True})
     value = "MQ==" if kind == "secrets" else "1"
     cause = "data: Forbidden: field is immutable when `immutable` is set"
-    await unchanged(api, api.at(kind, "a"), {"data": {"x": value}}, cause)
+    await assert_immutable(api, api.at(kind, "a"), {"data": {"x": value}}, cause)
     cause = "immutable: Forbidden: field is immutable when `immutable` is set"
-    await unchanged(api, api.at(kind, "a"), {"immutable": False}, cause)
+    await assert_immutable(api, api.at(kind, "a"), {"immutable": False}, cause)
 
 
 async def test_the_selector_of_a_deployment_is_immutable(api: Api) -> None:
     await api.create("apps/v1/deployments", deployment("a"))
     patch = {"spec": {"selector": {"matchLabels": {"app": "b"}}, "template": {"metadata": {"labels": {"app": "b"}}}}}
-    await unchanged(api, api.at("apps/v1/deployments", "a"), patch, "spec.selector: Invalid value: ")
+    await assert_immutable(api, api.at("apps/v1/deployments", "a"), patch, "spec.selector: Invalid value: ")
 
 
 async def test_the_template_of_a_job_is_immutable(api: Api) -> None:
     await api.create(JOBS, job("a"))
-    await unchanged(
+    await assert_immutable(
         api, api.at(JOBS, "a"), {"spec": {"completionMode": "Indexed"}}, 'spec.completionMode: Invalid value: "Indexed"'
     )
     image = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "other"}]}}}}
-    await unchanged(api, api.at(JOBS, "a"), image, "spec.template.spec: Invalid value: ")
+    await assert_immutable(api, api.at(JOBS, "a"), image, "spec.template.spec: Invalid value: ")
 
 
 async def test_the_cluster_ip_of_a_service_is_immutable(api: Api) -> None:
     await api.create("services", service("a"))
     patch = {"spec": {"clusterIP": "10.96.77.77", "clusterIPs": ["10.96.77.77"]}}
-    await unchanged(api, api.at("services", "a"), patch, 'spec.clusterIPs[0]: Invalid value: ["10.96.77.77"]: ')
+    await assert_immutable(api, api.at("services", "a"), patch, 'spec.clusterIPs[0]: Invalid value: ["10.96.77.77"]: ')
 
 
 async def test_a_storage_class_is_immutable(api: Api) -> None:
     name = unique("class")
-    where = "storage.k8s.io/v1/storageclasses"
-    created = await api.create_cluster(where, {"metadata": {"name": name}, "provisioner": "example.com/x"})
+    resource = "storage.k8s.io/v1/storageclasses"
+    created = await api.create_cluster(resource, {"metadata": {"name": name}, "provisioner": "example.com/x"})
     assert (created["reclaimPolicy"], created["volumeBindingMode"]) == ("Delete", "Immediate")
-    url = api.cluster(where, name)
+    url = api.cluster(resource, name)
     answer = await api.patch(url, {"provisioner": "example.com/y"})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert 'provisioner: Invalid value: "example.com/y": field is immutable' in answer.message
     await api.delete(url)
 
 
-async def test_a_priority_class_keeps_its_value(api: Api) -> None:
+async def test_the_value_of_a_priority_class_is_immutable(api: Api) -> None:
     name = unique("prio")
-    where = "scheduling.k8s.io/v1/priorityclasses"
-    await api.create_cluster(where, {"metadata": {"name": name}, "value": 5})
-    answer = await api.patch(api.cluster(where, name), {"value": 6})
+    resource = "scheduling.k8s.io/v1/priorityclasses"
+    await api.create_cluster(resource, {"metadata": {"name": name}, "value": 5})
+    answer = await api.patch(api.cluster(resource, name), {"value": 6})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert "value: Forbidden: may not be changed in an update." in answer.message
-    await api.delete(api.cluster(where, name))
+    await api.delete(api.cluster(resource, name))
 
 
-async def rejected(api: Api, resource: str, obj: Any, cause: str) -> None:
+async def assert_rejected(api: Api, resource: str, obj: Any, cause: str) -> None:
     answer = await api.post(api.at(resource) + DRY, obj)
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
     assert cause in answer.message
@@ -278,7 +280,7 @@ async def test_events_are_the_same_objects_in_both_groups(api: Api) -> None:
 
 async def test_an_event_must_be_in_the_namespace_of_its_object(api: Api) -> None:
     body = {"metadata": {"name": "a"}, "involvedObject": {"kind": "Pod", "namespace": "elsewhere", "name": "x"}}
-    await rejected(api, "events", body, "involvedObject.namespace: Invalid value: ")
+    await assert_rejected(api, "events", body, "involvedObject.namespace: Invalid value: ")
 
 
 async def test_a_quota_is_enforced(api: Api) -> None:
@@ -300,7 +302,7 @@ async def test_limit_ranges_default_and_reject(api: Api) -> None:
     limit = {"type": "Container", "default": {"cpu": "200m"}, "defaultRequest": {"cpu": "100m"}, "max": {"cpu": "1"}}
     await api.create("limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [limit]}})
     created: Any = {"spec": {"containers": [{"resources": {}}]}}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not created["spec"]["containers"][0]["resources"]:
             created = (await api.post(api.at("pods") + DRY, pod("a"))).expect(201)
     assert created["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "200m"}, "requests": {"cpu": "100m"}}
@@ -328,7 +330,7 @@ async def test_config_maps_take_binary_data(api: Api) -> None:
     assert (await api.create("configmaps", obj))["binaryData"] == {"y": "AAEC"}
 
 
-async def test_a_node_offers_what_it_has_unless_it_says_less(engine: Engine, api: Api) -> None:
+async def test_allocatable_of_a_node_defaults_to_its_capacity(engine: Engine, api: Api) -> None:
     name = unique("node")
     created = await api.create_cluster("nodes", {"metadata": {"name": name}, "status": {"capacity": {"cpu": "2"}}})
     assert created["status"]["allocatable"] == {"cpu": "2"}

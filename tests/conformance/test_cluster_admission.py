@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from tests.support.admission_servers import provisioning_cluster, resource_path, try_to_create
 from tests.support.api import Api
-from tests.support.judged import path, provisioned, try_to_create
 
 ALLOW_SKIP = "plan.herder.io/allow-version-skip"
-CLUSTERS = path(PROVISIONING_CLUSTER)
+CLUSTERS = resource_path(PROVISIONING_CLUSTER)
 
 
 def pool(**fields: Any) -> dict[str, Any]:
@@ -19,8 +19,8 @@ def pool(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def api(judged_admin: Api) -> Api:
-    return await judged_admin.in_new_namespace()
+async def api(admission_admin: Api) -> Api:
+    return await admission_admin.in_new_namespace()
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -63,19 +63,19 @@ UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", UNREADABLE)
 async def test_malformed_fields_are_rejected_by_name(api: Api, case: str) -> None:
     rke_config, field = UNREADABLE[case]
-    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(**rke_config))
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioning_cluster(**rke_config))
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
     assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.{field}"]
 
 
-async def test_annotations_of_a_pool_give_it_no_more_machines(api: Api) -> None:
+async def test_annotations_of_a_pool_cannot_add_machines(api: Api) -> None:
     """Without a quantity, the number of Machines is the lowest size in annotations of the MachineDeployment."""
     size = "cluster.x-k8s.io/cluster-api-autoscaler-node-group"
     marks = {f"{size}-min-size": "6000", f"{size}-max-size": "6000"}
     grown = {name: value for name, value in pool().items() if name != "quantity"} | {
         "machineDeploymentAnnotations": marks
     }
-    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(machinePools=[grown]))
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioning_cluster(machinePools=[grown]))
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
     assert "spec.rkeConfig.machinePools" in answer.message
 
@@ -83,19 +83,19 @@ async def test_annotations_of_a_pool_give_it_no_more_machines(api: Api) -> None:
 @pytest.mark.parametrize("case", REFUSED)
 async def test_unsupported_settings_are_rejected_on_write(api: Api, case: str) -> None:
     rke_config, field = REFUSED[case]
-    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(**rke_config))
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioning_cluster(**rke_config))
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
     assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.{field}"]
 
 
-async def test_a_cluster_cannot_move_its_directories(api: Api) -> None:
-    await api.create(CLUSTERS, provisioned(dataDirectories={"k8sDistro": "/a"}))
+async def test_data_directories_of_a_cluster_are_immutable(api: Api) -> None:
+    await api.create(CLUSTERS, provisioning_cluster(dataDirectories={"k8sDistro": "/a"}))
     moved = await api.patch(api.at(CLUSTERS, "one"), {"spec": {"rkeConfig": {"dataDirectories": {"k8sDistro": "/b"}}}})
     assert [found for _, found, _ in moved.causes] == ["spec.rkeConfig.dataDirectories.k8sDistro"]
 
 
-async def test_the_drivers_fields_outlive_a_write_that_does_not_know_of_them(api: Api) -> None:
-    await api.create(CLUSTERS, provisioned(machinePools=[pool(dynamicSchemaSpec="{}")]))
+async def test_driver_fields_survive_writes_without_them(api: Api) -> None:
+    await api.create(CLUSTERS, provisioning_cluster(machinePools=[pool(dynamicSchemaSpec="{}")]))
     patch = {"spec": {"rkeConfig": {"machinePools": [pool(quantity=2)]}}}
     written = (await api.patch(api.at(CLUSTERS, "one"), patch)).expect(200)
     assert written["spec"]["rkeConfig"]["machinePools"] == [pool(quantity=2, dynamicSchemaSpec="{}")]
@@ -104,17 +104,19 @@ async def test_the_drivers_fields_outlive_a_write_that_does_not_know_of_them(api
 @pytest.mark.parametrize("build", ["k3s1", "rke2r1", "kubeadm1", "herder1"])
 async def test_a_cluster_does_not_skip_minor_versions(api: Api, build: str) -> None:
     first, last = f"v1.30.14+{build}", f"v1.36.3+{build}"
-    cluster = provisioned()
+    cluster = provisioning_cluster()
     cluster["spec"]["kubernetesVersion"] = first
     await api.create(CLUSTERS, cluster)
-    path = api.at(CLUSTERS, "one")
-    answer = await api.patch(path, {"spec": {"kubernetesVersion": last}})
+    resource_path = api.at(CLUSTERS, "one")
+    answer = await api.patch(resource_path, {"spec": {"kubernetesVersion": last}})
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
     assert [found for _, found, _ in answer.causes] == ["spec.kubernetesVersion"]
     assert "v1.31, v1.32, v1.33, v1.34, v1.35" in answer.message
     for wrong in ("true", first):
         requested = {"metadata": {"annotations": {ALLOW_SKIP: wrong}}, "spec": {"kubernetesVersion": last}}
-        assert (await api.patch(path, requested)).status == 422, "the annotation names the version that it is for"
-    (await api.patch(path, {"spec": {"kubernetesVersion": f"v1.31.9+{build}"}})).expect(200)
+        assert (await api.patch(resource_path, requested)).status == 422, (
+            "the annotation names the version that it is for"
+        )
+    (await api.patch(resource_path, {"spec": {"kubernetesVersion": f"v1.31.9+{build}"}})).expect(200)
     requested = {"metadata": {"annotations": {ALLOW_SKIP: last}}, "spec": {"kubernetesVersion": last}}
-    (await api.patch(path, requested)).expect(200)
+    (await api.patch(resource_path, requested)).expect(200)

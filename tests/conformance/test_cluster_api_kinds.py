@@ -188,7 +188,7 @@ async def kinds(admin: Api) -> Kinds:
 
 
 @pytest.mark.parametrize("plural", SPECS)
-async def test_an_object_with_every_field_is_kept_as_it_is(api: Api, kinds: Kinds, plural: str) -> None:
+async def test_objects_with_every_field_are_stored_unchanged(api: Api, kinds: Kinds, plural: str) -> None:
     url = api.at(kinds.resource(plural)) + "?fieldValidation=Strict"
     created = (await api.post(url, kinds.object(plural, SPECS[plural]))).expect(201)
     assert created["spec"] == SPECS[plural]
@@ -221,7 +221,7 @@ async def test_an_object_with_every_field_is_kept_as_it_is(api: Api, kinds: Kind
         ("clusterresourcesets", {"resources": []}, "spec.resources"),
     ],
 )
-async def test_what_is_refused_is_named(api: Api, kinds: Kinds, plural: str, change: Any, field: str) -> None:
+async def test_rejections_name_the_field(api: Api, kinds: Kinds, plural: str, change: Any, field: str) -> None:
     answer = await api.post(api.at(kinds.resource(plural)), kinds.object(plural, SPECS[plural] | change))
     assert answer.status == 422
     assert answer.causes[0][1] == field
@@ -235,7 +235,7 @@ async def test_kinds_with_replicas_can_be_scaled(api: Api, kinds: Kinds, plural:
     assert scaled["spec"]["replicas"] == 7
 
 
-async def test_a_status_with_both_lists_of_conditions_is_kept(api: Api, kinds: Kinds) -> None:
+async def test_status_keeps_both_condition_lists(api: Api, kinds: Kinds) -> None:
     now = "2026-01-01T00:00:00Z"
     condition = {"type": "Available", "status": "False", "reason": "NotAvailable", "lastTransitionTime": now}
     legacy = {"type": "Ready", "status": "False", "severity": "Info", "lastTransitionTime": now}

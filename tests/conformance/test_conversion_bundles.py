@@ -19,7 +19,7 @@ def by_webhook(bundle: bytes) -> Obj:
     return {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": config}}
 
 
-def converting(bundle: bytes) -> Obj:
+def with_conversion(bundle: bytes) -> Obj:
     group = f"{unique('bundles')}.example.com"
     crd = definition(group, "gadgets", "Gadget", spec_schema(size={"type": "integer"}))
     second = crd["spec"]["versions"][0] | {"name": "v2", "storage": False}
@@ -49,7 +49,7 @@ OTHER_BLOCK = b"-----BEGIN PUBLIC KEY-----\nQUJD\n-----END PUBLIC KEY-----\n"
 
 @pytest.mark.parametrize("bundle", [b"junk", b" \n", OTHER_BLOCK], ids=["junk", "blank", "no certificate"])
 async def test_a_crd_is_not_established_with_an_invalid_ca_bundle(api: Api, good: bytes, bundle: bytes) -> None:
-    crd = converting(bundle)
+    crd = with_conversion(bundle)
     await api.create_cluster(CRDS, crd)
     found = await established(api, crd)
     assert (found["status"], found["reason"], found["message"]) == (
@@ -64,7 +64,7 @@ async def test_a_crd_is_not_established_with_an_invalid_ca_bundle(api: Api, good
 
 
 async def test_an_established_crd_rejects_an_invalid_ca_bundle(api: Api, good: bytes) -> None:
-    crd = converting(good)
+    crd = with_conversion(good)
     await api.create_cluster(CRDS, crd)
     assert (await established(api, crd))["status"] == "True"
     url = api.cluster(CRDS, crd["metadata"]["name"])

@@ -54,14 +54,14 @@ async def test_a_resource_version_must_not_be_set_on_create(engine: Engine, api:
     assert answer.message == "resourceVersion should not be set on objects to be created"
 
 
-async def test_a_name_that_is_taken_already_exists(api: Api) -> None:
+async def test_creating_an_existing_name_conflicts(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.post(api.at("configmaps"), config_map("a"))
     assert answer.failure == (409, "AlreadyExists", 'configmaps "a" already exists')
     assert answer.body["details"] == {"name": "a", "kind": "configmaps"}
 
 
-async def test_names_are_made_from_a_prefix(api: Api) -> None:
+async def test_names_are_generated_from_a_prefix(api: Api) -> None:
     obj = {"metadata": {"generateName": "pre-"}}
     first, second = await api.create("configmaps", obj), await api.create("configmaps", obj)
     for created in (first, second):
@@ -70,17 +70,17 @@ async def test_names_are_made_from_a_prefix(api: Api) -> None:
     assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
-async def test_a_long_prefix_is_cut_so_that_the_name_fits(api: Api) -> None:
+async def test_long_prefixes_are_truncated(api: Api) -> None:
     created = await api.create("configmaps", {"metadata": {"generateName": "x" * 100}})
     assert len(created["metadata"]["name"]) == 63
 
 
-async def test_a_name_wins_over_a_prefix(api: Api) -> None:
+async def test_name_takes_precedence_over_generate_name(api: Api) -> None:
     created = await api.create("configmaps", {"metadata": {"name": "a", "generateName": "pre-"}})
     assert created["metadata"]["name"] == "a"
 
 
-async def test_without_name_and_prefix_the_name_is_required(api: Api) -> None:
+async def test_name_or_generate_name_is_required(api: Api) -> None:
     answer = await api.post(api.at("configmaps"), {"metadata": {}})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert answer.message == 'ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required'
@@ -137,39 +137,43 @@ async def test_names_must_be_valid_path_segments(api: Api, name: str) -> None:
         ),
     ],
 )
-async def test_metadata_is_checked(api: Api, meta: dict[str, object], cause: str) -> None:
+async def test_metadata_is_validated(api: Api, meta: dict[str, object], cause: str) -> None:
     answer = await api.post(api.at("configmaps"), {"metadata": {"name": "a"} | meta})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert cause in answer.message
 
 
-async def test_a_namespace_in_the_body_must_be_that_of_the_url(api: Api) -> None:
+async def test_the_namespace_of_the_body_must_match_the_url(api: Api) -> None:
     obj = config_map("a")
     obj["metadata"]["namespace"] = "elsewhere"
     answer = await api.post(api.at("configmaps"), obj)
-    words = "the namespace of the provided object does not match the namespace sent on the request"
-    assert answer.failure == (400, "BadRequest", words)
+    message = "the namespace of the provided object does not match the namespace sent on the request"
+    assert answer.failure == (400, "BadRequest", message)
 
 
 async def test_a_namespace_that_does_not_exist_is_not_found(api: Api) -> None:
-    answer = await api.within("no-such-place").post("/api/v1/namespaces/no-such-place/configmaps", config_map("a"))
+    answer = await api.in_namespace("no-such-place").post(
+        "/api/v1/namespaces/no-such-place/configmaps", config_map("a")
+    )
     assert answer.failure == (404, "NotFound", 'namespaces "no-such-place" not found')
 
 
-async def test_the_kind_of_the_body_must_be_that_of_the_url(api: Api) -> None:
+async def test_the_kind_of_the_body_must_match_the_url(api: Api) -> None:
     answer = await api.post(api.at("configmaps"), secret("a"))
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert 'Secret in version "v1" cannot be handled as a ConfigMap' in answer.message
 
 
-async def test_the_version_of_the_body_must_be_that_of_the_url(api: Api) -> None:
+async def test_the_version_of_the_body_must_match_the_url(api: Api) -> None:
     answer = await api.post(api.at("configmaps"), config_map("a") | {"apiVersion": "v2"})
     assert (answer.status, answer.reason) == (400, "BadRequest")
-    words = 'ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version'
-    assert answer.message.startswith(words)
+    message = (
+        'ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version'
+    )
+    assert answer.message.startswith(message)
 
 
-async def test_objects_with_a_spec_count_their_generations(api: Api) -> None:
+async def test_generation_counts_spec_changes(api: Api) -> None:
     created = await api.create("apps/v1/deployments", deployment("a", paused=True))
     assert created["metadata"]["generation"] == 1
     url = api.at("apps/v1/deployments", "a")
@@ -233,30 +237,30 @@ async def test_some_kinds_are_created_by_an_update(api: Api) -> None:
     assert created.expect(201)["metadata"]["name"] == "a"
 
 
-async def test_what_an_update_creates_may_have_had_a_version_before(api: Api) -> None:
+async def test_creation_by_update_accepts_a_resource_version(api: Api) -> None:
     lease = {"metadata": {"name": "a", "resourceVersion": "5"}}
     created = (await api.put(api.at("coordination.k8s.io/v1/leases", "a"), lease)).expect(201)
     assert int(created["metadata"]["resourceVersion"]) > 5
 
 
-async def test_what_an_update_would_create_must_not_have_been_another_object(api: Api) -> None:
+async def test_creation_by_update_rejects_a_uid(api: Api) -> None:
     lease = {"metadata": {"name": "a", "uid": "11111111-1111-1111-1111-111111111111"}}
     answer = await api.put(api.at("coordination.k8s.io/v1/leases", "a"), lease)
     assert (answer.status, answer.reason) == (409, "Conflict")
 
 
-async def test_the_name_of_the_body_must_be_that_of_the_url(api: Api) -> None:
+async def test_the_name_of_the_body_must_match_the_url(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.put(api.at("configmaps", "a"), config_map("b"))
-    words = "the name of the object (b) does not match the name on the URL (a)"
-    assert answer.failure == (400, "BadRequest", words)
+    message = "the name of the object (b) does not match the name on the URL (a)"
+    assert answer.failure == (400, "BadRequest", message)
 
 
-async def test_a_name_is_needed_in_the_body_of_an_update(api: Api) -> None:
+async def test_the_body_of_an_update_needs_a_name(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.put(api.at("configmaps", "a"), {"metadata": {}})
-    words = "the name of the object (a based on URL) was undeterminable: name must be provided"
-    assert answer.failure == (400, "BadRequest", words)
+    message = "the name of the object (a based on URL) was undeterminable: name must be provided"
+    assert answer.failure == (400, "BadRequest", message)
 
 
 async def test_an_update_of_another_uid_conflicts(api: Api) -> None:
@@ -267,7 +271,7 @@ async def test_an_update_of_another_uid_conflicts(api: Api) -> None:
     assert "Precondition failed: UID in precondition: 11111111-1111-1111-1111-111111111111" in answer.message
 
 
-async def test_the_time_of_creation_cannot_be_changed(api: Api) -> None:
+async def test_creation_timestamp_is_immutable(api: Api) -> None:
     created = await api.create("configmaps", config_map("a"))
     stamp = created["metadata"]["creationTimestamp"]
     created["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z"
@@ -275,19 +279,19 @@ async def test_the_time_of_creation_cannot_be_changed(api: Api) -> None:
     assert changed["metadata"]["creationTimestamp"] == stamp
 
 
-async def test_of_many_updates_from_one_version_a_single_one_wins(api: Api) -> None:
+async def test_one_of_many_concurrent_updates_succeeds(api: Api) -> None:
     created = await api.create("configmaps", config_map("a"))
     url = api.at("configmaps", "a")
     answers = await asyncio.gather(*(api.put(url, created | {"data": {"n": str(n)}}) for n in range(8)))
     assert sorted(answer.status for answer in answers) == [200] + [409] * 7
 
 
-async def test_of_many_creations_of_one_name_a_single_one_wins(api: Api) -> None:
+async def test_one_of_many_concurrent_creates_succeeds(api: Api) -> None:
     answers = await asyncio.gather(*(api.post(api.at("configmaps"), config_map("a")) for _ in range(8)))
     assert sorted(answer.status for answer in answers) == [201] + [409] * 7
 
 
-async def test_an_object_in_no_namespace_is_created_at_the_top(api: Api) -> None:
+async def test_cluster_scoped_objects_are_created_without_a_namespace(api: Api) -> None:
     name = unique("prio")
     obj = {"metadata": {"name": name}, "value": 5}
     created = await api.create_cluster("scheduling.k8s.io/v1/priorityclasses", obj)

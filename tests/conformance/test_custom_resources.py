@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.conftest import Widgets
 from tests.conformance.objects import CRDS, custom, define, definition, spec_schema
-from tests.support.api import PATIENCE, Api
+from tests.support.api import TIMEOUT, Api
 from tests.support.engines import unique
 
 
@@ -134,7 +134,7 @@ async def things(admin: Api) -> Kind:
         ({"hostname": "-a-"}, "spec.hostname in body must be of type hostname"),
     ],
 )  # fmt: skip
-async def test_a_value_that_the_schema_forbids(api: Api, things: Kind, spec: Any, cause: str) -> None:
+async def test_values_that_violate_the_schema_are_rejected(api: Api, things: Kind, spec: Any, cause: str) -> None:
     answer = await api.post(api.at(things.resource), things.named("a", spec))
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert answer.message.startswith(f'Thing.{things.group} "a" is invalid: ')
@@ -162,7 +162,7 @@ async def test_a_value_that_the_schema_forbids(api: Api, things: Kind, spec: Any
         {"raw": {"a": [1, {"b": None}]}},
     ],
 )
-async def test_a_value_that_the_schema_allows(api: Api, things: Kind, spec: Any) -> None:
+async def test_values_that_match_the_schema_are_accepted(api: Api, things: Kind, spec: Any) -> None:
     created = await api.create(things.resource, things.named("a", spec))
     assert {key: created["spec"][key] for key in spec} == spec
 
@@ -176,30 +176,30 @@ async def test_all_errors_are_reported_together(api: Api, things: Kind) -> None:
     assert answer.body["details"]["kind"] == "Thing"
 
 
-async def test_defaults_fill_what_is_missing_within_what_is_there(api: Api, things: Kind) -> None:
+async def test_defaults_apply_inside_existing_objects(api: Api, things: Kind) -> None:
     created = await api.create(things.resource, things.named("a", {"inner": {"must": "x"}, "keyed": [{"name": "n"}]}))
     assert created["spec"]["inner"] == {"must": "x", "may": "so"}
     assert created["spec"]["keyed"] == [{"name": "n", "port": 80}]
     assert created["spec"]["defaulted"] == {"a": 5}
 
 
-async def test_a_default_takes_the_place_of_a_null_that_is_not_allowed(api: Api, things: Kind) -> None:
+async def test_a_default_replaces_a_null_of_a_non_nullable_field(api: Api, things: Kind) -> None:
     created = await api.create(things.resource, things.named("a", {"inner": {"must": "x", "may": None}}))
     assert created["spec"]["inner"]["may"] == "so"
 
 
-async def test_a_null_that_is_not_allowed_is_dropped(api: Api, things: Kind) -> None:
+async def test_a_null_of_a_non_nullable_field_is_dropped(api: Api, things: Kind) -> None:
     created = await api.create(things.resource, things.named("a", {"text": None}))
     assert "text" not in created["spec"]
 
 
-async def test_a_null_that_is_allowed_stays(api: Api, things: Kind) -> None:
+async def test_a_null_of_a_nullable_field_is_kept(api: Api, things: Kind) -> None:
     created = await api.create(things.resource, things.named("a", {"nothing": None}))
     assert created["spec"]["nothing"] is None
     assert (await api.create(things.resource, things.named("b", {})))["spec"]["nothing"] == "something"
 
 
-async def test_unknown_fields_are_pruned_but_where_they_are_preserved(api: Api, things: Kind) -> None:
+async def test_unknown_fields_are_pruned_unless_preserved(api: Api, things: Kind) -> None:
     spec = {"typo": 1, "raw": {"any": {"thing": [1]}}, "inner": {"must": "x", "typo": 1}}
     created = await api.create(things.resource, things.named("a", spec))
     assert "typo" not in created["spec"]
@@ -207,7 +207,7 @@ async def test_unknown_fields_are_pruned_but_where_they_are_preserved(api: Api, 
     assert created["spec"]["raw"] == {"any": {"thing": [1]}}
 
 
-async def test_embedded_objects_keep_their_fields_and_have_their_metadata_checked(api: Api, things: Kind) -> None:
+async def test_embedded_objects_keep_fields_but_unknown_metadata_is_pruned(api: Api, things: Kind) -> None:
     template = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -219,7 +219,7 @@ async def test_embedded_objects_keep_their_fields_and_have_their_metadata_checke
     assert created["spec"]["template"]["metadata"] == {"name": "x", "labels": {"a": "b"}}
 
 
-async def test_an_old_value_that_is_wrong_may_stay_while_others_change(api: Api) -> None:
+async def test_unchanged_invalid_values_are_tolerated(api: Api) -> None:
     group = f"{unique('ratchet')}.example.com"
     crd = definition(group, "bolts", "Bolt", spec_schema(size={"type": "integer"}, note={"type": "string"}))
     await define(api, crd)
@@ -234,7 +234,7 @@ async def test_an_old_value_that_is_wrong_may_stay_while_others_change(api: Api)
         answer = await api.post(url + "?dryRun=All", custom(group, "Bolt", "b", {"size": 50}))
         return answer.status == 422
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not await rejected():
             pass
     changed = (await api.patch(api.at(resource, "a"), {"spec": {"note": "still here"}})).expect(200)
@@ -243,7 +243,7 @@ async def test_an_old_value_that_is_wrong_may_stay_while_others_change(api: Api)
     (await api.patch(api.at(resource, "a"), {"spec": {"size": 6}})).expect(200)
 
 
-async def test_metadata_of_custom_resources_is_kept_as_all_metadata_is(api: Api, widgets: Widgets) -> None:
+async def test_custom_resources_keep_metadata(api: Api, widgets: Widgets) -> None:
     obj = widgets.named("a")
     obj["metadata"] |= {"labels": {"x": "1"}, "annotations": {"y": "2"}, "finalizers": ["example.com/hold"]}
     created = await api.create(widgets.resource, obj)
@@ -253,7 +253,7 @@ async def test_metadata_of_custom_resources_is_kept_as_all_metadata_is(api: Api,
     await api.patch(api.at(widgets.resource, "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_names_of_custom_resources_are_checked(api: Api, widgets: Widgets) -> None:
+async def test_names_of_custom_resources_are_validated(api: Api, widgets: Widgets) -> None:
     answer = await api.post(api.at(widgets.resource), widgets.named("Upper"))
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert 'metadata.name: Invalid value: "Upper": a lowercase RFC 1123 subdomain must consist of' in answer.message
@@ -265,7 +265,7 @@ async def test_custom_resources_must_have_kind_and_api_version(api: Api, widgets
     assert "Object 'Kind' is missing in" in answer.message
 
 
-async def test_custom_resources_of_another_kind_are_refused(api: Api, widgets: Widgets) -> None:
+async def test_custom_resources_of_another_kind_are_rejected(api: Api, widgets: Widgets) -> None:
     answer = await api.post(api.at(widgets.resource), widgets.named("a") | {"kind": "Gadget"})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert answer.causes == [("FieldValueInvalid", "kind", 'Invalid value: "Gadget": must be Widget')]

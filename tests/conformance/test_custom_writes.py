@@ -60,16 +60,16 @@ async def status(api: Api, gadgets: Gadgets) -> str:
     return api.at(gadgets.resource, "g", "status")
 
 
-# --- the status ---------------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_wrong_status_is_named_from_its_top(api: Api, status: str) -> None:
+async def test_status_errors_name_the_full_path(api: Api, status: str) -> None:
     rejected = await api.patch(status, {"status": {"count": 9}})
     expected = "Invalid value: 9: count in body should be less than or equal to 5"
     assert rejected.causes == [("FieldValueInvalid", "status.count", expected)]
 
 
-async def test_a_status_of_another_type_is_refused_with_all_that_reads_it(api: Api, status: str) -> None:
+async def test_a_status_of_another_type_is_rejected_by_every_check(api: Api, status: str) -> None:
     rejected = await api.patch(status, {"status": "abc"})
     replicas = (
         "Invalid value: 0: .status.replicas accessor error: abc is of the type string, expected map[string]interface{}"
@@ -81,7 +81,7 @@ async def test_a_status_of_another_type_is_refused_with_all_that_reads_it(api: A
     ]
 
 
-async def test_rules_judge_a_status(api: Api, status: str) -> None:
+async def test_rules_validate_a_status(api: Api, status: str) -> None:
     rejected = await api.patch(status, {"status": {"count": 4}})
     assert rejected.causes == [("FieldValueInvalid", "status", "Invalid value: not four")]
 
@@ -93,7 +93,7 @@ async def test_a_status_update_validates_only_the_status(api: Api, status: str) 
     assert "labels" not in changed["metadata"]
 
 
-# --- rules that came later ----------------------------------------------------------------------------------------
+# --- ratcheting -------------------------------------------------------------------------------------------------------
 
 
 async def test_ratcheting_tolerates_old_errors_with_a_warning(api: Api) -> None:
@@ -152,14 +152,14 @@ async def test_built_in_kinds_require_qualified_finalizers(api: Api, resource: s
     await api.patch(api.at(resource, "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_a_wrong_label_is_reported_by_every_check(api: Api, gadgets: Gadgets) -> None:
+async def test_an_invalid_label_is_reported_by_every_check(api: Api, gadgets: Gadgets) -> None:
     await api.create(gadgets.resource, gadgets.named("g"))
     rejected = await api.patch(api.at(gadgets.resource, "g"), {"metadata": {"labels": {"not valid": "x"}}})
     assert [field for _, field, _ in rejected.causes] == ["metadata.labels"] * 3
 
 
 @pytest.mark.parametrize("verb", ["create", "apply"])
-async def test_a_label_of_null_is_empty(api: Api, gadgets: Gadgets, verb: str) -> None:
+async def test_a_null_label_is_empty(api: Api, gadgets: Gadgets, verb: str) -> None:
     sent = gadgets.named("g")
     sent["metadata"] |= {"labels": {"a": None}, "annotations": {}, "finalizers": []}
     where = api.at(gadgets.resource)
@@ -169,15 +169,15 @@ async def test_a_label_of_null_is_empty(api: Api, gadgets: Gadgets, verb: str) -
     assert await api.names(f"{where}?labelSelector=a%3D") == ["g"]
 
 
-# --- nulls, and what moves the generation -------------------------------------------------------------------------
+# --- nulls and generation ---------------------------------------------------------------------------------------------
 
 
-async def test_nulls_that_are_sent_become_defaults_or_go(api: Api, gadgets: Gadgets) -> None:
+async def test_nulls_in_a_create_are_defaulted_or_dropped(api: Api, gadgets: Gadgets) -> None:
     created = await api.create(gadgets.resource, gadgets.named("g", {"maybe": None, "name": None, "plain": None}))
     assert created["spec"] == {"maybe": None, "name": "x"}
 
 
-async def test_nulls_that_are_applied_are_judged(api: Api, gadgets: Gadgets) -> None:
+async def test_nulls_in_an_apply_are_validated(api: Api, gadgets: Gadgets) -> None:
     url = api.at(gadgets.resource, "g")
     rejected = await api.apply(url, gadgets.named("g", {"plain": None}))
     expected = 'Invalid value: "null": spec.plain in body must be of type string: "null"'
@@ -187,7 +187,7 @@ async def test_nulls_that_are_applied_are_judged(api: Api, gadgets: Gadgets) -> 
 
 
 @pytest.mark.parametrize(("subresources", "generation"), [({}, 2), ({"status": {}}, 1)])
-async def test_a_status_without_an_endpoint_of_its_own_moves_the_generation(
+async def test_status_without_a_subresource_increments_the_generation(
     api: Api, subresources: Obj, generation: int
 ) -> None:
     group = f"{unique('moving')}.example.com"

@@ -38,7 +38,7 @@ async def test_a_definition_becomes_established(api: Api) -> None:
     assert await api.names(api.at(f"{group}/v1/rings")) == []
 
 
-async def test_names_may_be_left_to_the_server(api: Api) -> None:
+async def test_names_are_defaulted(api: Api) -> None:
     group = new_group()
     crd = definition(group, "rings", "Ring", ANY)
     crd["spec"]["names"] = {"plural": "rings", "kind": "Ring"}
@@ -46,7 +46,7 @@ async def test_names_may_be_left_to_the_server(api: Api) -> None:
     assert created["spec"]["names"] == {"plural": "rings", "singular": "ring", "kind": "Ring", "listKind": "RingList"}
 
 
-async def test_the_name_of_a_definition_says_what_it_defines(api: Api) -> None:
+async def test_the_name_of_a_crd_must_be_plural_and_group(api: Api) -> None:
     group = new_group()
     crd = definition(group, "rings", "Ring", ANY)
     crd["metadata"]["name"] = f"others.{group}"
@@ -163,7 +163,7 @@ async def test_invalid_crds_are_rejected(api: Api, change: Any, cause: str) -> N
     assert cause in answer.message
 
 
-async def test_a_definition_whose_names_are_taken_is_not_accepted(api: Api) -> None:
+async def test_a_crd_with_conflicting_names_is_not_accepted(api: Api) -> None:
     group = new_group()
     await define(api, definition(group, "rings", "Ring", ANY))
     second = definition(group, "bands", "Ring", ANY)
@@ -179,7 +179,7 @@ async def test_a_definition_whose_names_are_taken_is_not_accepted(api: Api) -> N
     await api.until_object(url, lambda crd: condition(crd, "Established") == "True")
 
 
-async def test_some_groups_need_an_approval(api: Api) -> None:
+async def test_protected_groups_need_an_approval(api: Api) -> None:
     group = f"{unique('x')}.k8s.io"
     answer = await api.post(api.cluster(CRDS), definition(group, "rings", "Ring", ANY))
     assert (answer.status, answer.reason) == (422, "Invalid")
@@ -225,7 +225,7 @@ async def test_a_version_is_added_while_running(api: Api) -> None:
     assert [version["version"] for version in document.body["versions"]] == ["v2", "v1"]
 
 
-async def test_a_version_that_is_not_served_is_not_found(api: Api) -> None:
+async def test_an_unserved_version_is_not_found(api: Api) -> None:
     group = new_group()
     crd = definition(group, "rings", "Ring", ANY)
     crd["spec"]["versions"].append(crd["spec"]["versions"][0] | {"name": "v2", "storage": False, "served": False})
@@ -262,7 +262,7 @@ async def test_stored_versions_are_remembered(api: Api) -> None:
     (await api.patch(url, [{"op": "remove", "path": "/spec/versions/0"}], JSON_PATCH)).expect(200)
 
 
-async def test_a_definition_takes_its_objects_with_it(api: Api) -> None:
+async def test_deleting_a_crd_deletes_its_objects(api: Api) -> None:
     group = new_group()
     await define(api, definition(group, "rings", "Ring", ANY))
     resource = f"{group}/v1/rings"
@@ -273,18 +273,18 @@ async def test_a_definition_takes_its_objects_with_it(api: Api) -> None:
     url = api.cluster(CRDS, f"rings.{group}")
     (await api.delete(url)).expect(200)
     await api.until(api.at(resource, "free"), lambda answer: answer.status == 404)
-    going = await api.read(url)
-    assert condition(going, "Terminating") == "True"
-    assert going["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
+    deleting = await api.read(url)
+    assert condition(deleting, "Terminating") == "True"
+    assert deleting["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
     late = await api.post(api.at(resource), custom(group, "Ring", "late"))
     assert (late.status, late.reason) == (403, "Forbidden")
     assert "create not allowed while custom resource definition is terminating" in late.message
     await api.patch(api.at(resource, "held"), {"metadata": {"finalizers": None}})
-    await api.gone(url)
+    await api.until_gone(url)
     await api.until(api.at(resource), lambda answer: answer.status == 404)
 
 
-async def test_a_kind_in_no_namespace(api: Api) -> None:
+async def test_a_cluster_scoped_kind(api: Api) -> None:
     group = new_group()
     await define(api, definition(group, "rings", "Ring", ANY, scope="Cluster"))
     created = await api.create_cluster(f"{group}/v1/rings", custom(group, "Ring", "a"))

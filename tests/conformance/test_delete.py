@@ -37,7 +37,7 @@ async def test_a_name_can_be_used_again_by_another_object(api: Api) -> None:
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
 
 
-async def test_a_uid_guards_against_deleting_another_object(api: Api) -> None:
+async def test_a_uid_precondition_protects_another_object(api: Api) -> None:
     created = await api.create("secrets", secret("a"))
     answer = await api.delete(api.at("secrets", "a"), {"preconditions": {"uid": "other"}})
     assert (answer.status, answer.reason) == (409, "Conflict")
@@ -49,7 +49,7 @@ async def test_a_uid_guards_against_deleting_another_object(api: Api) -> None:
     (await api.delete(api.at("secrets", "a"), {"preconditions": {"uid": uid}})).expect(200)
 
 
-async def test_a_version_guards_against_deleting_what_has_changed(api: Api) -> None:
+async def test_a_version_precondition_protects_a_changed_object(api: Api) -> None:
     created = await api.create("secrets", secret("a"))
     changed = (await api.patch(api.at("secrets", "a"), {"metadata": {"labels": {"x": "1"}}})).expect(200)
     old = {"preconditions": {"resourceVersion": created["metadata"]["resourceVersion"]}}
@@ -61,7 +61,7 @@ async def test_a_version_guards_against_deleting_what_has_changed(api: Api) -> N
     (await api.delete(api.at("secrets", "a"), new)).expect(200)
 
 
-async def test_finalizers_hold_an_object_until_they_are_gone(api: Api) -> None:
+async def test_finalizers_block_deletion(api: Api) -> None:
     obj = secret("a")
     obj["metadata"]["finalizers"] = ["example.com/one", "example.com/two"]
     await api.create("secrets", obj)
@@ -75,7 +75,7 @@ async def test_finalizers_hold_an_object_until_they_are_gone(api: Api) -> None:
     assert (await api.get(api.at("secrets", "a"))).status == 404
 
 
-async def test_deleting_again_what_is_being_deleted_changes_nothing(api: Api) -> None:
+async def test_deleting_a_deleting_object_changes_nothing(api: Api) -> None:
     obj = secret("a")
     obj["metadata"]["finalizers"] = ["example.com/hold"]
     await api.create("secrets", obj)
@@ -85,7 +85,7 @@ async def test_deleting_again_what_is_being_deleted_changes_nothing(api: Api) ->
     await api.patch(api.at("secrets", "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_no_finalizer_may_be_added_to_what_is_being_deleted(api: Api) -> None:
+async def test_no_finalizer_can_be_added_to_a_deleting_object(api: Api) -> None:
     obj = secret("a")
     obj["metadata"]["finalizers"] = ["example.com/hold"]
     await api.create("secrets", obj)
@@ -110,7 +110,7 @@ async def test_a_deletion_cannot_be_undone(api: Api) -> None:
     await api.patch(api.at("secrets", "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_a_deletion_cannot_be_begun_by_an_update(api: Api) -> None:
+async def test_an_update_cannot_start_a_deletion(api: Api) -> None:
     created = await api.create("secrets", secret("a"))
     created["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
     answer = await api.put(api.at("secrets", "a"), created)
@@ -122,14 +122,14 @@ async def test_a_deletion_cannot_be_begun_by_an_update(api: Api) -> None:
     )
 
 
-async def test_options_may_stand_in_the_query(api: Api) -> None:
+async def test_delete_options_can_be_in_the_query(api: Api) -> None:
     await api.create("secrets", secret("a"))
     (await api.delete(api.at("secrets", "a") + "?propagationPolicy=Orphan&gracePeriodSeconds=0")).expect(200)
-    await api.gone(api.at("secrets", "a"))
+    await api.until_gone(api.at("secrets", "a"))
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"propagationPolicy": "Sideways"}, 'propagationPolicy: Unsupported value: "Sideways": supported values:'),
         (
@@ -139,15 +139,15 @@ async def test_options_may_stand_in_the_query(api: Api) -> None:
         ({"dryRun": ["Maybe"]}, 'dryRun: Unsupported value: ["Maybe"]: supported values: "All"'),
     ],
 )
-async def test_invalid_delete_options_are_rejected(api: Api, options: Any, words: str) -> None:
+async def test_invalid_delete_options_are_rejected(api: Api, options: Any, message: str) -> None:
     await api.create("secrets", secret("a"))
     answer = await api.delete(api.at("secrets", "a"), options)
     assert (answer.status, answer.reason) == (422, "Invalid")
-    assert words in answer.message
+    assert message in answer.message
     assert (await api.get(api.at("secrets", "a"))).status == 200
 
 
-async def test_options_that_cannot_be_read_are_refused(api: Api) -> None:
+async def test_unparsable_delete_options_are_rejected(api: Api) -> None:
     await api.create("secrets", secret("a"))
     answer = await api.delete(api.at("secrets", "a"), b"{nonsense")
     assert answer.status == 400
@@ -163,18 +163,18 @@ async def test_bound_pods_are_deleted_with_grace(api: Api) -> None:
     shorter = (await api.delete(api.at("pods", "a"), {"gracePeriodSeconds": 5})).expect(200)
     assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
     (await api.delete(api.at("pods", "a"), {"gracePeriodSeconds": 0})).expect(200)
-    await api.gone(api.at("pods", "a"))
+    await api.until_gone(api.at("pods", "a"))
 
 
 async def test_unscheduled_pods_are_deleted_immediately(api: Api) -> None:
     await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
     await api.create("pods", pod("a"))
-    gone = (await api.delete(api.at("pods", "a"))).expect(200)
-    assert gone["metadata"]["deletionGracePeriodSeconds"] == 0
-    await api.gone(api.at("pods", "a"))
+    deleted = (await api.delete(api.at("pods", "a"))).expect(200)
+    assert deleted["metadata"]["deletionGracePeriodSeconds"] == 0
+    await api.until_gone(api.at("pods", "a"))
 
 
-async def test_custom_resources_are_deleted_like_all_others(api: Api, widgets: Widgets) -> None:
+async def test_custom_resources_are_deleted_like_built_in_kinds(api: Api, widgets: Widgets) -> None:
     created = await api.create(widgets.resource, widgets.named("a"))
     body = (await api.delete(api.at(widgets.resource, "a"))).expect(200)
     assert body["details"] == {
@@ -188,7 +188,7 @@ async def test_custom_resources_are_deleted_like_all_others(api: Api, widgets: W
 # --- collections ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_collection_is_deleted_by_selection(api: Api) -> None:
+async def test_a_collection_is_deleted_by_label(api: Api) -> None:
     for name, color in (("a", "red"), ("b", "blue"), ("c", "red")):
         await api.create("secrets", secret(name, labels={"color": color}))
     (await api.delete(api.at("secrets") + "?labelSelector=color%3Dred")).expect(200)
@@ -202,7 +202,7 @@ async def test_a_collection_is_deleted_by_field(api: Api) -> None:
     assert await api.names(api.at("secrets")) == ["b"]
 
 
-async def test_deleting_a_collection_answers_with_what_was_in_it(api: Api) -> None:
+async def test_deletecollection_returns_the_deleted_items(api: Api) -> None:
     await api.create("secrets", secret("a"))
     body = (await api.delete(api.at("secrets"))).expect(200)
     assert body["kind"] == "SecretList"
@@ -225,7 +225,7 @@ async def test_a_collection_over_all_namespaces_cannot_be_deleted(api: Api) -> N
     assert answer.message == "the server does not allow this method on the requested resource"
 
 
-async def test_some_collections_cannot_be_deleted_at_all(api: Api) -> None:
+async def test_some_kinds_do_not_support_deletecollection(api: Api) -> None:
     answer = await api.delete("/api/v1/namespaces?labelSelector=no%3Dbody")
     assert (answer.status, answer.reason) == (405, "MethodNotAllowed")
 
@@ -254,11 +254,11 @@ async def test_dependents_are_collected_in_the_background(api: Api) -> None:
     body = (await api.delete(api.at("configmaps", "owner"), {"propagationPolicy": "Background"})).expect(200)
     assert body["status"] == "Success"
     assert (await api.get(api.at("configmaps", "owner"))).status == 404
-    await api.gone(api.at("configmaps", "child"))
-    await api.gone(api.at("configmaps", "grandchild"))
+    await api.until_gone(api.at("configmaps", "child"))
+    await api.until_gone(api.at("configmaps", "grandchild"))
 
 
-async def test_the_owner_waits_for_its_dependents_in_the_foreground(api: Api) -> None:
+async def test_foreground_deletion_waits_for_dependents(api: Api) -> None:
     owner = await api.create("configmaps", config_map("owner"))
     child = owned_by(owner, "child", blocks=True)
     child["metadata"]["finalizers"] = ["example.com/hold"]
@@ -268,15 +268,15 @@ async def test_the_owner_waits_for_its_dependents_in_the_foreground(api: Api) ->
     await api.until_object(api.at("configmaps", "child"), lambda found: "deletionTimestamp" in found["metadata"])
     assert (await api.get(api.at("configmaps", "owner"))).status == 200
     await api.patch(api.at("configmaps", "child"), {"metadata": {"finalizers": None}})
-    await api.gone(api.at("configmaps", "owner"))
+    await api.until_gone(api.at("configmaps", "owner"))
 
 
-async def test_dependents_may_be_orphaned(api: Api) -> None:
+async def test_dependents_can_be_orphaned(api: Api) -> None:
     owner = await api.create("configmaps", config_map("owner"))
     await api.create("configmaps", owned_by(owner, "child"))
     held = (await api.delete(api.at("configmaps", "owner"), {"propagationPolicy": "Orphan"})).expect(200)
     assert held["metadata"]["finalizers"] == ["orphan"]
-    await api.gone(api.at("configmaps", "owner"))
+    await api.until_gone(api.at("configmaps", "owner"))
     child = await api.read(api.at("configmaps", "child"))
     assert "ownerReferences" not in child["metadata"]
 
@@ -294,7 +294,7 @@ async def test_an_object_with_two_owners_outlives_one_of_them(api: Api) -> None:
     assert left["metadata"]["ownerReferences"][0]["name"] == "second"
 
 
-async def test_dropping_one_owner_changes_nothing_in_the_other_reference(api: Api) -> None:
+async def test_removing_one_owner_keeps_the_other_reference(api: Api) -> None:
     first = await api.create("configmaps", config_map("first"))
     second = await api.create("configmaps", config_map("second"))
     child = owned_by(first, "child")
@@ -316,20 +316,20 @@ async def test_a_cycle_of_owners_is_deleted_in_the_foreground(api: Api) -> None:
         (await api.patch(api.at("configmaps", name), {"metadata": {"ownerReferences": references}})).expect(200)
     await api.delete(api.at("configmaps", "a"), {"propagationPolicy": "Foreground"})
     for name in ("a", "b", "c"):
-        await api.gone(api.at("configmaps", name))
+        await api.until_gone(api.at("configmaps", name))
 
 
 async def test_an_object_whose_owner_never_existed_is_collected(api: Api) -> None:
     owner = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
     await api.create("configmaps", owned_by(owner, "child"))
-    await api.gone(api.at("configmaps", "child"))
+    await api.until_gone(api.at("configmaps", "child"))
 
 
 async def test_an_object_whose_owner_has_another_uid_is_collected(api: Api) -> None:
     owner = await api.create("configmaps", config_map("owner"))
     owner["metadata"]["uid"] = "11111111-1111-1111-1111-111111111111"
     await api.create("configmaps", owned_by(owner, "child"))
-    await api.gone(api.at("configmaps", "child"))
+    await api.until_gone(api.at("configmaps", "child"))
     assert (await api.get(api.at("configmaps", "owner"))).status == 200
 
 
@@ -359,7 +359,7 @@ async def ending(admin: Api) -> tuple[Api, Api]:
     return free, held
 
 
-async def test_nothing_is_created_in_a_namespace_that_terminates(ending: tuple[Api, Api]) -> None:
+async def test_nothing_is_created_in_a_terminating_namespace(ending: tuple[Api, Api]) -> None:
     _, api = ending
     answer = await api.post(api.at("secrets"), secret("late"))
     assert (answer.status, answer.reason) == (403, "Forbidden")
@@ -373,7 +373,7 @@ async def test_nothing_is_created_in_a_namespace_that_terminates(ending: tuple[A
 
 async def test_a_namespace_is_deleted_with_its_content(ending: tuple[Api, Api]) -> None:
     api, _ = ending
-    await api.gone(api.cluster("namespaces", api.namespace))
+    await api.until_gone(api.cluster("namespaces", api.namespace))
     assert await api.names(api.at("secrets")) == []
     assert await api.names(api.at("configmaps")) == []
 
@@ -381,11 +381,11 @@ async def test_a_namespace_is_deleted_with_its_content(ending: tuple[Api, Api]) 
 async def test_a_terminating_namespace_reports_what_remains(ending: tuple[Api, Api]) -> None:
     _, api = ending
 
-    def waits(namespace: Any) -> bool:
+    def reports_remaining(namespace: Any) -> bool:
         conditions = namespace["status"].get("conditions") or []
         return any(c["type"] == "NamespaceFinalizersRemaining" and c["status"] == "True" for c in conditions)
 
-    found = await api.until_object(api.cluster("namespaces", api.namespace), waits)
+    found = await api.until_object(api.cluster("namespaces", api.namespace), reports_remaining)
     by_type = {c["type"]: (c["status"], c["reason"], c["message"]) for c in found["status"]["conditions"]}
     assert by_type["NamespaceFinalizersRemaining"] == (
         "True",
@@ -414,12 +414,12 @@ async def test_finalizers_of_a_namespaces_spec_are_changed_by_finalize(api: Api)
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
 async def test_system_namespaces_cannot_be_deleted(api: Api, name: str) -> None:
     answer = await api.delete(api.cluster("namespaces", name))
-    words = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
-    assert answer.failure == (403, "Forbidden", words)
+    message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+    assert answer.failure == (403, "Forbidden", message)
 
 
 @pytest.mark.parametrize("name", ["Upper", "dot.ted", "x" * 64])
-async def test_namespaces_have_names_of_a_dns_label(api: Api, name: str) -> None:
+async def test_namespace_names_must_be_dns_labels(api: Api, name: str) -> None:
     answer = await api.post("/api/v1/namespaces", {"metadata": {"name": name}})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert f'metadata.name: Invalid value: "{name}": ' in answer.message

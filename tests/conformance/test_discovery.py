@@ -71,7 +71,7 @@ async def test_resources_of_the_core_group(api: Api) -> None:
     assert resources["pods/eviction"]["verbs"] == ["create"]
 
 
-async def test_every_core_resource_of_note_is_there(api: Api) -> None:
+async def test_core_resources_are_discovered(api: Api) -> None:
     names = set(by_name((await api.read("/api/v1"))["resources"]))
     assert names >= {
         "bindings",
@@ -144,7 +144,7 @@ async def test_custom_resources_are_discovered(api: Api, widgets: Widgets) -> No
     assert group["preferredVersion"] == {"groupVersion": f"{widgets.group}/v1", "version": "v1"}
 
 
-async def test_all_groups_are_discovered_at_once(api: Api, widgets: Widgets) -> None:
+async def test_aggregated_discovery_of_all_groups(api: Api, widgets: Widgets) -> None:
     answer = await api.until("/apis", lambda answer: widgets.group in answer.text)
     answer = await api.get("/apis", accept=AGGREGATED)
     found = answer.expect(200)
@@ -161,7 +161,7 @@ async def test_all_groups_are_discovered_at_once(api: Api, widgets: Widgets) -> 
     assert custom["resources"][0]["resource"] == "widgets"
 
 
-async def test_the_core_group_is_discovered_at_once(api: Api) -> None:
+async def test_aggregated_discovery_of_the_core_group(api: Api) -> None:
     found = (await api.get("/api", accept=AGGREGATED)).expect(200)
     (group,) = found["items"]
     resources = {resource["resource"]: resource for resource in group["versions"][0]["resources"]}
@@ -169,7 +169,7 @@ async def test_the_core_group_is_discovered_at_once(api: Api) -> None:
     assert resources["namespaces"]["scope"] == "Cluster"
 
 
-async def test_discovery_at_once_is_not_sent_twice_to_one_who_has_it(api: Api) -> None:
+async def test_aggregated_discovery_honors_etags(api: Api) -> None:
     first = await api.get("/api", accept=AGGREGATED)
     again = await api.get("/api", accept=AGGREGATED, if_none_match=first.headers["etag"])
     assert again.status == 304
@@ -196,7 +196,7 @@ async def test_health_in_detail(api: Api) -> None:
     assert answer.text.endswith("readyz check passed\n")
 
 
-async def test_the_paths_that_there_are(api: Api) -> None:
+async def test_the_root_lists_paths(api: Api) -> None:
     paths = (await api.read("/"))["paths"]
     assert {"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/healthz", "/openapi/v2", "/version"} <= set(
         paths
@@ -245,7 +245,7 @@ async def test_openapi_v3_describes_custom_resources(api: Api, widgets: Widgets)
     assert f"/apis/{widgets.group}/v1/namespaces/{{namespace}}/widgets/{{name}}/scale" in document["paths"]
 
 
-async def test_openapi_v3_may_be_cached_by_its_hash(api: Api) -> None:
+async def test_openapi_v3_is_cacheable_by_hash(api: Api) -> None:
     paths = (await api.read("/openapi/v3"))["paths"]
     answer = await api.get(paths["apis/apps/v1"]["serverRelativeURL"])
     assert answer.status == 200
@@ -253,7 +253,7 @@ async def test_openapi_v3_may_be_cached_by_its_hash(api: Api) -> None:
     assert answer.headers["etag"]
 
 
-async def test_openapi_v2_is_not_sent_twice_to_one_who_has_it(api: Api) -> None:
+async def test_openapi_v2_honors_etags(api: Api) -> None:
     first = await api.get("/openapi/v2")
     again = await api.get("/openapi/v2", if_none_match=first.headers["etag"])
     assert (again.status, again.content) == (304, b"")

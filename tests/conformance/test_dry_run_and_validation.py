@@ -13,7 +13,7 @@ from tests.support.api import JSON_PATCH, MERGE, STRATEGIC, Api
 DRY = "?dryRun=All"
 
 
-async def test_a_dry_create_answers_but_stores_nothing(api: Api) -> None:
+async def test_a_dry_create_stores_nothing(api: Api) -> None:
     created = (await api.post(api.at("secrets") + DRY, secret("a", key="v"))).expect(201)
     assert created["metadata"]["uid"]
     assert created["type"] == "Opaque"
@@ -31,7 +31,7 @@ async def test_a_dry_create_is_validated(api: Api) -> None:
     assert (answer.status, answer.reason) == (422, "Invalid")
 
 
-async def test_a_dry_create_makes_a_name_from_a_prefix(api: Api) -> None:
+async def test_a_dry_create_generates_a_name(api: Api) -> None:
     created = (await api.post(api.at("secrets") + DRY, {"metadata": {"generateName": "pre-"}})).expect(201)
     assert created["metadata"]["name"].startswith("pre-")
 
@@ -100,12 +100,12 @@ async def test_a_dry_status_update_changes_nothing(api: Api, widgets: Widgets) -
     assert "status" not in await api.read(api.at(widgets.resource, "a"))
 
 
-async def test_a_dry_namespace_is_not_there(api: Api) -> None:
+async def test_a_dry_namespace_is_not_created(api: Api) -> None:
     (await api.post("/api/v1/namespaces" + DRY, {"metadata": {"name": f"{api.namespace}-dry"}})).expect(201)
     assert (await api.get(f"/api/v1/namespaces/{api.namespace}-dry")).status == 404
 
 
-async def test_dry_run_knows_one_value(api: Api) -> None:
+async def test_dry_run_accepts_one_value(api: Api) -> None:
     answer = await api.post(api.at("secrets") + "?dryRun=Some", secret("a"))
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert 'dryRun: Unsupported value: ["Some"]: supported values: "All"' in answer.message
@@ -118,7 +118,7 @@ def odd(name: str = "a") -> dict[str, Any]:
     return deployment(name) | {"extra": 1, "spec": deployment(name)["spec"] | {"typo": True}}
 
 
-async def test_unknown_fields_are_warned_of_and_dropped(api: Api) -> None:
+async def test_unknown_fields_are_dropped_with_a_warning(api: Api) -> None:
     answer = await api.post(api.at("apps/v1/deployments") + DRY, odd())
     created = answer.expect(201)
     assert answer.warnings == ['299 - "unknown field \\"spec.typo\\""', '299 - "unknown field \\"extra\\""']
@@ -126,13 +126,13 @@ async def test_unknown_fields_are_warned_of_and_dropped(api: Api) -> None:
     assert "typo" not in created["spec"]
 
 
-async def test_unknown_fields_may_be_ignored(api: Api) -> None:
+async def test_warnings_for_unknown_fields_can_be_disabled(api: Api) -> None:
     answer = await api.post(api.at("apps/v1/deployments") + DRY + "&fieldValidation=Ignore", odd())
     answer.expect(201)
     assert answer.warnings == []
 
 
-async def test_unknown_fields_are_refused_under_strict(api: Api) -> None:
+async def test_strict_rejects_unknown_fields(api: Api) -> None:
     answer = await api.post(api.at("apps/v1/deployments") + DRY + "&fieldValidation=Strict", odd())
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert answer.message == (
@@ -141,55 +141,55 @@ async def test_unknown_fields_are_refused_under_strict(api: Api) -> None:
     )
 
 
-async def test_unknown_fields_of_a_patch_are_refused_under_strict(api: Api) -> None:
+async def test_strict_rejects_unknown_fields_of_a_patch(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.patch(api.at("configmaps", "a") + "?fieldValidation=Strict", {"nonsense": 1})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert 'strict decoding error: unknown field "nonsense"' in answer.message
 
 
-async def test_unknown_fields_of_a_patch_are_warned_of(api: Api) -> None:
+async def test_unknown_fields_of_a_patch_cause_a_warning(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.patch(api.at("configmaps", "a"), {"nonsense": 1})
     answer.expect(200)
     assert answer.warnings == ['299 - "unknown field \\"nonsense\\""']
 
 
-async def test_repeated_keys_are_warned_of(api: Api) -> None:
+async def test_duplicate_keys_cause_a_warning(api: Api) -> None:
     body = b'{"metadata":{"name":"a"},"data":{"x":"1","x":"2"}}'
     answer = await api.post(api.at("configmaps"), body)
     assert answer.expect(201)["data"] == {"x": "2"}
     assert answer.warnings == ['299 - "duplicate field \\"data.x\\""']
 
 
-async def test_repeated_keys_are_refused_under_strict(api: Api) -> None:
+async def test_strict_rejects_duplicate_keys(api: Api) -> None:
     body = b'{"metadata":{"name":"a"},"data":{"x":"1","x":"2"}}'
     answer = await api.post(api.at("configmaps") + "?fieldValidation=Strict", body)
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert 'strict decoding error: duplicate field "data.x"' in answer.message
 
 
-async def test_unknown_fields_of_custom_resources_are_warned_of_and_pruned(api: Api, widgets: Widgets) -> None:
+async def test_unknown_fields_of_custom_resources_are_pruned_with_a_warning(api: Api, widgets: Widgets) -> None:
     answer = await api.post(api.at(widgets.resource), widgets.named("a", {"color": "red", "typo": 1}))
     assert answer.expect(201)["spec"] == {"color": "red", "replicas": 1}
     assert answer.warnings == ['299 - "unknown field \\"spec.typo\\""']
 
 
-async def test_unknown_fields_of_custom_resources_are_refused_under_strict(api: Api, widgets: Widgets) -> None:
+async def test_strict_rejects_unknown_fields_of_custom_resources(api: Api, widgets: Widgets) -> None:
     url = api.at(widgets.resource) + "?fieldValidation=Strict"
     answer = await api.post(url, widgets.named("a", {"typo": 1, "parts": [{"name": "x", "more": 1}]}))
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert 'strict decoding error: unknown field "spec.parts[0].more", unknown field "spec.typo"' in answer.message
 
 
-async def test_field_names_are_matched_exactly_under_strict(api: Api) -> None:
+async def test_strict_matches_field_names_exactly(api: Api) -> None:
     body = {"metadata": {"name": "a"}, "Data": {"x": "1"}}
     answer = await api.post(api.at("configmaps") + "?fieldValidation=Strict", body)
     assert answer.status == 400
     assert 'unknown field "Data"' in answer.message
 
 
-async def test_field_validation_knows_three_values(api: Api) -> None:
+async def test_field_validation_accepts_three_values(api: Api) -> None:
     answer = await api.post(api.at("configmaps") + "?fieldValidation=Sometimes", config_map("a"))
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert 'fieldValidation: Unsupported value: "Sometimes": supported values: "", "Ignore", "Strict", "Warn"' in (
@@ -197,7 +197,7 @@ async def test_field_validation_knows_three_values(api: Api) -> None:
     )
 
 
-async def test_unknown_metadata_is_unknown_too(api: Api, widgets: Widgets) -> None:
+async def test_strict_rejects_unknown_metadata_fields(api: Api, widgets: Widgets) -> None:
     obj = widgets.named("a")
     obj["metadata"]["typo"] = "x"
     answer = await api.post(api.at(widgets.resource) + "?fieldValidation=Strict", obj)

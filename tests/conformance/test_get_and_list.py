@@ -16,7 +16,7 @@ async def fill(api: Api, *names: str, **labels: str) -> list[Any]:
     return [await api.create("secrets", secret(name, labels=labels)) for name in names]
 
 
-async def test_get_answers_the_object_as_it_was_stored(api: Api) -> None:
+async def test_get_returns_the_stored_object(api: Api) -> None:
     created = await api.create("secrets", secret("one", key="value"))
     assert await api.read(api.at("secrets", "one")) == created
     assert created["data"] == {"key": "dmFsdWU="}
@@ -32,14 +32,14 @@ async def test_get_of_an_unknown_name_is_not_found(api: Api) -> None:
     assert answer.body["metadata"] == {}
 
 
-async def test_not_found_of_a_group_names_the_group(api: Api) -> None:
+async def test_not_found_names_the_group(api: Api) -> None:
     answer = await api.get(api.at("apps/v1/deployments", "nobody"))
     assert answer.failure == (404, "NotFound", 'deployments.apps "nobody" not found')
     assert answer.body["details"] == {"name": "nobody", "group": "apps", "kind": "deployments"}
 
 
 async def test_get_from_a_namespace_that_does_not_exist_is_not_found(api: Api) -> None:
-    answer = await api.within("no-such-place").get("/api/v1/namespaces/no-such-place/secrets/one")
+    answer = await api.in_namespace("no-such-place").get("/api/v1/namespaces/no-such-place/secrets/one")
     assert answer.failure == (404, "NotFound", 'secrets "one" not found')
 
 
@@ -47,7 +47,7 @@ async def test_list_in_a_namespace_that_does_not_exist_is_empty(api: Api) -> Non
     assert (await api.read("/api/v1/namespaces/no-such-place/secrets"))["items"] == []
 
 
-async def test_lists_are_in_order_of_name(api: Api) -> None:
+async def test_lists_are_ordered_by_name(api: Api) -> None:
     await fill(api, "c", "a", "b", "a-1", "a.1", "aa")
     assert await api.names(api.at("secrets")) == ["a", "a-1", "a.1", "aa", "b", "c"]
 
@@ -73,10 +73,10 @@ async def test_an_empty_list_has_an_empty_array(api: Api) -> None:
     assert int(found["metadata"]["resourceVersion"]) > 0
 
 
-async def test_a_list_over_all_namespaces_is_in_order_of_namespace_then_name(api: Api) -> None:
+async def test_lists_of_all_namespaces_are_ordered_by_namespace_and_name(api: Api) -> None:
     other = await api.in_new_namespace()
-    for where in (api, other):
-        await fill(where, "b", "a", kind=api.namespace)
+    for each in (api, other):
+        await fill(each, "b", "a", kind=api.namespace)
     found = await api.read(api.cluster("secrets") + f"?labelSelector=kind%3D{api.namespace}")
     seen = [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found["items"]]
     assert seen == sorted(seen)
@@ -116,7 +116,7 @@ async def test_label_selectors(api: Api, selector: str, found: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("selector", "words"),
+    ("selector", "message"),
     [
         ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
         ("a in", "unable to parse requirement: found '' expected: '('"),
@@ -124,13 +124,13 @@ async def test_label_selectors(api: Api, selector: str, found: list[str]) -> Non
         ("a=b=c", "found '=', expected: ',' or 'end of string'"),
     ],
 )
-async def test_a_label_selector_that_cannot_be_read_is_a_bad_request(api: Api, selector: str, words: str) -> None:
+async def test_an_unparsable_label_selector_is_a_bad_request(api: Api, selector: str, message: str) -> None:
     answer = await api.get(api.at("secrets") + f"?labelSelector={selector.replace(' ', '%20').replace('=', '%3D')}")
     assert (answer.status, answer.reason) == (400, "BadRequest")
-    assert words in answer.message
+    assert message in answer.message
 
 
-async def test_a_label_selector_with_an_impossible_value_is_a_bad_request(api: Api) -> None:
+async def test_an_invalid_value_in_a_label_selector_is_a_bad_request(api: Api) -> None:
     answer = await api.get(api.at("secrets") + "?labelSelector=a%3D-b-")
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert 'values[0][a]: Invalid value: "-b-"' in answer.message
@@ -155,13 +155,13 @@ async def test_field_selectors_of_secrets(api: Api, selector: str, found: list[s
     assert await api.names(api.at("secrets") + f"?fieldSelector={quoted}") == found
 
 
-async def test_a_field_that_is_no_selector_is_a_bad_request(api: Api) -> None:
+async def test_an_unsupported_field_selector_is_a_bad_request(api: Api) -> None:
     answer = await api.get(api.at("secrets") + "?fieldSelector=data.key%3Dvalue")
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert "field label not supported: data.key" in answer.message
 
 
-async def test_a_field_selector_that_cannot_be_read_is_a_bad_request(api: Api) -> None:
+async def test_an_unparsable_field_selector_is_a_bad_request(api: Api) -> None:
     answer = await api.get(api.at("secrets") + "?fieldSelector=metadata.name")
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert "invalid selector: 'metadata.name'; can't understand 'metadata.name'" in answer.message
@@ -171,11 +171,11 @@ async def test_selectable_fields_of_custom_resources(api: Api, widgets: Widgets)
     for name, color in (("one", "red"), ("two", "blue")):
         await api.create(widgets.resource, widgets.named(name, {"color": color}))
     await api.create(widgets.resource, widgets.named("plain", {}))
-    where = api.at(widgets.resource)
-    assert await api.names(where + "?fieldSelector=spec.color%3Dred") == ["one"]
-    assert await api.names(where + "?fieldSelector=spec.color%21%3Dred") == ["plain", "two"]
-    assert await api.names(where + "?fieldSelector=metadata.name%3Dtwo") == ["two"]
-    rejected = await api.get(where + "?fieldSelector=spec.size%3D1")
+    url = api.at(widgets.resource)
+    assert await api.names(url + "?fieldSelector=spec.color%3Dred") == ["one"]
+    assert await api.names(url + "?fieldSelector=spec.color%21%3Dred") == ["plain", "two"]
+    assert await api.names(url + "?fieldSelector=metadata.name%3Dtwo") == ["two"]
+    rejected = await api.get(url + "?fieldSelector=spec.size%3D1")
     assert (rejected.status, rejected.reason) == (400, "BadRequest")
     assert "field label not supported: spec.size" in rejected.message
 
@@ -202,7 +202,7 @@ async def test_field_selectors_of_pods(api: Api, selector: str, found: list[str]
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 
-async def test_pages_follow_one_another_and_say_how_many_are_left(api: Api) -> None:
+async def test_pages_report_the_remaining_item_count(api: Api) -> None:
     await fill(api, *"abcde")
     first = await api.read(api.at("secrets") + "?limit=2")
     assert [item["metadata"]["name"] for item in first["items"]] == ["a", "b"]
@@ -217,7 +217,7 @@ async def test_pages_follow_one_another_and_say_how_many_are_left(api: Api) -> N
     assert first["metadata"]["resourceVersion"] == last["metadata"]["resourceVersion"]
 
 
-async def test_pages_are_of_one_moment_whatever_is_written_between(api: Api) -> None:
+async def test_pages_show_one_consistent_version(api: Api) -> None:
     await fill(api, "a", "b", "c", "d")
     first = await api.read(api.at("secrets") + "?limit=2")
     await fill(api, "bb", "e")
@@ -228,7 +228,7 @@ async def test_pages_are_of_one_moment_whatever_is_written_between(api: Api) -> 
     assert "labels" not in rest["items"][1]["metadata"]
 
 
-async def test_pages_of_a_selection_do_not_count_what_is_left(api: Api) -> None:
+async def test_pages_with_a_selector_have_no_remaining_item_count(api: Api) -> None:
     await fill(api, "a", "b", "c", odd="no")
     await fill(api, "bb", odd="yes")
     first = await api.read(api.at("secrets") + "?limit=2&labelSelector=odd%3Dno")
@@ -240,7 +240,7 @@ async def test_pages_of_a_selection_do_not_count_what_is_left(api: Api) -> None:
     assert [item["metadata"]["name"] for item in rest["items"]] == ["c"]
 
 
-async def test_a_page_that_holds_all_has_no_continuation(api: Api) -> None:
+async def test_a_complete_page_has_no_continue_token(api: Api) -> None:
     await fill(api, "a", "b")
     found = await api.read(api.at("secrets") + "?limit=2")
     assert "continue" not in found["metadata"]
@@ -263,7 +263,7 @@ async def test_continue_and_resource_version_exclude_each_other(api: Api) -> Non
 # --- resource versions -------------------------------------------------------------------------------------------
 
 
-async def test_resource_versions_are_numbers_that_grow_with_every_write(api: Api) -> None:
+async def test_resource_versions_are_increasing_numbers(api: Api) -> None:
     created = await fill(api, "a", "b", "c")
     versions = [int(one["metadata"]["resourceVersion"]) for one in created]
     assert versions == sorted(set(versions))
@@ -271,19 +271,19 @@ async def test_resource_versions_are_numbers_that_grow_with_every_write(api: Api
     assert int(listed["metadata"]["resourceVersion"]) >= versions[-1]
 
 
-async def test_a_list_may_be_asked_for_any_state_there_is(api: Api) -> None:
+async def test_a_list_at_version_zero_accepts_any_state(api: Api) -> None:
     await fill(api, "a")
     assert await api.names(api.at("secrets") + "?resourceVersion=0") in ([], ["a"])
 
 
-async def test_a_list_not_older_than_a_version_has_what_was_written_then(api: Api) -> None:
+async def test_a_list_not_older_than_a_version_includes_its_write(api: Api) -> None:
     created = await fill(api, "a")
     version = created[0]["metadata"]["resourceVersion"]
     query = f"?resourceVersion={version}&resourceVersionMatch=NotOlderThan"
     assert await api.names(api.at("secrets") + query) == ["a"]
 
 
-async def test_a_list_of_exactly_a_version_is_of_that_moment(api: Api) -> None:
+async def test_a_list_at_an_exact_version_is_historical(api: Api) -> None:
     first, *_ = await fill(api, "a")
     await fill(api, "b")
     version = first["metadata"]["resourceVersion"]
@@ -293,7 +293,7 @@ async def test_a_list_of_exactly_a_version_is_of_that_moment(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("query", "message"),
     [
         ("resourceVersionMatch=Exact", "resourceVersionMatch is forbidden unless resourceVersion is provided"),
         (
@@ -304,10 +304,10 @@ async def test_a_list_of_exactly_a_version_is_of_that_moment(api: Api) -> None:
         ("resourceVersion=abc", "invalid resource version"),
     ],
 )
-async def test_invalid_combinations_of_resource_version_are_rejected(api: Api, query: str, words: str) -> None:
+async def test_invalid_combinations_of_resource_version_are_rejected(api: Api, query: str, message: str) -> None:
     answer = await api.get(api.at("secrets") + f"?{query}")
     assert answer.status in (400, 422)
-    assert words.lower() in answer.message.lower()
+    assert message.lower() in answer.message.lower()
 
 
 async def test_a_list_from_the_future_times_out(api: Api) -> None:
@@ -317,13 +317,13 @@ async def test_a_list_from_the_future_times_out(api: Api) -> None:
     assert answer.causes == [("ResourceVersionTooLarge", "", "Too large resource version")]
 
 
-async def test_get_at_version_zero_is_answered_from_any_state(api: Api) -> None:
+async def test_get_at_version_zero_accepts_any_state(api: Api) -> None:
     created = (await fill(api, "a"))[0]
     version = created["metadata"]["resourceVersion"]
     assert await api.read(api.at("secrets", "a") + f"?resourceVersion={version}") == created
 
 
-async def test_names_of_old_versions_of_an_object_are_not_kept_apart(api: Api) -> None:
+async def test_get_with_an_older_version_returns_the_current_state(api: Api) -> None:
     """A get with an older resourceVersion returns the current state; kube-apiserver's watch cache may be behind."""
     created = (await fill(api, "a"))[0]
     await api.patch(api.at("secrets", "a"), {"metadata": {"labels": {"new": "yes"}}})

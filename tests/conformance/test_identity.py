@@ -42,7 +42,7 @@ def claims(token: str) -> Any:
     return json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
 
 
-async def test_the_administrator_is_known_by_certificate(api: Api) -> None:
+async def test_the_administrator_authenticates_by_certificate(api: Api) -> None:
     user = await whoami(api)
     assert set(user["groups"]) == {"system:masters", "system:authenticated"}
 
@@ -52,7 +52,7 @@ async def test_every_namespace_gets_a_default_account(api: Api) -> None:
     assert answer.body["metadata"]["namespace"] == api.namespace
 
 
-async def test_the_default_account_comes_back_when_it_is_deleted(api: Api) -> None:
+async def test_the_default_account_is_recreated(api: Api) -> None:
     first = (await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)).body
     await api.delete(api.at("serviceaccounts", "default"))
     uid = first["metadata"]["uid"]
@@ -67,7 +67,7 @@ async def test_every_namespace_gets_the_root_certificate(api: Api) -> None:
     assert answer.body["data"]["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")
 
 
-async def test_a_token_is_requested_and_proves_who_asks(api: Api) -> None:
+async def test_a_requested_token_authenticates_the_account(api: Api) -> None:
     created = await account(api)
     request = await token_for(api)
     assert request["kind"] == "TokenRequest"
@@ -96,7 +96,7 @@ async def test_the_claims_of_a_token(api: Api) -> None:
     assert found["jti"]
 
 
-async def test_a_token_for_another_audience_is_not_accepted_here(api: Api) -> None:
+async def test_a_token_for_another_audience_is_rejected(api: Api) -> None:
     await account(api)
     request = await token_for(api, audiences=["vault"])
     assert claims(request["status"]["token"])["aud"] == ["vault"]
@@ -105,7 +105,7 @@ async def test_a_token_for_another_audience_is_not_accepted_here(api: Api) -> No
     assert answer.failure == (401, "Unauthorized", "Unauthorized")
 
 
-async def test_a_token_must_live_for_ten_minutes_at_least(api: Api) -> None:
+async def test_a_token_lives_at_least_ten_minutes(api: Api) -> None:
     await account(api)
     answer = await api.post(api.at("serviceaccounts", "robot", "token"), {"spec": {"expirationSeconds": 5}})
     assert (answer.status, answer.reason) == (422, "Invalid")
@@ -117,7 +117,7 @@ async def test_no_token_for_an_account_that_does_not_exist(api: Api) -> None:
     assert answer.failure == (404, "NotFound", 'serviceaccounts "nobody" not found')
 
 
-async def test_a_token_ends_with_its_account(api: Api) -> None:
+async def test_a_token_is_invalid_after_its_account_is_deleted(api: Api) -> None:
     await account(api)
     token = (await token_for(api))["status"]["token"]
     await api.delete(api.at("serviceaccounts", "robot"))
@@ -126,7 +126,7 @@ async def test_a_token_ends_with_its_account(api: Api) -> None:
     assert answer.failure == (401, "Unauthorized", "Unauthorized")
 
 
-async def test_a_token_bound_to_a_secret_ends_with_it(api: Api) -> None:
+async def test_a_bound_token_is_invalid_after_its_secret_is_deleted(api: Api) -> None:
     await account(api)
     created = await api.create("secrets", {"metadata": {"name": "anchor"}})
     bound = {"kind": "Secret", "apiVersion": "v1", "name": "anchor", "uid": created["metadata"]["uid"]}
@@ -146,7 +146,7 @@ async def test_a_token_is_not_bound_to_an_object_of_another_uid(api: Api) -> Non
     assert "the UID in the bound object reference (other) does not match the UID in record" in answer.message
 
 
-async def test_a_secret_of_the_right_type_is_filled_with_a_token(api: Api) -> None:
+async def test_a_token_secret_is_filled(api: Api) -> None:
     created = await account(api)
     annotations = {"kubernetes.io/service-account.name": "robot"}
     obj = {"metadata": {"name": "t", "annotations": annotations}, "type": "kubernetes.io/service-account-token"}
@@ -159,14 +159,14 @@ async def test_a_secret_of_the_right_type_is_filled_with_a_token(api: Api) -> No
         assert (await whoami(robot))["username"] == f"system:serviceaccount:{api.namespace}:robot"
 
 
-async def test_a_token_secret_goes_with_its_account(api: Api) -> None:
+async def test_a_token_secret_is_deleted_with_its_account(api: Api) -> None:
     await account(api)
     annotations = {"kubernetes.io/service-account.name": "robot"}
     obj = {"metadata": {"name": "t", "annotations": annotations}, "type": "kubernetes.io/service-account-token"}
     await api.create("secrets", obj)
     await api.until_object(api.at("secrets", "t"), lambda found: "token" in (found.get("data") or {}))
     await api.delete(api.at("serviceaccounts", "robot"))
-    await api.gone(api.at("secrets", "t"))
+    await api.until_gone(api.at("secrets", "t"))
 
 
 async def test_a_token_secret_must_name_its_account(api: Api) -> None:
@@ -210,7 +210,7 @@ async def test_a_review_needs_a_token(api: Api) -> None:
     assert answer.failure == (400, "BadRequest", "token is required for TokenReview in authentication")
 
 
-# --- strangers and impersonation ------------------------------------------------------------------------------
+# --- anonymous users and impersonation --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("token", ["nonsense", "a.b.c", "eyJhbGciOiJub25lIn0.e30."])
@@ -221,10 +221,10 @@ async def test_an_invalid_token_is_unauthorized(api: Api, token: str) -> None:
 
 
 async def test_anonymous_users_have_few_permissions(api: Api) -> None:
-    async with bearer(api, "") as nobody:
-        assert (await nobody.get("/version")).status == 200
-        assert (await nobody.get("/healthz")).status == 200
-        answer = await nobody.get(api.at("configmaps"))
+    async with bearer(api, "") as anonymous:
+        assert (await anonymous.get("/version")).status == 200
+        assert (await anonymous.get("/healthz")).status == 200
+        answer = await anonymous.get(api.at("configmaps"))
     assert answer.failure == (
         403,
         "Forbidden",
@@ -261,13 +261,13 @@ async def test_impersonation_carries_extra_and_uid(api: Api) -> None:
     assert user["extra"]["scopes"] == ["view"]
 
 
-async def test_groups_without_a_user_are_refused(api: Api) -> None:
+async def test_impersonated_groups_need_a_user(api: Api) -> None:
     answer = await api.with_headers(impersonate_group="wonderland").get(api.at("configmaps"))
     assert (answer.status, answer.reason) == (400, "BadRequest")
     assert answer.message.endswith("without impersonating a user name")
 
 
-async def test_those_who_may_not_impersonate_are_refused(api: Api) -> None:
+async def test_impersonation_needs_the_right_to_impersonate(api: Api) -> None:
     await account(api)
     token = (await token_for(api))["status"]["token"]
     async with bearer(api, token) as robot:

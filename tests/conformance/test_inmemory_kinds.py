@@ -123,14 +123,14 @@ async def kinds(admin: Api) -> Kinds:
 
 
 @pytest.mark.parametrize("plural", SPECS)
-async def test_an_object_with_every_field_is_kept_as_it_is(api: Api, kinds: Kinds, plural: str) -> None:
+async def test_objects_with_every_field_are_stored_unchanged(api: Api, kinds: Kinds, plural: str) -> None:
     url = api.at(kinds.resource(plural)) + "?fieldValidation=Strict"
     created = (await api.post(url, kinds.object(plural, SPECS[plural]))).expect(201)
     assert created["spec"] == SPECS[plural]
 
 
 @pytest.mark.parametrize("plural", ["inmemoryclusters", "inmemorycontrolplanes"])
-async def test_a_status_of_its_own_is_kept_as_it_is(api: Api, kinds: Kinds, plural: str) -> None:
+async def test_status_is_stored_unchanged(api: Api, kinds: Kinds, plural: str) -> None:
     await api.create(kinds.resource(plural), kinds.object(plural, SPECS[plural]))
     status = STATUSES[plural] | CONDITIONS
     url = api.at(kinds.resource(plural), "some", "status")
@@ -147,7 +147,7 @@ async def test_spec_and_status_are_written_together(api: Api, kinds: Kinds, plur
     assert (updated["spec"], updated["status"]) == (SPECS[plural], status)
 
 
-async def test_a_control_plane_has_one_machine_unless_told_otherwise_and_can_be_scaled(api: Api, kinds: Kinds) -> None:
+async def test_a_control_plane_defaults_to_one_machine_and_can_be_scaled(api: Api, kinds: Kinds) -> None:
     plural = "inmemorycontrolplanes"
     await api.create(kinds.resource(plural), kinds.object(plural, PLANE | {"version": "v1.35.0"}))
     url = api.at(kinds.resource(plural), "some", "scale")
@@ -167,7 +167,7 @@ async def test_a_control_plane_has_one_machine_unless_told_otherwise_and_can_be_
         ("inmemorycontrolplanes", {"machineTemplate": {}}, "spec.machineTemplate.spec"),
     ],
 )
-async def test_what_is_refused_is_named(api: Api, kinds: Kinds, plural: str, change: Any, field: str) -> None:
+async def test_rejections_name_the_field(api: Api, kinds: Kinds, plural: str, change: Any, field: str) -> None:
     answer = await api.post(api.at(kinds.resource(plural)), kinds.object(plural, SPECS[plural] | change))
     assert answer.status == 422
     assert answer.causes[0][1] == field

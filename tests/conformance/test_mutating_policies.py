@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.objects import Obj, config_map
-from tests.support.api import Answer, Api
+from tests.support.api import Api, ApiResponse
 from tests.support.engines import unique
 
 POLICIES = "admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
@@ -49,19 +49,19 @@ class Policies:
         await self.api.create_cluster(BINDINGS, {"metadata": {"name": name}, "spec": {"policyName": name}})
         return name
 
-    async def create(self, name: str, **data: str) -> Answer:
+    async def create(self, name: str, **data: str) -> ApiResponse:
         """Create an object once the policy is in force: it is annotated or rejected."""
         while True:
-            made = await self.api.post(f"{self.api.at('configmaps')}?dryRun=All", config_map(name, **data))
-            if made.status != 201 or "annotations" in made.body["metadata"]:
+            created = await self.api.post(f"{self.api.at('configmaps')}?dryRun=All", config_map(name, **data))
+            if created.status != 201 or "annotations" in created.body["metadata"]:
                 return await self.api.post(self.api.at("configmaps"), config_map(name, **data))
 
 
 @pytest.fixture
 async def policies(api: Api) -> AsyncIterator[Policies]:
-    made = Policies(api)
-    yield made
-    for name in made.names:
+    created = Policies(api)
+    yield created
+    for name in created.names:
         await api.delete(api.cluster(BINDINGS, name))
         await api.delete(api.cluster(POLICIES, name))
 
@@ -69,32 +69,32 @@ async def policies(api: Api) -> AsyncIterator[Policies]:
 async def test_a_configuration_is_merged_into_the_object(policies: Policies) -> None:
     expression = 'Object{metadata: Object.metadata{annotations: {"a": "b"}}, data: {"name": object.metadata.name}}'
     await policies.add(configured(expression))
-    made = (await policies.create("c", kept="yes")).expect(201)
-    assert made["data"] == {"kept": "yes", "name": "c"}
-    assert made["metadata"]["annotations"] == {"a": "b"}
-    (entry,) = made["metadata"]["managedFields"]
+    created = (await policies.create("c", kept="yes")).expect(201)
+    assert created["data"] == {"kept": "yes", "name": "c"}
+    assert created["metadata"]["annotations"] == {"a": "b"}
+    (entry,) = created["metadata"]["managedFields"]
     assert entry["fieldsV1"] == {"f:data": {".": {}, "f:kept": {}}}  # fields set by a policy have no owner
 
 
-async def test_mutations_see_what_those_before_them_made(policies: Policies) -> None:
+async def test_mutations_see_earlier_mutations(policies: Policies) -> None:
     operations = '[JSONPatch{op: "add", path: "/data/" + jsonpatch.escapeKey("x.y"), value: object.data.one + "2"}]'
     await policies.add(configured('Object{data: {"one": "1"}}'), patched(operations), patched(MARK % "x"))
     assert (await policies.create("c")).expect(201)["data"] == {"one": "1", "x.y": "12"}
 
 
-async def test_conditions_and_variables_hold_as_in_other_policies(policies: Policies) -> None:
+async def test_match_conditions_and_variables_apply(policies: Policies) -> None:
     await policies.add(
         configured('Object{metadata: Object.metadata{annotations: {"made": variables.greeting}}}'),
         variables=[{"name": "greeting", "expression": "'hello ' + object.metadata.name"}],
         matchConditions=[{"name": "not-skipped", "expression": "object.metadata.name != 'skipped'"}],
     )
-    made = (await policies.create("c")).expect(201)
-    assert made["metadata"]["annotations"] == {"made": "hello c"}
+    created = (await policies.create("c")).expect(201)
+    assert created["metadata"]["annotations"] == {"made": "hello c"}
     other = await policies.api.create("configmaps", config_map("skipped"))
     assert "annotations" not in other["metadata"]
 
 
-async def test_a_patch_whose_test_fails_is_not_for_this_object(policies: Policies) -> None:
+async def test_a_patch_with_a_failing_test_is_skipped(policies: Policies) -> None:
     operations = '[JSONPatch{op: "test", path: "/data/a", value: "1"}, JSONPatch{op: "remove", path: "/data/a"}]'
     await policies.add(patched(operations), patched(MARK % "x"))
     assert (await policies.create("c", a="2")).expect(201)["data"] == {"a": "2"}
@@ -120,7 +120,7 @@ async def test_a_patch_whose_test_fails_is_not_for_this_object(policies: Policie
         ),
     ],
 )
-async def test_a_policy_that_fails_refuses_the_write(policies: Policies, mutation: Obj, expected: str) -> None:
+async def test_a_failing_policy_rejects_the_write(policies: Policies, mutation: Obj, expected: str) -> None:
     name = await policies.add(mutation)
     rejected = await policies.create("c", a="b")
     complete = f"policy '{name}' with binding '{name}' denied request: {expected}"
@@ -143,7 +143,7 @@ async def test_a_policy_may_ignore_its_failures(policies: Policies) -> None:
         (patched("[Other{op: 1}]"), "undeclared reference to 'Other' (in container '')"),
     ],
 )
-async def test_what_cannot_be_compiled_is_refused_with_the_policy(
+async def test_policies_that_do_not_compile_are_rejected(
     api: Api, policies: Policies, mutation: Obj, expected: str
 ) -> None:
     rejected = await api.post(

@@ -25,7 +25,7 @@ def owned(obj: Obj, manager: str) -> Any:
     return next((entry["fieldsV1"] for entry in entries if entry["manager"] == manager), None)
 
 
-async def test_nobody_owns_a_status_that_the_object_itself_was_sent_with(api: Api, widgets: Widgets) -> None:
+async def test_status_in_a_create_has_no_owner(api: Api, widgets: Widgets) -> None:
     sent = widgets.named("w", {"color": "red"}, status={"phase": "new"})
     created = (await api.post(f"{api.at(widgets.resource)}?fieldManager=maker", sent)).expect(201)
     assert owned(created, "maker") == {"f:spec": {".": {}, "f:color": {}, "f:replicas": {}}}
@@ -33,7 +33,7 @@ async def test_nobody_owns_a_status_that_the_object_itself_was_sent_with(api: Ap
     assert owned(applied, "applier") == {"f:spec": {"f:color": {}}}
 
 
-async def test_the_status_of_a_custom_object_is_all_that_its_endpoint_owns(api: Api, widgets: Widgets) -> None:
+async def test_the_status_endpoint_of_a_custom_object_owns_only_status(api: Api, widgets: Widgets) -> None:
     await api.create(widgets.resource, widgets.named("w", {"color": "red"}))
     change = {"metadata": {"labels": {"a": "b"}}, "spec": {"color": "blue"}, "status": {"phase": "new"}}
     status = api.at(widgets.resource, "w", "status")
@@ -67,7 +67,7 @@ async def test_a_pods_status_endpoint_owns_labels(api: Api) -> None:
     assert owned(done, "applier") == {"f:metadata": {"f:labels": {"f:a": {}}}, "f:status": {"f:message": {}}}
 
 
-async def test_a_nodes_status_is_owned_by_its_endpoint_alone(api: Api) -> None:
+async def test_a_nodes_status_is_owned_by_its_endpoint(api: Api) -> None:
     name = unique("node")
     await api.create_cluster("nodes", {"metadata": {"name": name, "labels": {"a": "b"}}})
     change = {"spec": {"unschedulable": True}, "status": {"volumesInUse": ["a"]}}
@@ -79,11 +79,11 @@ async def test_a_nodes_status_is_owned_by_its_endpoint_alone(api: Api) -> None:
 
 
 async def test_the_scaler_owns_replicas(api: Api) -> None:
-    where, scale = api.at("apps/v1/deployments", "d"), api.at("apps/v1/deployments", "d", "scale")
+    url, scale = api.at("apps/v1/deployments", "d"), api.at("apps/v1/deployments", "d", "scale")
     created = await api.post(f"{api.at('apps/v1/deployments')}?fieldManager=maker", deployment("d", paused=True))
     assert "f:replicas" in owned(created.expect(201), "maker")["f:spec"]
     (await api.patch(f"{scale}?fieldManager=scaler", {"spec": {"replicas": 2}})).expect(200)
-    scaled = await api.read(where)
+    scaled = await api.read(url)
     assert "f:replicas" not in owned(scaled, "maker")["f:spec"]
     (entry,) = [entry for entry in scaled["metadata"]["managedFields"] if entry["manager"] == "scaler"]
     assert entry == {
@@ -95,11 +95,11 @@ async def test_the_scaler_owns_replicas(api: Api) -> None:
         "subresource": "scale",
     }
     (await api.patch(f"{scale}?fieldManager=other", {"spec": {"replicas": 0}})).expect(200)
-    scaled = await api.read(where)
+    scaled = await api.read(url)
     assert (owned(scaled, "scaler"), owned(scaled, "other")) == (None, None)
 
 
-async def test_replicas_that_nobody_owned_stay_so_when_scaled(api: Api, widgets: Widgets) -> None:
+async def test_unowned_replicas_stay_unowned_when_scaled(api: Api, widgets: Widgets) -> None:
     sent = widgets.named("w", {"replicas": 2})
     (await api.post(f"{api.at(widgets.resource)}?fieldManager=maker", sent)).expect(201)
     scale = api.at(widgets.resource, "w", "scale")
@@ -137,14 +137,14 @@ async def test_a_patched_scale_must_be_a_scale(api: Api, change: Obj, expected: 
     assert expected in rejected.message
 
 
-async def test_a_scale_must_have_its_name(api: Api) -> None:
+async def test_a_scale_must_have_the_name_of_its_object(api: Api) -> None:
     await api.create("apps/v1/deployments", deployment("d", paused=True))
     rejected = await api.put(api.at("apps/v1/deployments", "d", "scale"), {"spec": {"replicas": 1}})
     expected = "the name of the object (d based on URL) was undeterminable: name must be provided"
     assert rejected.failure == (400, "BadRequest", expected)
 
 
-async def test_owners_are_found_across_versions_that_differ(api: Api) -> None:
+async def test_owners_are_tracked_across_versions(api: Api) -> None:
     old, new = (api.at(SCALERS.format(version), "h") for version in ("v1", "v2"))
     spec = {"maxReplicas": 3, "scaleTargetRef": TARGET, "metrics": [{"type": "Resource", "resource": CPU}]}
     created = await api.post(
@@ -157,7 +157,7 @@ async def test_owners_are_found_across_versions_that_differ(api: Api) -> None:
     assert (await api.read(new))["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
 
 
-async def test_an_apply_meets_the_owners_of_another_version(api: Api) -> None:
+async def test_apply_conflicts_with_owners_of_another_version(api: Api) -> None:
     old = api.at(SCALERS.format("v1"), "h")
     spec = {"maxReplicas": 3, "scaleTargetRef": TARGET, "metrics": [{"type": "Resource", "resource": CPU}]}
     sent = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}, "spec": spec}
@@ -170,7 +170,7 @@ async def test_an_apply_meets_the_owners_of_another_version(api: Api) -> None:
 
 
 @pytest.fixture
-async def meddler(api: Api) -> AsyncIterator[HookServer]:
+async def corrupting_webhook(api: Api) -> AsyncIterator[HookServer]:
     """A webhook that corrupts the managedFields of ConfigMaps in the test's namespace."""
     server = HookServer()
     await server.start()
@@ -186,15 +186,15 @@ async def meddler(api: Api) -> AsyncIterator[HookServer]:
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
     }
-    where = "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    url = "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     name = unique("meddler")
-    await api.create_cluster(where, {"metadata": {"name": name}, "webhooks": [hook]})
+    await api.create_cluster(url, {"metadata": {"name": name}, "webhooks": [hook]})
     yield server
-    await api.delete(api.cluster(where, name))
+    await api.delete(api.cluster(url, name))
     await server.stop()
 
 
-async def test_managers_that_a_webhook_spoiled_are_put_back(api: Api, meddler: HookServer) -> None:
+async def test_managed_fields_corrupted_by_a_webhook_are_restored(api: Api, corrupting_webhook: HookServer) -> None:
     found_warnings: list[str] = []
     number = 0
     while not found_warnings:  # until the server has loaded the webhook
@@ -208,7 +208,7 @@ async def test_managers_that_a_webhook_spoiled_are_put_back(api: Api, meddler: H
     ]
 
 
-async def test_a_key_with_two_slashes_is_no_label_key(api: Api) -> None:
+async def test_a_label_key_has_at_most_one_slash(api: Api) -> None:
     sent = config_map("c") | {"metadata": {"name": "c", "labels": {"a/b/c": "x"}}}
     rejected = await api.post(api.at("configmaps"), sent)
     assert rejected.status == 422

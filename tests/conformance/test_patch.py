@@ -44,7 +44,7 @@ async def test_json_patch_escapes_slashes_in_keys(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "words"),
+    ("operations", "message"),
     [
         (
             [{"op": "test", "path": "/data/a", "value": "2"}],
@@ -54,11 +54,11 @@ async def test_json_patch_escapes_slashes_in_keys(api: Api) -> None:
         ([{"op": "replace", "path": "/nothing/x", "value": 1}], "the server rejected our request"),
     ],
 )
-async def test_json_patch_that_does_not_fit_is_refused(api: Api, operations: list[Any], words: str) -> None:
+async def test_inapplicable_json_patches_are_rejected(api: Api, operations: list[Any], message: str) -> None:
     await api.create("configmaps", config_map("a", a="1"))
     answer = await api.patch(api.at("configmaps", "a"), operations, JSON_PATCH)
     assert (answer.status, answer.reason) == (422, "Invalid")
-    assert words in answer.message
+    assert message in answer.message
 
 
 @pytest.mark.parametrize("body", [b"{}", b"nonsense", b'[{"op":"add"', b'"text"'])
@@ -113,8 +113,8 @@ async def test_a_patch_with_an_older_version_conflicts(api: Api) -> None:
 async def test_a_patch_cannot_change_the_uid(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.patch(api.at("configmaps", "a"), {"metadata": {"uid": "other"}})
-    words = 'ConfigMap "a" is invalid: metadata.uid: Invalid value: "other": field is immutable'
-    assert answer.failure == (422, "Invalid", words)
+    message = 'ConfigMap "a" is invalid: metadata.uid: Invalid value: "other": field is immutable'
+    assert answer.failure == (422, "Invalid", message)
 
 
 async def test_patches_without_a_version_do_not_conflict_with_each_other(api: Api) -> None:
@@ -149,7 +149,7 @@ async def test_the_patched_object_is_validated(api: Api, widgets: Widgets) -> No
     )
 
 
-async def test_a_patch_that_changes_the_type_of_a_field_is_refused(api: Api) -> None:
+async def test_a_patch_cannot_change_the_type_of_a_field(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.patch(api.at("configmaps", "a"), {"data": {"x": 5}})
     assert (answer.status, answer.reason) == (422, "Invalid")
@@ -220,7 +220,7 @@ async def test_strategic_patch_orders_a_list_by_directive(api: Api) -> None:
     assert [(c["name"], c["image"]) for c in created["containers"]] == [("y", "y:1"), ("x", "x:2")]
 
 
-async def test_strategic_patch_replaces_lists_that_have_no_key(api: Api) -> None:
+async def test_strategic_patch_replaces_lists_without_a_key(api: Api) -> None:
     created = await patched(
         api,
         {"tolerations": [{"key": "a", "operator": "Exists"}]},
@@ -229,7 +229,7 @@ async def test_strategic_patch_replaces_lists_that_have_no_key(api: Api) -> None
     assert [t["key"] for t in created["tolerations"]] == ["b"]
 
 
-async def test_strategic_patch_merges_volumes_by_name_and_keeps_their_source_single(api: Api) -> None:
+async def test_strategic_patch_merges_volumes_and_replaces_their_source(api: Api) -> None:
     created = await patched(
         api,
         {"volumes": [{"name": "v", "emptyDir": {}}]},
@@ -258,7 +258,7 @@ async def test_strategic_patch_merges_lists_of_primitives(api: Api) -> None:
     await api.patch(api.at("configmaps", "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_custom_resources_take_no_strategic_patch(api: Api, widgets: Widgets) -> None:
+async def test_custom_resources_do_not_support_strategic_patch(api: Api, widgets: Widgets) -> None:
     await api.create(widgets.resource, widgets.named("a"))
     answer = await api.patch(api.at(widgets.resource, "a"), {"spec": {"replicas": 2}}, STRATEGIC)
     assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
@@ -268,7 +268,7 @@ async def test_custom_resources_take_no_strategic_patch(api: Api, widgets: Widge
     )
 
 
-async def test_a_patch_of_an_unknown_kind_of_patch_is_refused(api: Api) -> None:
+async def test_unknown_patch_types_are_rejected(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.patch(api.at("configmaps", "a"), {}, "application/json")
     assert answer.failure == (415, "UnsupportedMediaType", "415: Unsupported Media Type")

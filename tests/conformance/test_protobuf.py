@@ -14,8 +14,8 @@ def field(number: int, value: bytes | str) -> bytes:
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def number(place: int, value: int) -> bytes:
-    return _varint(place << 3) + _varint(value)
+def number(field_number: int, value: int) -> bytes:
+    return _varint(field_number << 3) + _varint(value)
 
 
 def _varint(value: int) -> bytes:
@@ -90,13 +90,13 @@ async def test_unknown_protobuf_fields_are_skipped(api: Api) -> None:
     answer.expect(201)
 
 
-async def test_the_kind_may_be_left_to_the_url(api: Api) -> None:
+async def test_the_kind_is_optional(api: Api) -> None:
     body = b"k8s\x00" + field(2, field(1, field(1, "a")))
     answer = await api.post(api.at("configmaps"), body, content_type=PROTOBUF)
     assert answer.expect(201)["kind"] == "ConfigMap"
 
 
-async def test_another_kind_than_the_urls_is_refused(api: Api) -> None:
+async def test_the_kind_must_match_the_url(api: Api) -> None:
     body = envelope("v1", "Secret", field(1, field(1, "a")))
     answer = await api.post(api.at("configmaps"), body, content_type=PROTOBUF)
     assert (answer.status, answer.reason) == (400, "BadRequest")

@@ -63,7 +63,7 @@ def pool(**fields: Any) -> Obj:
     return {"name": "pool", "machineConfigRef": {}, "quantity": 0, **fields}
 
 
-# --- sizes between which a pool is scaled ---------------------------------------------------------------------------
+# --- autoscaling limits of a pool -------------------------------------------------------------------------------------
 
 ETCD, PLANE, WORKER = {"etcdRole": True}, {"controlPlaneRole": True}, {"workerRole": True}
 POSITIVE_FOR_ETCD = "AutoscalingMinSize must be greater than 0 when EtcdRole is true"
@@ -98,9 +98,9 @@ CREATED: dict[str, tuple[Obj, str]] = {
         IN_ORDER,
     ),
     **{
-        f"Invalid - Create {role} with {given} present but {lacking} nil": (fields | sizes, BOTH)
+        f"Invalid - Create {role} with {present} present but {lacking} nil": (fields | sizes, BOTH)
         for role, fields in (("WorkerRole", WORKER), ("EtcdRole", ETCD), ("ControlPlaneRole", PLANE))
-        for given, lacking, sizes in (
+        for present, lacking, sizes in (
             ("AutoscalingMinSize", "AutoscalingMaxSize", sized(least=1)),
             ("AutoscalingMaxSize", "AutoscalingMinSize", sized(most=3)),
         )
@@ -124,9 +124,9 @@ UPDATED: dict[str, tuple[Obj, Obj, str]] = {
         POSITIVE_FOR_ETCD,
     ),
     **{
-        f"{_TO_INVALID} {role} with {given} present but {lacking} nil": (fields, sizes, BOTH)
+        f"{_TO_INVALID} {role} with {present} present but {lacking} nil": (fields, sizes, BOTH)
         for role, fields in (("WorkerRole", WORKER), ("EtcdRole", ETCD), ("ControlPlaneRole", PLANE))
-        for given, lacking, sizes in (
+        for present, lacking, sizes in (
             ("AutoscalingMinSize", "AutoscalingMaxSize", sized(least=1)),
             ("AutoscalingMaxSize", "AutoscalingMinSize", sized(most=3)),
         )
@@ -157,7 +157,7 @@ async def test_general_machine_pool_autoscaling_update_field_validation(api: Api
     assert expected in answer.message
 
 
-# --- everything -----------------------------------------------------------------------------------------------------
+# --- all fields -------------------------------------------------------------------------------------------------------
 
 SELECTOR = {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}]}
 REFERENCE = {"apiVersion": "rke-machine-config.cattle.io/v1", "kind": "ShedConfig", "name": "sheds"}
@@ -322,14 +322,14 @@ STATUSES: dict[str, Obj] = {
 
 
 @pytest.mark.parametrize("kind", FULL)
-async def test_an_object_with_every_field_is_kept_as_it_is(api: Api, kinds: Kinds, kind: str) -> None:
+async def test_objects_with_every_field_are_stored_unchanged(api: Api, kinds: Kinds, kind: str) -> None:
     url = api.at(kinds.resource(kind)) + "?fieldValidation=Strict"
     created = (await api.post(url, kinds.object(kind, **FULL[kind]))).expect(201)
     assert {part: created[part] for part in FULL[kind]} == FULL[kind]
 
 
 @pytest.mark.parametrize("kind", STATUSES)
-async def test_a_status_is_kept_as_it_is(api: Api, kinds: Kinds, kind: str) -> None:
+async def test_status_is_stored_unchanged(api: Api, kinds: Kinds, kind: str) -> None:
     await api.create(kinds.resource(kind), kinds.object(kind, **FULL[kind]))
     url = api.at(kinds.resource(kind), "meadow", "status")
     assert (await api.patch(url, {"status": STATUSES[kind]})).expect(200)["status"] == STATUSES[kind]
@@ -348,7 +348,7 @@ NULLS = (
 
 
 @pytest.mark.parametrize("field", NULLS)
-async def test_nothing_may_be_said_as_null(api: Api, kinds: Kinds, field: str) -> None:
+async def test_null_is_accepted_for_optional_fields(api: Api, kinds: Kinds, field: str) -> None:
     answer = await api.post(api.at(kinds.resource("Cluster")), cluster(kinds, pool(), **{field: None}))
     answer.expect(201)
 
@@ -369,13 +369,13 @@ REFUSED: dict[str, tuple[Obj, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_no_pool_can_be_is_refused_with_the_fields_name(api: Api, kinds: Kinds, case: str) -> None:
+async def test_invalid_pools_are_rejected_with_the_field(api: Api, kinds: Kinds, case: str) -> None:
     fields, path = REFUSED[case]
     answer = await api.post(api.at(kinds.resource("Cluster")), cluster(kinds, pool(**fields)))
     assert answer.status == 422
     assert f"spec.rkeConfig.machinePools[0].{path}" in answer.message
 
 
-async def test_two_pools_of_one_name_are_refused(api: Api, kinds: Kinds) -> None:
+async def test_pool_names_must_be_unique(api: Api, kinds: Kinds) -> None:
     answer = await api.post(api.at(kinds.resource("Cluster")), cluster(kinds, pool(), pool()))
     assert (answer.status, "Duplicate value" in answer.message) == (422, True)

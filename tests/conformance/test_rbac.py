@@ -24,7 +24,7 @@ async def grant(api: Api, user: str, *rules: Any) -> None:
     await rbac.grant(api, "granted", user, list(rules))
 
 
-async def test_what_is_not_granted_is_forbidden(api: Api) -> None:
+async def test_ungranted_requests_are_forbidden(api: Api) -> None:
     answer = await api.as_user("alice").get(api.at("configmaps", "a"))
     assert answer.failure == (
         403,
@@ -37,8 +37,8 @@ async def test_what_is_not_granted_is_forbidden(api: Api) -> None:
 
 async def test_forbidden_at_the_cluster_scope(api: Api) -> None:
     answer = await api.as_user("alice").get("/api/v1/nodes")
-    words = 'nodes is forbidden: User "alice" cannot list resource "nodes" in API group "" at the cluster scope'
-    assert answer.failure == (403, "Forbidden", words)
+    message = 'nodes is forbidden: User "alice" cannot list resource "nodes" in API group "" at the cluster scope'
+    assert answer.failure == (403, "Forbidden", message)
 
 
 async def test_forbidden_paths(api: Api) -> None:
@@ -46,7 +46,7 @@ async def test_forbidden_paths(api: Api) -> None:
     assert answer.failure == (403, "Forbidden", 'forbidden: User "alice" cannot get path "/metrics"')
 
 
-async def test_a_role_grants_its_verbs_in_its_namespace_alone(api: Api) -> None:
+async def test_a_role_grants_its_verbs_only_in_its_namespace(api: Api) -> None:
     await grant(api, "alice", rule(["get", "list"], ["configmaps"]))
     alice = api.as_user("alice")
     assert (await alice.get(api.at("configmaps"))).status == 200
@@ -56,34 +56,34 @@ async def test_a_role_grants_its_verbs_in_its_namespace_alone(api: Api) -> None:
     assert (await alice.get("/api/v1/configmaps")).status == 403
 
 
-async def test_watching_is_a_verb_of_its_own(api: Api) -> None:
+async def test_watch_is_a_separate_verb(api: Api) -> None:
     await grant(api, "alice", rule(["list"], ["configmaps"]))
     answer = await api.as_user("alice").get(api.at("configmaps") + "?watch=true")
     assert answer.status == 403
     assert 'cannot watch resource "configmaps"' in answer.message
 
 
-async def test_deleting_a_collection_is_a_verb_of_its_own(api: Api) -> None:
+async def test_deletecollection_is_a_separate_verb(api: Api) -> None:
     await grant(api, "alice", rule(["delete"], ["configmaps"]))
     answer = await api.as_user("alice").delete(api.at("configmaps"))
     assert 'cannot deletecollection resource "configmaps"' in answer.message
 
 
-async def test_subresources_are_granted_on_their_own(api: Api) -> None:
+async def test_subresources_are_granted_separately(api: Api) -> None:
     await grant(api, "alice", rule(["get"], ["pods"]))
     answer = await api.as_user("alice").get(api.at("pods", "a", "status"))
     assert answer.status == 403
     assert 'cannot get resource "pods/status"' in answer.message
 
 
-async def test_creating_by_apply_needs_to_create(api: Api) -> None:
+async def test_creation_by_apply_needs_create(api: Api) -> None:
     await grant(api, "alice", rule(["patch"], ["configmaps"]))
     answer = await api.as_user("alice").apply(api.at("configmaps", "a"), config_map("a"))
     assert answer.status == 403
     assert 'cannot create resource "configmaps"' in answer.message
 
 
-async def test_names_limit_a_grant(api: Api) -> None:
+async def test_resource_names_limit_a_grant(api: Api) -> None:
     await api.create("secrets", secret("mine"))
     await api.create("secrets", secret("other"))
     await grant(api, "alice", rule(["get", "list", "watch"], ["secrets"], resourceNames=["mine"]))
@@ -93,18 +93,18 @@ async def test_names_limit_a_grant(api: Api) -> None:
     assert (await alice.get(api.at("secrets"))).status == 403
 
 
-async def test_names_allow_to_list_and_watch_by_name(api: Api) -> None:
+async def test_resource_names_allow_list_and_watch_by_name(api: Api) -> None:
     await api.create("secrets", secret("mine"))
     await grant(api, "alice", rule(["list", "watch"], ["secrets"], resourceNames=["mine"]))
     alice = api.as_user("alice")
-    where = api.at("secrets") + "?fieldSelector=metadata.name%3Dmine"
-    assert await alice.names(where) == ["mine"]
-    async with alice.watch(where) as events:
+    url = api.at("secrets") + "?fieldSelector=metadata.name%3Dmine"
+    assert await alice.names(url) == ["mine"]
+    async with alice.watch(url) as events:
         assert await events.take(1) == [("ADDED", "mine")]
     assert (await alice.get(api.at("secrets") + "?fieldSelector=metadata.name%3Dother")).status == 403
 
 
-async def test_names_do_not_allow_to_delete_a_collection(api: Api) -> None:
+async def test_resource_names_do_not_allow_deletecollection(api: Api) -> None:
     await api.create("secrets", secret("mine"))
     await grant(api, "alice", rule(["list", "deletecollection"], ["secrets"], resourceNames=["mine"]))
     answer = await api.as_user("alice").delete(api.at("secrets") + "?fieldSelector=metadata.name%3Dmine")
@@ -123,7 +123,7 @@ async def test_no_selector_widens_a_watch_of_one_object(api: Api, selector: str)
     assert answer.failure == (400, "BadRequest", "fieldSelector metadata.name doesn't match requested name")
 
 
-async def test_an_empty_selector_widens_no_watch_of_one_object(api: Api) -> None:
+async def test_an_empty_selector_does_not_widen_a_watch_of_one_object(api: Api) -> None:
     for name in ("a", "b"):
         await api.create("secrets", secret(name))
     await grant(api, "carol", rule(["watch"], ["secrets"], resourceNames=["a"]))
@@ -154,7 +154,7 @@ async def test_a_cluster_role_bound_for_all_grants_everywhere(api: Api) -> None:
     assert (await api.as_user(user).get("/other")).status == 403
 
 
-async def test_groups_and_accounts_are_subjects_too(api: Api) -> None:
+async def test_groups_and_service_accounts_are_subjects(api: Api) -> None:
     group = unique("crew")
     await api.create(f"{RBAC}/roles", {"metadata": {"name": "r"}, "rules": [rule(["list"], ["secrets"])]})
     bound = binding("r", "Role", "nobody")
@@ -224,7 +224,7 @@ async def test_users_can_grant_permissions_they_have(api: Api) -> None:
     (await api.as_user("alice").post(api.at(f"{RBAC}/roles"), created)).expect(201)
 
 
-async def test_those_who_may_escalate_grant_anything(api: Api) -> None:
+async def test_the_escalate_verb_allows_any_grant(api: Api) -> None:
     await grant(api, "alice", rule(["create", "escalate"], ["roles"], ["rbac.authorization.k8s.io"]))
     created = {"metadata": {"name": "more"}, "rules": [rule(["*"], ["*"], ["*"])]}
     (await api.as_user("alice").post(api.at(f"{RBAC}/roles"), created)).expect(201)
@@ -239,16 +239,16 @@ async def test_users_cannot_bind_roles_they_lack(api: Api) -> None:
     assert "attempting to grant RBAC permissions not currently held:" in answer.message
 
 
-async def test_those_who_may_bind_a_role_bind_it(api: Api) -> None:
+async def test_the_bind_verb_allows_binding_a_role(api: Api) -> None:
     await grant(
         api,
         "alice",
         rule(["create"], ["rolebindings"], ["rbac.authorization.k8s.io"]),
         rule(["bind"], ["clusterroles"], ["rbac.authorization.k8s.io"], resourceNames=["view"]),
     )
-    where = api.at(f"{RBAC}/rolebindings")
-    (await api.as_user("alice").post(where, binding("view", "ClusterRole", "bob"))).expect(201)
-    assert (await api.as_user("alice").post(where, binding("edit", "ClusterRole", "bob"))).status == 403
+    url = api.at(f"{RBAC}/rolebindings")
+    (await api.as_user("alice").post(url, binding("view", "ClusterRole", "bob"))).expect(201)
+    assert (await api.as_user("alice").post(url, binding("edit", "ClusterRole", "bob"))).status == 403
 
 
 # --- validation -----------------------------------------------------------------------------------------------------
@@ -275,13 +275,13 @@ async def test_those_who_may_bind_a_role_bind_it(api: Api) -> None:
         ),
     ],
 )
-async def test_rules_are_checked(api: Api, rules: Any, cause: str) -> None:
+async def test_rules_are_validated(api: Api, rules: Any, cause: str) -> None:
     answer = await api.post(api.at(f"{RBAC}/roles"), {"metadata": {"name": "r"}, "rules": rules})
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert cause in answer.message
 
 
-async def test_the_role_of_a_binding_cannot_be_changed(api: Api) -> None:
+async def test_the_role_of_a_binding_is_immutable(api: Api) -> None:
     created = await api.create(f"{RBAC}/rolebindings", binding("view", "ClusterRole", "bob"))
     created["roleRef"]["name"] = "edit"
     answer = await api.put(api.at(f"{RBAC}/rolebindings", "view"), created)
@@ -298,7 +298,7 @@ async def test_the_role_of_a_binding_cannot_be_changed(api: Api) -> None:
         ({"subjects": [{"kind": "Alien", "name": "x"}]}, 'subjects[0].kind: Unsupported value: "Alien"'),
     ],
 )
-async def test_bindings_are_checked(api: Api, change: Any, cause: str) -> None:
+async def test_bindings_are_validated(api: Api, change: Any, cause: str) -> None:
     answer = await api.post(api.at(f"{RBAC}/rolebindings"), binding("r", "Role", "bob") | change)
     assert (answer.status, answer.reason) == (422, "Invalid")
     assert cause in answer.message
@@ -320,18 +320,18 @@ async def test_subject_access_review(api: Api) -> None:
 
 async def test_self_subject_access_review(api: Api) -> None:
     attributes = {"verb": "get", "resource": "pods", "namespace": api.namespace}
-    where = f"{REVIEWS}/selfsubjectaccessreviews"
-    created = await api.as_user("alice").post(where, {"spec": {"resourceAttributes": attributes}})
+    url = f"{REVIEWS}/selfsubjectaccessreviews"
+    created = await api.as_user("alice").post(url, {"spec": {"resourceAttributes": attributes}})
     assert created.expect(201)["status"] == {"allowed": False}
-    own = await api.post(where, {"spec": {"resourceAttributes": attributes}})
+    own = await api.post(url, {"spec": {"resourceAttributes": attributes}})
     assert own.expect(201)["status"]["allowed"] is True
 
 
 async def test_local_subject_access_review(api: Api) -> None:
-    where = api.at("authorization.k8s.io/v1/localsubjectaccessreviews")
+    url = api.at("authorization.k8s.io/v1/localsubjectaccessreviews")
     attributes = {"verb": "get", "resource": "pods", "namespace": api.namespace}
     body = {"metadata": {"namespace": api.namespace}, "spec": {"user": "alice", "resourceAttributes": attributes}}
-    assert (await api.post(where, body)).expect(201)["status"] == {"allowed": False}
+    assert (await api.post(url, body)).expect(201)["status"] == {"allowed": False}
 
 
 async def test_subject_access_review_of_a_path(api: Api) -> None:
@@ -346,19 +346,19 @@ async def test_subject_access_review_of_a_path(api: Api) -> None:
     assert status["allowed"] is True
 
 
-async def test_a_review_asks_one_thing_about_somebody(api: Api) -> None:
-    where = f"{REVIEWS}/subjectaccessreviews"
-    neither = await api.post(where, {"spec": {"user": "alice"}})
+async def test_a_review_needs_a_subject_and_one_kind_of_attributes(api: Api) -> None:
+    url = f"{REVIEWS}/subjectaccessreviews"
+    neither = await api.post(url, {"spec": {"user": "alice"}})
     assert (neither.status, neither.reason) == (422, "Invalid")
     assert "exactly one of nonResourceAttributes or resourceAttributes must be specified" in neither.message
-    nobody = await api.post(where, {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}})
-    assert "at least one of user or group must be specified" in nobody.message
+    without_user = await api.post(url, {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}})
+    assert "at least one of user or group must be specified" in without_user.message
 
 
 async def test_self_subject_rules_review(api: Api) -> None:
     await grant(api, "alice", rule(["get"], ["configmaps"], resourceNames=["x"]))
-    where = f"{REVIEWS}/selfsubjectrulesreviews"
-    status = (await api.as_user("alice").post(where, {"spec": {"namespace": api.namespace}})).expect(201)["status"]
+    url = f"{REVIEWS}/selfsubjectrulesreviews"
+    status = (await api.as_user("alice").post(url, {"spec": {"namespace": api.namespace}})).expect(201)["status"]
     assert status["incomplete"] is False
     wanted = {"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["x"]}
     assert wanted in status["resourceRules"]

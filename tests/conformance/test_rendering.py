@@ -43,13 +43,13 @@ async def test_one_object_as_a_table(api: Api) -> None:
 @pytest.mark.parametrize(
     ("include", "kind"), [("None", None), ("Metadata", "PartialObjectMetadata"), ("Object", "Secret")]
 )
-async def test_a_table_carries_as_much_of_the_objects_as_is_asked_for(api: Api, include: str, kind: str | None) -> None:
+async def test_a_table_includes_the_requested_part_of_objects(api: Api, include: str, kind: str | None) -> None:
     await api.create("secrets", secret("a"))
     table = (await api.get(api.at("secrets") + f"?includeObject={include}", accept=TABLE)).expect(200)
     assert ((table["rows"][0].get("object") or {}).get("kind")) == kind
 
 
-async def test_a_table_of_what_is_created(api: Api) -> None:
+async def test_create_returns_a_table(api: Api) -> None:
     answer = await api.post(api.at("secrets"), secret("a"), accept=TABLE)
     assert answer.expect(201)["rows"][0]["cells"][0] == "a"
 
@@ -89,7 +89,7 @@ async def test_pages_of_a_table(api: Api) -> None:
     assert table["metadata"]["continue"]
 
 
-async def test_the_first_shape_that_the_server_has_is_taken(api: Api) -> None:
+async def test_the_first_supported_representation_is_chosen(api: Api) -> None:
     await api.create("secrets", secret("a"))
     accept = f"application/json;as=Chart;v=v1;g=meta.k8s.io,{TABLE},application/json"
     assert (await api.get(api.at("secrets"), accept=accept)).expect(200)["kind"] == "Table"
@@ -106,7 +106,7 @@ async def test_an_unknown_media_type_is_not_acceptable(api: Api) -> None:
     assert (answer.status, answer.reason) == (406, "NotAcceptable")
 
 
-async def test_metadata_alone(api: Api) -> None:
+async def test_metadata_only(api: Api) -> None:
     created = await api.create("secrets", secret("a", key="hidden"))
     found = (await api.get(api.at("secrets", "a"), accept=PARTIAL)).expect(200)
     assert found == {
@@ -116,7 +116,7 @@ async def test_metadata_alone(api: Api) -> None:
     }
 
 
-async def test_a_list_of_metadata_alone(api: Api) -> None:
+async def test_a_list_of_metadata_only(api: Api) -> None:
     await api.create("secrets", secret("a"))
     found = (await api.get(api.at("secrets"), accept=PARTIAL_LIST)).expect(200)
     assert (found["kind"], found["apiVersion"]) == ("PartialObjectMetadataList", "meta.k8s.io/v1")
@@ -124,20 +124,20 @@ async def test_a_list_of_metadata_alone(api: Api) -> None:
     assert "data" not in found["items"][0]
 
 
-async def test_yaml_is_answered_where_it_is_asked_for(api: Api) -> None:
+async def test_yaml_is_returned_on_request(api: Api) -> None:
     created = await api.create("configmaps", config_map("a", x="yes"))
     answer = await api.get(api.at("configmaps", "a"), accept="application/yaml")
     assert answer.headers["content-type"] == "application/yaml"
     assert yaml.safe_load(answer.text) == created
 
 
-async def test_yaml_may_be_sent(api: Api) -> None:
+async def test_yaml_is_accepted(api: Api) -> None:
     body = b"metadata:\n  name: a\ndata:\n  x: '1'\n"
     answer = await api.post(api.at("configmaps"), body, content_type="application/yaml")
     assert answer.expect(201)["data"] == {"x": "1"}
 
 
-async def test_json_is_indented_where_it_is_asked_for(api: Api) -> None:
+async def test_json_is_indented_on_request(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     plain = await api.get(api.at("configmaps", "a"))
     pretty = await api.get(api.at("configmaps", "a") + "?pretty=true")
@@ -152,7 +152,7 @@ async def test_browsers_get_indented_json(api: Api) -> None:
     assert answer.text.startswith('{\n  "kind"')
 
 
-async def test_long_answers_are_compressed_where_it_is_allowed(api: Api) -> None:
+async def test_long_responses_are_compressed_if_accepted(api: Api) -> None:
     await api.create("configmaps", config_map("a", big="x" * 200_000))
     answer = await api.get(api.at("configmaps", "a"), accept_encoding="gzip")
     assert answer.headers["content-encoding"] == "gzip"
@@ -160,20 +160,20 @@ async def test_long_answers_are_compressed_where_it_is_allowed(api: Api) -> None
     assert b"xxxx" in gzip.decompress(answer.content)
 
 
-async def test_short_answers_are_not_compressed(api: Api) -> None:
+async def test_short_responses_are_not_compressed(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.get(api.at("configmaps", "a"), accept_encoding="gzip")
     assert "content-encoding" not in answer.headers
 
 
-async def test_answers_must_not_be_kept_by_caches(api: Api) -> None:
+async def test_responses_are_not_cacheable(api: Api) -> None:
     answer = await api.get(api.at("configmaps"))
     assert answer.headers["cache-control"] == "no-cache, private"
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["audit-id"]
 
 
-async def test_unicode_comes_back_as_it_was_sent(api: Api) -> None:
+async def test_unicode_is_preserved(api: Api) -> None:
     text = 'grüße ☃ 𝄞 <&> \u2028 \\ " \n\t'
     await api.create("configmaps", config_map("a", x=text))
     assert (await api.read(api.at("configmaps", "a")))["data"] == {"x": text}

@@ -23,8 +23,8 @@ from herder.api.rke import kinds as rke
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.engine.meta.kinds import Kind, Object
 from tests.conformance.objects import define, definition
+from tests.support.admission_servers import provisioning_cluster, resource_path
 from tests.support.api import Api
-from tests.support.judged import path, provisioned
 from tests.support.rbac import grant, grant_everywhere
 from tests.unit.api.capi.admission import objects
 from tests.unit.api.capi.admission.objects import changed
@@ -49,10 +49,10 @@ def reference(kind: str) -> Object:
     return {"apiGroup": "infrastructure.example.com", "kind": kind, "name": "theirs"}
 
 
-def configurations(*path: str) -> dict[str, Object]:
+def configurations(*resource_path: str) -> dict[str, Object]:
     """Fields that `rkeConfig` of a provisioning Cluster and the spec of an RKEControlPlane share."""
     config = "secret://PLACE:theirs"
-    at = ".".join(path)
+    at = ".".join(resource_path)
     return {
         f"{at}.registries.configs[a.b].authConfigSecretName": {
             "registries": {"configs": {"a.b": {"authConfigSecretName": "theirs"}}}
@@ -92,19 +92,19 @@ def _machine_cases(kind: Kind, valid: Object, spec: str) -> dict[tuple[Kind, str
 
 CASES: Mapping[tuple[Kind, str], Object] = {
     (management.PROVISIONING_CLUSTER, "spec.cloudCredentialSecretName"): changed(
-        provisioned(), {"spec.cloudCredentialSecretName": "theirs"}
+        provisioning_cluster(), {"spec.cloudCredentialSecretName": "theirs"}
     ),
-    (management.PROVISIONING_CLUSTER, "spec.rkeConfig.machinePools[a].cloudCredentialSecretName"): provisioned(
+    (management.PROVISIONING_CLUSTER, "spec.rkeConfig.machinePools[a].cloudCredentialSecretName"): provisioning_cluster(
         machinePools=[{"name": "a", "machineConfigRef": SHEDS, "cloudCredentialSecretName": "theirs"}]
     ),
-    (management.PROVISIONING_CLUSTER, "spec.rkeConfig.machinePools[a].machineConfigRef"): provisioned(
+    (management.PROVISIONING_CLUSTER, "spec.rkeConfig.machinePools[a].machineConfigRef"): provisioning_cluster(
         machinePools=[{"name": "a", "machineConfigRef": SHEDS}]
     ),
-    (management.PROVISIONING_CLUSTER, "spec.rkeConfig.infrastructureRef"): provisioned(
+    (management.PROVISIONING_CLUSTER, "spec.rkeConfig.infrastructureRef"): provisioning_cluster(
         infrastructureRef=reference("Cluster")
     ),
     **{
-        (management.PROVISIONING_CLUSTER, field): provisioned(**fields)
+        (management.PROVISIONING_CLUSTER, field): provisioning_cluster(**fields)
         for field, fields in configurations("spec", "rkeConfig").items()
     },
     **{
@@ -166,7 +166,7 @@ def references_of(kind: Kind, field: str, place: str) -> list[FieldReference]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].kind} {case[1]}")
-def test_each_case_has_the_reference_that_it_is_named_after(case: tuple[Kind, str]) -> None:
+def test_each_case_contains_its_reference(case: tuple[Kind, str]) -> None:
     kind, field = case
     wanted = field.partition(" by ")[0].replace("PLACE", "team")
     assert wanted in {found.path for found in references_of(kind, field, "team")}
@@ -203,11 +203,11 @@ async def grant_role(admin: Api, role: str) -> None:
             by_place.setdefault("" if place == "*" else place, []).append(rule_of(what, verbs))
     for place, rules in by_place.items():
         if place in ("", *PLACES):
-            give, api = (grant, admin.within(place)) if place else (grant_everywhere, admin)
+            give, api = (grant, admin.in_namespace(place)) if place else (grant_everywhere, admin)
             await give(api, user_of(role), user_of(role), rules)
     writing = [{"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["create"]} for kind, _ in CASES]
     for place in PLACES:
-        await grant(admin.within(place), f"{user_of(role)}-writes", user_of(role), writing)
+        await grant(admin.in_namespace(place), f"{user_of(role)}-writes", user_of(role), writing)
 
 
 UNCHECKED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -220,25 +220,25 @@ async def create_targets(admin: Api) -> None:
     for resource in ("secrets", "configmaps"):
         await admin.create(resource, {"metadata": {"name": "theirs"}})
     for name in ("theirs", "prod"):
-        await admin.create(path(capi.CLUSTER), changed(objects.CLUSTER, {"metadata.name": name}))
-    await admin.create(path(management.PROVISIONING_CLUSTER), changed(provisioned(), theirs))
-    await admin.create(path(DRIVER.config), changed(with_spec(DRIVER.config, {}), theirs))
+        await admin.create(resource_path(capi.CLUSTER), changed(objects.CLUSTER, {"metadata.name": name}))
+    await admin.create(resource_path(management.PROVISIONING_CLUSTER), changed(provisioning_cluster(), theirs))
+    await admin.create(resource_path(DRIVER.config), changed(with_spec(DRIVER.config, {}), theirs))
 
 
 @pytest.fixture(scope="module")
-async def admin(judged_admin: Api) -> Api:
+async def admin(admission_admin: Api) -> Api:
     for kind in DEFINED:
-        await define(judged_admin, definition(kind.group, kind.plural, kind.kind, UNCHECKED))
+        await define(admission_admin, definition(kind.group, kind.plural, kind.kind, UNCHECKED))
     name = f"{management.MANAGEMENT_CLUSTER.plural}.{management.GROUP}"
-    await define(judged_admin, next(crd for crd in MANAGEMENT_CRDS if crd["metadata"]["name"] == name))
+    await define(admission_admin, next(crd for crd in MANAGEMENT_CRDS if crd["metadata"]["name"] == name))
     theirs = changed(with_spec(management.MANAGEMENT_CLUSTER, {}), {"metadata.name": "c-theirs"})
-    await judged_admin.create_cluster(path(management.MANAGEMENT_CLUSTER), theirs)
+    await admission_admin.create_cluster(resource_path(management.MANAGEMENT_CLUSTER), theirs)
     for place in PLACES:
-        await judged_admin.create_cluster("namespaces", {"metadata": {"name": place}})
-        await create_targets(judged_admin.within(place))
+        await admission_admin.create_cluster("namespaces", {"metadata": {"name": place}})
+        await create_targets(admission_admin.in_namespace(place))
     for role in ROLES:
-        await grant_role(judged_admin, role)
-    return judged_admin
+        await grant_role(admission_admin, role)
+    return admission_admin
 
 
 async def may_use(admin: Api, role: str, found: FieldReference) -> bool:
@@ -253,13 +253,13 @@ async def may_use(admin: Api, role: str, found: FieldReference) -> bool:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_user_can_name_only_what_its_role_lets_it_use(admin: Api, role: str, place: str) -> None:
-    user = admin.within(place).as_user(user_of(role), ALL_USERS)
+async def test_users_can_reference_only_what_their_role_allows(admin: Api, role: str, place: str) -> None:
+    user = admin.in_namespace(place).as_user(user_of(role), ALL_USERS)
 
     async def attempt(kind: Kind, field: str) -> str:
         lacking = [each for each in references_of(kind, field, place) if not await may_use(admin, role, each)]
         obj = in_place(CASES[kind, field], place)
-        answer = await user.post(user.at(path(kind) if kind.group else kind.plural) + "?dryRun=All", obj)
+        answer = await user.post(user.at(resource_path(kind) if kind.group else kind.plural) + "?dryRun=All", obj)
         if lacking:
             rejected = answer.status == 403 and any(f"{each.field}: " in answer.message for each in lacking)
             return "" if rejected else f"{kind.kind} {field}: {answer.status} {answer.text}"

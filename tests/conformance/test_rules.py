@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.objects import CRDS, custom, define, definition, spec_schema
-from tests.support.api import PATIENCE, Api
+from tests.support.api import TIMEOUT, Api
 from tests.support.engines import unique
 
 
@@ -76,16 +76,16 @@ async def ruled(admin: Api) -> Ruled:
         ({"span": "2h"}, "spec.span: Invalid value: too long"),
     ],
 )
-async def test_a_rule_that_fails(api: Api, ruled: Ruled, spec: Any, cause: str) -> None:
+async def test_failing_rules_are_reported(api: Api, ruled: Ruled, spec: Any, cause: str) -> None:
     answer = await api.post(api.at(ruled.resource), ruled.named("a", **spec))
     assert (answer.status, answer.reason) == (422, "Invalid")
     messages = [f"{field}: {message}" for _, field, message in answer.causes]
-    wanted_field, _, wanted_words = cause.partition(": ")
+    expected_field, _, expected_message = cause.partition(": ")
     field, message = next(item.split(": ", 1) for item in messages)
-    assert field == wanted_field
-    kind, _, words = wanted_words.partition(": ")
+    assert field == expected_field
+    kind, _, expected_suffix = expected_message.partition(": ")
     assert message.startswith(kind)
-    assert message.endswith(words)
+    assert message.endswith(expected_suffix)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_a_rule_that_fails(api: Api, ruled: Ruled, spec: Any, cause: str) 
         {"span": "30m"},
     ],
 )
-async def test_a_rule_that_holds(api: Api, ruled: Ruled, spec: Any) -> None:
+async def test_values_that_satisfy_the_rules_are_accepted(api: Api, ruled: Ruled, spec: Any) -> None:
     await api.create(ruled.resource, ruled.named("a", **spec))
 
 
@@ -114,7 +114,7 @@ async def test_a_rule_on_the_whole_object_sees_its_name(api: Api, ruled: Ruled) 
     assert "an evil name" in answer.message
 
 
-async def test_a_transition_rule_is_asked_on_updates_alone(api: Api, ruled: Ruled) -> None:
+async def test_transition_rules_apply_to_updates_only(api: Api, ruled: Ruled) -> None:
     await api.create(ruled.resource, ruled.named("a", immutable="one", growing=5))
     url = api.at(ruled.resource, "a")
     answer = await api.patch(url, {"spec": {"immutable": "two"}})
@@ -126,25 +126,25 @@ async def test_a_transition_rule_is_asked_on_updates_alone(api: Api, ruled: Rule
     (await api.patch(url, {"spec": {"growing": 6}})).expect(200)
 
 
-async def test_a_transition_rule_is_not_asked_where_there_was_no_value(api: Api, ruled: Ruled) -> None:
+async def test_transition_rules_need_an_old_value(api: Api, ruled: Ruled) -> None:
     await api.create(ruled.resource, ruled.named("a"))
     (await api.patch(api.at(ruled.resource, "a"), {"spec": {"immutable": "one"}})).expect(200)
     (await api.patch(api.at(ruled.resource, "a"), {"spec": {"immutable": None}})).expect(200)
 
 
-async def test_a_rule_with_an_optional_old_value_knows_creation_from_change(api: Api, ruled: Ruled) -> None:
+async def test_optional_old_self_distinguishes_create_and_update(api: Api, ruled: Ruled) -> None:
     await api.create(ruled.resource, ruled.named("a", once="first"))
     (await api.patch(api.at(ruled.resource, "a"), {"spec": {"once": "second"}})).expect(200)
 
 
-async def test_rules_are_not_asked_about_what_the_schema_refuses(api: Api, ruled: Ruled) -> None:
+async def test_rules_are_not_evaluated_for_schema_violations(api: Api, ruled: Ruled) -> None:
     answer = await api.post(api.at(ruled.resource), ruled.named("a", names=[1]))
     assert answer.status == 422
     assert "must be of type string" in answer.message
     assert "some validation rules were not checked because the object was invalid" in answer.message
 
 
-async def test_rules_that_fail_on_an_old_value_let_it_stay(api: Api) -> None:
+async def test_rules_tolerate_unchanged_invalid_values(api: Api) -> None:
     group = f"{unique('oldrule')}.example.com"
     text = {"type": "string", "maxLength": 20}
     await define(api, definition(group, "ruled", "Ruled", spec_schema(field=text, other=text)))
@@ -154,14 +154,14 @@ async def test_rules_that_fail_on_an_old_value_let_it_stay(api: Api) -> None:
     patch = [{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema", "value": schema}]
     (await api.patch(api.cluster(CRDS, f"ruled.{group}"), patch, "application/json-patch+json")).expect(200)
     bad = custom(group, "Ruled", "b", {"field": "bad"})
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await api.post(api.at(resource) + "?dryRun=All", bad)).status == 201:
             pass
     (await api.patch(api.at(resource, "a"), {"spec": {"other": "new"}})).expect(200)
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "message"),
     [
         ("self ==", "Syntax error: mismatched input"),
         ("self + 'x'", "must evaluate to a bool"),
@@ -173,7 +173,7 @@ async def test_rules_that_fail_on_an_old_value_let_it_stay(api: Api) -> None:
         ("", "rule is not specified"),
     ],
 )
-async def test_invalid_rules_are_rejected_with_the_crd(api: Api, rule: str, words: str) -> None:
+async def test_invalid_rules_are_rejected_with_the_crd(api: Api, rule: str, message: str) -> None:
     group = f"{unique('bad')}.example.com"
     schema = spec_schema(field={"type": "string", "maxLength": 10} | rules({"rule": rule}))
     answer = await api.post(api.cluster(CRDS), definition(group, "bads", "Bad", schema))
@@ -181,7 +181,7 @@ async def test_invalid_rules_are_rejected_with_the_crd(api: Api, rule: str, word
     assert "spec.validation.openAPIV3Schema.properties[spec].properties[field].x-kubernetes-validations[0].rule" in (
         answer.message.replace("spec.versions[0].schema.openAPIV3Schema", "spec.validation.openAPIV3Schema")
     )
-    assert words in answer.message
+    assert message in answer.message
 
 
 async def test_expensive_rules_are_rejected_with_the_crd(api: Api) -> None:

@@ -9,8 +9,8 @@ from tests.support.api import Api
 from tests.support.engines import unique
 
 
-class Changing:
-    """A kind that loses field `went` and gains field `came`, with a default, after one object was stored."""
+class ChangingKind:
+    """A kind that loses the field `went` and gains the field `came`, with a default, after one object was stored."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -38,8 +38,8 @@ class Changing:
 
 
 @pytest.fixture
-async def changing(api: Api) -> Changing:
-    kind = Changing(api)
+async def changing(api: Api) -> ChangingKind:
+    kind = ChangingKind(api)
     await kind.store()
     await kind.change_schema()
     return kind
@@ -49,14 +49,16 @@ def type_and_spec(event: Obj) -> tuple[str, Obj]:
     return event["type"], event["object"]["spec"]
 
 
-async def test_a_deleted_event_follows_the_current_schema(api: Api, changing: Changing) -> None:
+async def test_a_deleted_event_follows_the_current_schema(api: Api, changing: ChangingKind) -> None:
     async with api.watch(api.at(changing.resource)) as events:
         assert type_and_spec(await events.next()) == ("ADDED", {"came": "y"})
         (await api.delete(changing.url)).expect(200)
         assert type_and_spec(await events.next()) == ("DELETED", {"came": "y"})
 
 
-async def test_an_event_of_a_no_longer_matching_object_follows_the_current_schema(api: Api, changing: Changing) -> None:
+async def test_an_event_of_a_no_longer_matching_object_follows_the_current_schema(
+    api: Api, changing: ChangingKind
+) -> None:
     async with api.watch(f"{api.at(changing.resource)}?labelSelector=seen") as events:
         assert type_and_spec(await events.next()) == ("ADDED", {"came": "y"})
         (await api.patch(changing.url, {"metadata": {"labels": None}})).expect(200)

@@ -31,7 +31,7 @@ async def test_spec_and_metadata_are_not_changed_by_an_update_of_the_status(api:
     assert changed["status"] == {"phase": "x"}
 
 
-async def test_status_does_not_count_as_a_generation(api: Api, widgets: Widgets) -> None:
+async def test_status_does_not_increment_the_generation(api: Api, widgets: Widgets) -> None:
     created = await api.create(widgets.resource, widgets.named("a"))
     assert created["metadata"]["generation"] == 1
     url = api.at(widgets.resource, "a")
@@ -98,7 +98,7 @@ async def test_scale_of_a_custom_resource(api: Api, widgets: Widgets) -> None:
     assert found["metadata"]["generation"] == 2
 
 
-async def test_scale_is_patched_by_operations_too(api: Api, widgets: Widgets) -> None:
+async def test_scale_accepts_json_patch(api: Api, widgets: Widgets) -> None:
     await api.create(widgets.resource, widgets.named("a", {"replicas": 2}))
     operations = [{"op": "replace", "path": "/spec/replicas", "value": 3}]
     changed = (await api.patch(api.at(widgets.resource, "a", "scale"), operations, JSON_PATCH)).expect(200)
@@ -119,7 +119,7 @@ async def test_a_scale_that_the_schema_forbids_is_invalid(api: Api, widgets: Wid
     assert "spec.replicas in body should be less than or equal to 100" in answer.message
 
 
-async def test_an_older_scale_conflicts(api: Api, widgets: Widgets) -> None:
+async def test_scale_with_an_older_version_conflicts(api: Api, widgets: Widgets) -> None:
     await api.create(widgets.resource, widgets.named("a", {}))
     scale = await api.read(api.at(widgets.resource, "a", "scale"))
     await api.patch(api.at(widgets.resource, "a"), {"spec": {"color": "red"}})
@@ -128,7 +128,7 @@ async def test_an_older_scale_conflicts(api: Api, widgets: Widgets) -> None:
     assert (answer.status, answer.reason) == (409, "Conflict")
 
 
-async def test_subresources_are_not_created(api: Api, widgets: Widgets) -> None:
+async def test_subresources_cannot_be_created(api: Api, widgets: Widgets) -> None:
     await api.create(widgets.resource, widgets.named("a"))
     answer = await api.post(api.at(widgets.resource, "a", "status"), {})
     assert (answer.status, answer.reason) == (405, "MethodNotAllowed")
@@ -152,4 +152,4 @@ async def test_pods_are_evicted(api: Api) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
     body = (await api.post(api.at("pods", "a", "eviction"), eviction)).expect(201)
     assert body["status"] == "Success"
-    await api.gone(api.at("pods", "a"))
+    await api.until_gone(api.at("pods", "a"))

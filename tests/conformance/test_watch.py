@@ -51,7 +51,7 @@ async def test_a_watch_from_the_version_of_a_list_misses_and_repeats_nothing(api
         assert await events.take(1) == [("ADDED", "b")]
 
 
-async def test_a_deleted_object_is_told_as_it_was_with_the_version_of_its_deletion(api: Api) -> None:
+async def test_deleted_events_have_the_last_state_and_the_deletion_version(api: Api) -> None:
     created = await api.create(SECRETS, secret("a", key="value"))
     await api.delete(api.at(SECRETS, "a"))
     async with api.watch(api.at(SECRETS) + f"?resourceVersion={version_of(created)}") as events:
@@ -78,20 +78,20 @@ async def test_one_object_is_watched_by_its_name(api: Api) -> None:
         assert await events.take(1) == [("MODIFIED", "b")]
 
 
-async def test_the_watch_of_a_name_in_the_path_is_the_old_way(api: Api) -> None:
+async def test_the_deprecated_watch_path_of_one_object(api: Api) -> None:
     await api.create(SECRETS, secret("a"))
     await api.create(SECRETS, secret("b"))
     async with api.watch(f"/api/v1/watch/namespaces/{api.namespace}/secrets/b") as events:
         assert await events.take(1) == [("ADDED", "b")]
 
 
-async def test_the_watch_prefix_is_a_watch_of_a_collection(api: Api) -> None:
+async def test_the_deprecated_watch_path_of_a_collection(api: Api) -> None:
     await api.create(SECRETS, secret("a"))
     async with api.watch(f"/api/v1/watch/namespaces/{api.namespace}/secrets") as events:
         assert await events.take(1) == [("ADDED", "a")]
 
 
-async def test_an_object_enters_and_leaves_the_selection_of_a_watch(api: Api) -> None:
+async def test_selected_watches_report_objects_that_start_or_stop_matching(api: Api) -> None:
     created = await api.create(SECRETS, secret("a", labels={"color": "red"}))
     await api.patch(api.at(SECRETS, "a"), {"metadata": {"labels": {"color": "blue"}}})
     await api.patch(api.at(SECRETS, "a"), {"metadata": {"labels": {"color": "blue", "n": "1"}}})
@@ -114,13 +114,13 @@ async def test_selectable_fields_select_events_of_custom_resources(api: Api, wid
         assert await events.take(1) == [("DELETED", "a")]
 
 
-async def test_a_watch_ends_when_its_time_is_over(api: Api) -> None:
+async def test_a_watch_ends_after_its_timeout(api: Api) -> None:
     await api.create(SECRETS, secret("a"))
     async with api.watch(api.at(SECRETS) + "?timeoutSeconds=1") as events:
         assert [event["type"] for event in await events.rest()] == ["ADDED"]
 
 
-async def test_bookmarks_come_at_the_end_of_a_watch_that_allows_them(api: Api) -> None:
+async def test_a_watch_with_bookmarks_ends_with_one(api: Api) -> None:
     created = await api.create(SECRETS, secret("a"))
     query = f"?timeoutSeconds=4&allowWatchBookmarks=true&resourceVersion={version_of(created)}"
     async with api.watch(api.at(SECRETS) + query) as events:
@@ -178,11 +178,11 @@ async def test_invalid_combinations_of_watch_options_are_rejected(api: Api, quer
 async def test_a_watch_from_an_invalid_version_is_rejected(engine: Engine, api: Api) -> None:
     answer = await api.get(api.at(SECRETS) + "?watch=true&resourceVersion=abc")
     assert answer.status == by_engine(engine, "watch-from-no-version", real=500, embedded=400)
-    words = 'resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax'
-    assert answer.message == words
+    message = 'resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax'
+    assert answer.message == message
 
 
-async def test_a_watch_from_before_all_history_is_gone(engine: Engine, api: Api, widgets: Widgets) -> None:
+async def test_a_watch_from_before_the_retained_history_expires(engine: Engine, api: Api, widgets: Widgets) -> None:
     await api.create(widgets.resource, widgets.named("a"))
     async with api.watch(api.at(widgets.resource) + "?resourceVersion=1") as events:
         event = await events.next()
@@ -193,7 +193,7 @@ async def test_a_watch_from_before_all_history_is_gone(engine: Engine, api: Api,
     assert event["object"]["message"].startswith("too old resource version: 1 (")
 
 
-async def test_a_watch_may_ask_for_metadata_alone(api: Api) -> None:
+async def test_a_watch_can_return_metadata_only(api: Api) -> None:
     await api.create(SECRETS, secret("a", labels={"x": "1"}, key="hidden"))
     accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
     async with api.watch(api.at(SECRETS), accept=accept) as events:
@@ -204,7 +204,7 @@ async def test_a_watch_may_ask_for_metadata_alone(api: Api) -> None:
     assert "data" not in event["object"]
 
 
-async def test_a_watch_may_ask_for_tables_whose_columns_are_told_once(api: Api) -> None:
+async def test_a_watch_of_tables_sends_columns_once(api: Api) -> None:
     await api.create(SECRETS, secret("a", key="v"))
     accept = "application/json;as=Table;g=meta.k8s.io;v=v1"
     async with api.watch(api.at(SECRETS), accept=accept) as events:
@@ -272,6 +272,6 @@ async def test_server_side_apply_sends_events(api: Api) -> None:
         assert await events.take(1) == [("ADDED", "b")]
 
 
-async def test_kinds_that_are_never_stored_cannot_be_watched(api: Api) -> None:
+async def test_kinds_that_are_not_stored_cannot_be_watched(api: Api) -> None:
     answer = await api.get("/apis/authorization.k8s.io/v1/subjectaccessreviews?watch=true")
     assert (answer.status, answer.reason) == (405, "MethodNotAllowed")

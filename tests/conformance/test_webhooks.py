@@ -65,8 +65,8 @@ async def test_updates_and_deletions_carry_the_old_object(api: Api, server: Hook
 async def test_a_denial_has_the_webhooks_message(api: Api, server: HookServer) -> None:
     async with hooked(api, server, VALIDATING, lambda request: refuse(request, message="not today")) as path:
         answer = await api.post(api.at("configmaps"), config_map("a"))
-    words = f'admission webhook "{path[1:]}.example.com" denied the request: not today'
-    assert answer.failure == (400, "", words)
+    expected = f'admission webhook "{path[1:]}.example.com" denied the request: not today'
+    assert answer.failure == (400, "", expected)
     assert (await api.get(api.at("configmaps", "a"))).status == 404
 
 
@@ -77,7 +77,7 @@ async def test_a_denial_without_message(api: Api, server: HookServer) -> None:
     assert answer.status == 400
 
 
-async def test_a_refusal_has_the_code_and_reason_that_it_names(api: Api, server: HookServer) -> None:
+async def test_a_denial_has_the_webhooks_code_and_reason(api: Api, server: HookServer) -> None:
     async with hooked(api, server, VALIDATING, lambda r: refuse(r, message="taken", code=409, reason="Conflict")):
         answer = await api.post(api.at("configmaps"), config_map("a"))
     assert (answer.status, answer.reason) == (409, "Conflict")
@@ -110,7 +110,7 @@ async def test_mutated_objects_are_validated(api: Api, server: HookServer) -> No
     assert 'metadata.labels: Invalid value: "a b"' in answer.message
 
 
-async def test_a_patch_that_does_not_fit_is_an_error(api: Api, server: HookServer) -> None:
+async def test_an_inapplicable_patch_is_an_error(api: Api, server: HookServer) -> None:
     change = {"op": "remove", "path": "/nothing/here"}
 
     def spoil(request: Any) -> Any:
@@ -121,7 +121,7 @@ async def test_a_patch_that_does_not_fit_is_an_error(api: Api, server: HookServe
     assert (answer.status, answer.reason) == (500, "InternalError")
 
 
-async def test_mutating_webhooks_come_before_validating_ones(api: Api, server: HookServer) -> None:
+async def test_mutating_webhooks_run_before_validating_ones(api: Api, server: HookServer) -> None:
     change = {"op": "add", "path": "/data", "value": {"added": "yes"}}
     async with (
         hooked(api, server, MUTATING, lambda request: patch(request, change)) as first,
@@ -155,7 +155,7 @@ async def test_a_mutating_webhook_is_reinvoked_if_needed(api: Api, server: HookS
         assert seen == [second, first]
 
 
-async def test_a_webhook_that_fails_refuses_unless_it_may_be_ignored(api: Api, server: HookServer) -> None:
+async def test_a_failing_webhook_rejects_unless_its_policy_is_ignore(api: Api, server: HookServer) -> None:
     def fail(request: Any) -> Any:
         return allow(request) if request["name"] == "probe" else web.Response(status=503, text="out of order")
 
@@ -191,7 +191,7 @@ async def test_an_unreachable_webhook_rejects(api: Api, server: HookServer) -> N
         await api.delete(api.cluster(f"{ADMISSION}/{VALIDATING}", name))
 
 
-async def test_a_webhook_that_is_too_slow_has_failed(api: Api, server: HookServer) -> None:
+async def test_a_webhook_timeout_is_a_failure(api: Api, server: HookServer) -> None:
     async with hooked(api, server, VALIDATING, allow, timeoutSeconds=1):
         server.delay = 5
         answer = await api.post(api.at("configmaps"), config_map("a"))
@@ -206,7 +206,7 @@ async def test_webhooks_receive_dry_run(api: Api, server: HookServer) -> None:
     assert request["dryRun"] is True
 
 
-async def test_webhooks_with_side_effects_spoil_dry_runs(api: Api, server: HookServer) -> None:
+async def test_webhooks_with_side_effects_reject_dry_runs(api: Api, server: HookServer) -> None:
     name = unique("hook")
     hook = {
         "name": f"{name}.example.com",
@@ -222,14 +222,14 @@ async def test_webhooks_with_side_effects_spoil_dry_runs(api: Api, server: HookS
     )
 
 
-async def test_conditions_select_the_requests_of_a_webhook(api: Api, server: HookServer) -> None:
+async def test_match_conditions_select_requests(api: Api, server: HookServer) -> None:
     conditions = [{"name": "named", "expression": "object.metadata.name in ['wanted', 'probe']"}]
     async with hooked(api, server, VALIDATING, refuse, matchConditions=conditions):
         await api.create("configmaps", config_map("other"))
         assert (await api.post(api.at("configmaps"), config_map("wanted"))).status == 400
 
 
-async def test_labels_select_the_objects_of_a_webhook(api: Api, server: HookServer) -> None:
+async def test_object_selectors_select_objects(api: Api, server: HookServer) -> None:
     selector = {"matchExpressions": [{"key": "skip", "operator": "DoesNotExist"}]}
     async with hooked(api, server, VALIDATING, refuse, objectSelector=selector):
         skipped = config_map("a")
@@ -238,7 +238,7 @@ async def test_labels_select_the_objects_of_a_webhook(api: Api, server: HookServ
         assert (await api.post(api.at("configmaps"), config_map("b"))).status == 400
 
 
-async def test_namespaces_select_the_objects_of_a_webhook(api: Api, server: HookServer) -> None:
+async def test_namespace_selectors_select_objects(api: Api, server: HookServer) -> None:
     other = await api.in_new_namespace()
     async with hooked(api, server, VALIDATING, refuse):
         await other.create("configmaps", config_map("a"))
@@ -283,7 +283,7 @@ async def test_an_invalid_webhook_response_is_a_failure(api: Api, server: HookSe
         ),
     ],
 )  # fmt: skip
-async def test_webhook_configurations_are_checked(api: Api, change: Any, cause: str) -> None:
+async def test_webhook_configurations_are_validated(api: Api, change: Any, cause: str) -> None:
     hook = {
         "name": "a.example.com",
         "clientConfig": {"url": "https://127.0.0.1/x"},
@@ -313,7 +313,7 @@ async def test_defaults_of_webhook_configurations(api: Api) -> None:
     assert created["clientConfig"]["service"]["port"] == 443
 
 
-async def test_a_policy_refuses_by_expression(api: Api) -> None:
+async def test_a_policy_rejects_by_expression(api: Api) -> None:
     name = unique("policy")
     selector = {"matchLabels": {"kubernetes.io/metadata.name": api.namespace}}
     rules = [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]
@@ -363,7 +363,7 @@ async def test_a_policy_refuses_by_expression(api: Api) -> None:
         ({"matchConditions": [{"name": "x", "expression": "("}]}, "spec.matchConditions[0].expression: Invalid value"),
     ],
 )
-async def test_policies_are_checked(api: Api, spec: Any, cause: str) -> None:
+async def test_policies_are_validated(api: Api, spec: Any, cause: str) -> None:
     rules = [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["nothings"]}]
     good = {"matchConstraints": {"resourceRules": rules}, "validations": [{"expression": "true"}]}
     body = {"metadata": {"name": unique("policy")}, "spec": good | spec}

@@ -1,4 +1,4 @@
-"""`python -m tests.durability --kills 1000 --seed 1`: the long runs, with a line of results for the record."""
+"""`python -m tests.durability --kills 1000 --seed 1`: long runs that print a summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kills", type=int, default=0, help="how many processes to kill")
 parser.add_argument("--power-losses", type=int, default=0, help="how many disks to reconstruct")
 parser.add_argument("--seed", type=int, default=1)
-parser.add_argument("--directory", type=Path, help="where stores are made; decides which disk is tested")
+parser.add_argument("--directory", type=Path, help="where stores are created; determines the disk under test")
 options = parser.parse_args()
 
 started = time.monotonic()

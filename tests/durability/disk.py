@@ -1,8 +1,8 @@
-"""What a disk may hold after the power went away: everything synced by then, and of the rest whatever chance kept.
+"""What a disk may contain after power loss: everything that was synced, and a random part of the rest.
 
-Works on a trace by `disk_trace.c`. Data of a file is safe once a sync of that file returned that began after the
+Works on a trace of `disk_trace.c`. Data of a file is safe once a sync of that file returned that began after the
 write. Names (created, renamed, removed) are safe once the directory was synced likewise, or, for a new file, once the
-file itself was. What is not safe may be lost, kept, or torn at sectors, each write by itself.
+file itself was. Each unsafe write may be lost, kept, or torn at sector boundaries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECTOR = 512
 
 
 class Step(NamedTuple):
-    """One thing done to the disk: C create, W write, T truncate, S/E a sync begins/ends, R rename, U unlink."""
+    """One disk operation: C create, W write, T truncate, S/E a sync begins/ends, R rename, U unlink."""
 
     kind: str
     path: str
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 class File:
-    """One file's content, whatever it is called."""
+    """The content of one file, independent of its name."""
 
     def __init__(self, created: int) -> None:
         self.created = created
@@ -53,7 +53,7 @@ def _steps(raw: bytes) -> Iterator[Step]:
 
 
 def after_power_loss(steps: list[Step], pick: random.Random | None) -> dict[str, bytes]:
-    """The files that a disk holds after these steps. Without `pick`, only what was synced; with it, a chance more."""
+    """The files on a disk after these steps. Without `pick`, only synced data; with it, a random part of the rest."""
     files: dict[str, File] = {}
     names: list[tuple[int, Step, File]] = []
     sync_began: dict[str, int] = {}
@@ -79,14 +79,14 @@ def after_power_loss(steps: list[Step], pick: random.Random | None) -> dict[str,
 
 
 def _names(names: list[tuple[int, Step, File]], safe: dict[str, int], pick: random.Random | None) -> dict[str, File]:
-    """Which names lead to which files. Changes that were not synced come through in order, up to some point."""
+    """Which names refer to which files. Unsynced changes of names survive in order, up to some point."""
     found: dict[str, File] = {}
-    lucky = pick is not None and pick.random() < 0.5
+    survives = pick is not None and pick.random() < 0.5
     for number, step, file in names:
         synced = number < safe.get(str(Path(step.path).parent), -1) or (step.kind == "C" and number < file.safe)
         if not synced:
-            lucky = lucky and pick is not None and pick.random() < 0.7
-            if not lucky:
+            survives = survives and pick is not None and pick.random() < 0.7
+            if not survives:
                 continue
         if step.kind == "C":
             found[step.path] = file

@@ -1,7 +1,7 @@
-"""kill -9 at a random moment, again and again on the same store.
+"""kill -9 at a random moment, repeatedly on the same store.
 
-The process that runs this forks each victim from itself, so that a life costs no start of an interpreter; it has no
-threads and no open store while it forks.
+Each victim is forked from this process, which saves the start of an interpreter; it has no threads and no open store
+while it forks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import uvloop
 from .checker import Checker
 from .traffic import Failed, Line, Opened, Traffic, open_store
 
-LIVES_OF_A_STORE = 20
+KILLS_PER_STORE = 20
 _DECODER = msgspec.json.Decoder(Line)
 
 
@@ -38,24 +38,24 @@ class Kills:
     def __str__(self) -> str:
         return (
             f"{self.kills} kills ({self.while_opening} while opening), {self.committed} committed changes, "
-            f"{self.acknowledged} acknowledged writes, {self.seen} batches seen by watches: no promise broken"
+            f"{self.acknowledged} acknowledged writes, {self.seen} batches seen by watches: no guarantee violated"
         )
 
 
 def run(kills: int, seed: int, directory: Path | None = None) -> Kills:
-    """Kill that many times; a broken promise raises and leaves the store in place for a look."""
+    """Kill that many processes; a violation raises an error and keeps the store for inspection."""
     done = Kills()
     base = Path(tempfile.mkdtemp(prefix="herder-kills-", dir=directory))
-    for number, first in enumerate(range(0, kills, LIVES_OF_A_STORE)):
+    for number, first in enumerate(range(0, kills, KILLS_PER_STORE)):
         store = base / f"store-{number}"
         pick = random.Random(f"{seed}/{number}")
         checker = Checker()
-        for life in range(first, min(first + LIVES_OF_A_STORE, kills)):
-            report = one_life(store, f"{seed}.{life}", pick)
+        for number_of_kill in range(first, min(first + KILLS_PER_STORE, kills)):
+            report = run_victim(store, f"{seed}.{number_of_kill}", pick)
             try:
                 uvloop.run(check(store, checker, report, pick))
             except Exception as error:
-                error.add_note(f"seed {seed}, life {life}, store {store}")
+                error.add_note(f"seed {seed}, kill {number_of_kill}, store {store}")
                 raise
             done.kills += 1
             done.acknowledged += sum(type(line).__name__ == "Acknowledged" for line in report)
@@ -68,7 +68,7 @@ def run(kills: int, seed: int, directory: Path | None = None) -> Kills:
 
 
 async def check(path: Path, checker: Checker, report: list[Line], pick: random.Random) -> None:
-    """Look at what is left; half of the time at a copy, so that the next life itself has to recover."""
+    """Check the store; half of the time a copy of it, so that the next process has to recover the original."""
     copied = pick.random() < 0.5 and path.exists()
     if copied:
         copy = path.with_name("copy")
@@ -84,23 +84,23 @@ async def check(path: Path, checker: Checker, report: list[Line], pick: random.R
         shutil.rmtree(path)
 
 
-def one_life(directory: Path, seed: str, pick: random.Random) -> list[Line]:
-    """Fork a process that makes traffic, kill it some time later, and return all that it reported."""
+def run_victim(directory: Path, seed: str, pick: random.Random) -> list[Line]:
+    """Fork a process that generates traffic, kill it after a random time, and return its report."""
     reading, writing = os.pipe()
     victim = os.fork()
     if victim == 0:
         os.close(reading)
-        live(directory, writing, seed)
+        run_traffic(directory, writing, seed)
     os.close(writing)
     try:
         delay = pick.random() * 0.02 if pick.random() < 0.2 else 0.01 + pick.random() * 0.25
-        return parsed(read_until_killed(reading, victim, delay))
+        return parse(read_until_killed(reading, victim, delay))
     finally:
         os.close(reading)
 
 
-def live(directory: Path, writing: int, seed: str) -> None:
-    """The victim: traffic until killed. Never returns into the code of its parent."""
+def run_traffic(directory: Path, writing: int, seed: str) -> None:
+    """The victim: generates traffic until it is killed. Never returns to the code of its parent."""
 
     def report(line: Line) -> None:
         os.write(writing, msgspec.json.encode(line) + b"\n")
@@ -134,6 +134,6 @@ def read_until_killed(reading: int, victim: int, delay: float) -> bytes:
     return bytes(content)
 
 
-def parsed(content: bytes) -> list[Line]:
-    """The whole lines; the kill may have cut the last one short."""
+def parse(content: bytes) -> list[Line]:
+    """The complete lines; the kill may have truncated the last one."""
     return [_DECODER.decode(line) for line in content.split(b"\n")[:-1]]

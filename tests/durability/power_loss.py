@@ -1,7 +1,7 @@
-"""Power loss for real, at the level of files: run traffic under a trace of every write and every sync, then rebuild
-the disk as it may have been at many moments, and ask the checker whether the store kept its promises on each.
+"""Power loss, simulated at the level of files: run traffic under a trace of every write and sync, then rebuild the disk
+as it may have been at many moments, and check the store's guarantees on each.
 
-The tracer is a few lines of C, built with the compiler at hand (`cc`, in Debian's build-essential).
+The tracer is a small C library, built with the installed compiler (`cc`, in Debian's build-essential).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import uvloop
 
 from herder.engine.store import Store
 
-from .checker import Broken, Checker
+from .checker import Checker, GuaranteeViolation
 from .disk import Step, after_power_loss, read_trace
 from .traffic import Line, Traffic, open_store
 
-MOMENTS_OF_A_TRACE = 50
+MOMENTS_PER_TRACE = 50
 _DECODER = msgspec.json.Decoder(Line)
 _SOURCE = Path(__file__).with_name("disk_trace.c")
 
@@ -39,7 +39,7 @@ class PowerLosses:
     def __str__(self) -> str:
         return (
             f"{self.disks} disks after power loss from {self.traces} runs, "
-            f"{self.acknowledged} acknowledged writes looked for: no promise broken"
+            f"{self.acknowledged} acknowledged writes checked: no guarantee violated"
         )
 
 
@@ -48,7 +48,7 @@ def compiler() -> str | None:
 
 
 def run(disks: int, seed: int, directory: Path | None = None, *, unsafe: bool = False) -> PowerLosses:
-    """Rebuild that many disks. `unsafe` runs the store without syncs, which the checker must notice."""
+    """Rebuild that many disks. `unsafe` runs the store without syncs, which the checker must detect."""
     done = PowerLosses()
     base = Path(tempfile.mkdtemp(prefix="herder-power-", dir=directory)).resolve()
     try:
@@ -57,7 +57,7 @@ def run(disks: int, seed: int, directory: Path | None = None, *, unsafe: bool = 
             steps = trace(base, tracer, f"{seed}.{done.traces}", unsafe=unsafe)
             pick = random.Random(f"{seed}/{done.traces}")
             done.traces += 1
-            for moment in sorted(pick.sample(interesting(steps, base), min(MOMENTS_OF_A_TRACE, disks - done.disks))):
+            for moment in sorted(pick.sample(moments_of(steps, base), min(MOMENTS_PER_TRACE, disks - done.disks))):
                 try:
                     done.acknowledged += lose_power(steps[:moment], base, pick)
                 except Exception as error:
@@ -79,7 +79,7 @@ def build(base: Path) -> Path:
 
 
 def trace(base: Path, tracer: Path, seed: str, *, unsafe: bool) -> list[Step]:
-    """Run the traffic of one process under the tracer; its report is among the files traced, so in the same order."""
+    """Run the traffic of one process under the tracer; its report is a traced file, so the order is known."""
     root = base / "disk"
     root.mkdir()
     recorded = base / "trace"
@@ -92,8 +92,8 @@ def trace(base: Path, tracer: Path, seed: str, *, unsafe: bool) -> list[Step]:
     return steps
 
 
-def interesting(steps: list[Step], base: Path) -> list[int]:
-    """Moments to lose power at: after each step but reports, and most of all right after an acknowledgement."""
+def moments_of(steps: list[Step], base: Path) -> list[int]:
+    """Moments for a power loss: after each step except reports, and after each acknowledgement."""
     report = str(base / "disk" / "report")
     moments = []
     for number, step in enumerate(steps, start=1):
@@ -105,7 +105,7 @@ def interesting(steps: list[Step], base: Path) -> list[int]:
 
 
 def lose_power(steps: list[Step], base: Path, pick: random.Random) -> int:
-    """Rebuild one disk and check the store on it; returns how many acknowledged writes had to be there."""
+    """Rebuild one disk and check its store; return the number of acknowledged writes in the report."""
     root = base / "disk"
     report = str(root / "report")
     lines = b"".join(step.data for step in steps if step.path == report and step.kind == "W").split(b"\n")[:-1]
@@ -128,7 +128,7 @@ async def check(path: Path, report: list[Line], pick: random.Random) -> None:
     try:
         damage = store._database.connection.execute("PRAGMA integrity_check").fetchone()
         if damage != ("ok",):
-            raise Broken(f"the database is damaged: {damage}")
+            raise GuaranteeViolation(f"the database is damaged: {damage}")
         await Checker().check(store, report, pick)
     finally:
         await store.close()

@@ -1,7 +1,7 @@
-"""The whole server killed under HTTP traffic: what it acknowledged is there, and a resumed watch misses nothing.
+"""The server is killed under HTTP traffic: acknowledged writes exist afterwards, and a resumed watch misses nothing.
 
-Clients write, a watcher follows and resumes from the last revision it saw, and the server process is killed with
-SIGKILL at random moments and started again on the same data.
+Clients write, a watcher resumes from the last revision that it saw, and the server process is killed with SIGKILL at
+random moments and restarted on the same data.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ WRITERS = 4
 
 @dataclass
 class History:
-    """What the clients know for sure."""
+    """What the clients know with certainty."""
 
-    acknowledged: dict[str, tuple[int, str | None]] = field(default_factory=dict)  # name -> revision, value or gone
-    doubtful: dict[str, set[str | None]] = field(default_factory=dict)  # sent, never answered
+    acknowledged: dict[str, tuple[int, str | None]] = field(
+        default_factory=dict
+    )  # name -> revision, value or None if deleted
+    doubtful: dict[str, set[str | None]] = field(default_factory=dict)  # sent without a response
     revisions: dict[int, str] = field(default_factory=dict)  # every acknowledged revision and its object
     events: list[tuple[int, str, str, str | None]] = field(default_factory=list)  # revision, type, name, value
     problems: list[str] = field(default_factory=list)
@@ -40,7 +42,7 @@ async def run(kills: int, seed: int, directory: Path) -> str:
     history = History()
     for _ in range(kills):
         await asyncio.to_thread(server.start)
-        await _life(server, history, random)
+        await _run_until_killed(server, history, random)
     await asyncio.to_thread(server.start)
     try:
         await _check(server, history)
@@ -54,11 +56,11 @@ def _client(server: Embedded) -> Client:
     return Client(HttpTransport(kubeconfig.load(server.kubeconfig)))
 
 
-async def _life(server: Embedded, history: History, random: Random) -> None:
-    """Traffic until the kill; then every client finds its connection gone."""
+async def _run_until_killed(server: Embedded, history: History, random: Random) -> None:
+    """Traffic until the kill; then all clients lose their connections."""
     clients = [_client(server) for _ in range(WRITERS + 1)]
     tasks = [asyncio.ensure_future(_write(clients[i], i, history, random)) for i in range(WRITERS)]
-    tasks.append(asyncio.ensure_future(_follow(clients[-1], history)))
+    tasks.append(asyncio.ensure_future(_watch(clients[-1], history)))
     await asyncio.sleep(random.uniform(0.05, 0.5))
     server.kill()
     await asyncio.gather(*tasks)
@@ -67,7 +69,7 @@ async def _life(server: Embedded, history: History, random: Random) -> None:
 
 
 async def _write(client: Client, writer: int, history: History, random: Random) -> None:
-    """Create, update and delete one's own objects, one request at a time, until the server is gone."""
+    """Create, update and delete objects of one writer, one request at a time, until the server is down."""
     while True:
         name = f"w{writer}-{random.randrange(12)}"
         value: str | None = str(random.getrandbits(48))
@@ -78,7 +80,7 @@ async def _write(client: Client, writer: int, history: History, random: Random) 
         doubt.add(value)
         try:
             revision = await _send(client, name, value)
-        except NotFound:  # an earlier delete arrived though its answer did not
+        except NotFound:  # an earlier delete succeeded although its response was lost
             history.acknowledged[name] = (history.acknowledged.get(name, (0, None))[0], None)
             doubt.clear()
             continue
@@ -86,7 +88,7 @@ async def _write(client: Client, writer: int, history: History, random: Random) 
             doubt.discard(value)
             continue
         except StatusError:
-            return  # the server is gone: what became of this request, nobody can know
+            return  # the server is down: the outcome of this request is unknown
         doubt.clear()
         history.acknowledged[name] = (revision, value)
         if revision:
@@ -96,14 +98,14 @@ async def _write(client: Client, writer: int, history: History, random: Random) 
 async def _send(client: Client, name: str, value: str | None) -> int:
     if value is None:
         await client.delete(CONFIG_MAPS, name, namespace="default")
-        return 0  # the answer to a delete does not tell its revision
+        return 0  # the response to a delete does not contain its revision
     obj: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
     answer = await client.apply(CONFIG_MAPS, obj | {"data": {"value": value}})
     return int(answer["metadata"]["resourceVersion"])
 
 
-async def _follow(client: Client, history: History) -> None:
-    """Resume right after the last event seen in the life before."""
+async def _watch(client: Client, history: History) -> None:
+    """Resume right after the last event that was received before the kill."""
     since = str(history.events[-1][0]) if history.events else ""
     try:
         if not since:
@@ -128,14 +130,14 @@ async def _check(server: Embedded, history: History) -> None:
     client = _client(server)
     try:
         page = await client.list(CONFIG_MAPS, namespace="default")
-        following = asyncio.ensure_future(_follow(client, history))
+        watching = asyncio.ensure_future(_watch(client, history))
         newest = max((int(item["metadata"]["resourceVersion"]) for item in page.items), default=0)
         async with asyncio.timeout(20):
             while not history.events or history.events[-1][0] < newest:
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.2)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
     finally:
         await client.close()
     check_objects(history, {item["metadata"]["name"]: item for item in page.items})

@@ -1,7 +1,7 @@
-"""A disk that is full, and one that can no longer sync, under a running `herder up`.
+"""A full disk and a disk that cannot sync, under a running `herder up`.
 
-A full disk is reported by the health checks and survived; after a failed sync nobody knows what is on the disk, so the
-process ends with a message, and the next start reads what is really there.
+A full disk is reported by health checks and survived. After a failed sync the content of the disk is unknown, so the
+process exits with an error, and the next start reads what is on the disk.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class FaultyDisk:
         subprocess.run(command, check=True)
 
     def command(self) -> tuple[str, ...]:
-        """Run a program on this disk."""
+        """The command prefix that runs a program on this disk."""
         return "env", f"LD_PRELOAD={self._library}", f"DISK_FAULT={self._fault}"
 
-    def be(self, fault: str) -> None:
+    def set_fault(self, fault: str) -> None:
         self._fault.write_text(fault)
 
 
@@ -53,10 +53,10 @@ def disk(tmp_path: Path) -> FaultyDisk:
 @pytest.fixture
 async def server(tmp_path: Path, disk: FaultyDisk) -> AsyncIterator[Embedded]:
     flags = ("--capi-core=external", "--no-machines", "--no-runner", "--gateway")
-    server = Embedded(tmp_path / "data", around=disk.command(), flags=flags)
+    server = Embedded(tmp_path / "data", command_prefix=disk.command(), flags=flags)
     await asyncio.to_thread(server.start)
     yield server
-    disk.be("none")
+    disk.set_fault("none")
     await asyncio.to_thread(server.kill)
 
 
@@ -77,12 +77,12 @@ async def _health(transport: HttpTransport, path: str) -> tuple[int, bytes]:
     return response.status, response.content()
 
 
-async def test_a_full_disk_is_reported_and_survived_and_a_failed_sync_ends_the_process(
+async def test_a_full_disk_is_survived_and_a_failed_sync_ends_the_process(
     server: Embedded, disk: FaultyDisk, transport: HttpTransport
 ) -> None:
     client = Client(transport)
-    await _until(transport, "/ping", 200)  # the gateway, too, has written what it starts with
-    disk.be("full")
+    await _wait_for_status(transport, "/ping", 200)  # the gateway has written its initial objects, too
+    disk.set_fault("full")
     with pytest.raises(ServiceUnavailable):
         await client.create(CONFIG_MAPS, _config_map("refused"), namespace="default")
     for path in HEALTH:
@@ -93,18 +93,18 @@ async def test_a_full_disk_is_reported_and_survived_and_a_failed_sync_ends_the_p
     with pytest.raises(NotFound):
         await client.get(CONFIG_MAPS, "refused", namespace="default")
 
-    disk.be("none")
-    await _until(transport, "/readyz", 200)
+    disk.set_fault("none")
+    await _wait_for_status(transport, "/readyz", 200)
     await client.create(CONFIG_MAPS, _config_map("accepted"), namespace="default")
 
-    disk.be("sync")
+    disk.set_fault("sync")
     with pytest.raises((StatusError, OSError)):  # a controller's write may have been the first to fail
         await client.create(CONFIG_MAPS, _config_map("doubtful"), namespace="default")
     assert server.process is not None
     assert await asyncio.to_thread(server.process.wait, 60) == 1
     assert "the store cannot commit" in server.log()
 
-    disk.be("none")
+    disk.set_fault("none")
     await asyncio.to_thread(server.start)
     again = HttpTransport(kubeconfig.load(server.kubeconfig))
     names = [item["metadata"]["name"] for item in (await Client(again).list(CONFIG_MAPS, namespace="default")).items]
@@ -112,7 +112,7 @@ async def test_a_full_disk_is_reported_and_survived_and_a_failed_sync_ends_the_p
     await again.close()
 
 
-async def _until(transport: HttpTransport, path: str, wanted: int) -> None:
+async def _wait_for_status(transport: HttpTransport, path: str, wanted: int) -> None:
     async with asyncio.timeout(60):
         while (await _health(transport, path))[0] != wanted:
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A sample of the long run: `python -m tests.soak` has the rest."""
+"""A short sample of the long run in `python -m tests.soak`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.durability import server_kills
 
 
-async def test_ten_kills_of_the_whole_server_lose_nothing(tmp_path: Path) -> None:
+async def test_ten_kills_of_the_server_lose_nothing(tmp_path: Path) -> None:
     await server_kills.run(10, 1, tmp_path / "data")
 
 

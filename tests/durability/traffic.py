@@ -1,7 +1,7 @@
-"""Random traffic on a store, with a report of what was asked for, what was acknowledged and what watches saw.
+"""Random traffic on a store, with a report of requested and acknowledged changes and of events that watches received.
 
-The report is written before and after each step, one JSON line each, so that whoever reads it after a crash knows at
-least what the store had promised by then. Values name the operation that wrote them.
+The report is written before and after each step, one JSON line each, so that after a crash it contains at least what
+the store had acknowledged by then. Values contain the operation that wrote them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Report = Callable[["Line"], None]
 
 
 class Opened(msgspec.Struct, tag="opened"):
-    """The store is open, at this revision."""
+    """The store is open at this revision."""
 
     revision: int
     compacted: int
 
 
 class Intent(msgspec.Struct, tag="intent"):
-    """About to ask for these changes: where, and whether it is a deletion."""
+    """These changes are about to be requested: key, and whether it is a deletion."""
 
     operation: str
     changes: list[tuple[Key, bool]]
@@ -43,7 +43,7 @@ class Acknowledged(msgspec.Struct, tag="acknowledged"):
     revisions: list[int]
 
 
-class Watching(msgspec.Struct, tag="watching"):
+class WatchStarted(msgspec.Struct, tag="watching"):
     watch: int
     resource: str
     namespace: str
@@ -51,7 +51,7 @@ class Watching(msgspec.Struct, tag="watching"):
 
 
 class Seen(msgspec.Struct, tag="seen"):
-    """A watch handed these out: revision and operation of each event."""
+    """Revision and operation of each event that a watch received."""
 
     watch: int
     events: list[tuple[int, str]]
@@ -63,16 +63,16 @@ class Compacting(msgspec.Struct, tag="compacting"):
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """The traffic itself went wrong, which no test may overlook."""
+    """The traffic generator itself failed, which fails the test."""
 
     error: str
 
 
-Line = Opened | Intent | Acknowledged | Watching | Seen | Compacting | Failed
+Line = Opened | Intent | Acknowledged | WatchStarted | Seen | Compacting | Failed
 
 
 class Value(msgspec.Struct):
-    """What is stored."""
+    """The stored value."""
 
     operation: str
     revision: int
@@ -85,7 +85,7 @@ def open_store(directory: Path) -> Store:
 
 
 class Traffic:
-    """One life of a process that uses a store, until it is killed or has done `limit` operations."""
+    """Uses a store in one process, until it is killed or has executed `limit` operations."""
 
     def __init__(self, directory: Path, report: Report, *, seed: str, limit: int | None = None) -> None:
         self._directory = directory
@@ -96,7 +96,7 @@ class Traffic:
         self._operations = 0
 
     async def run(self, prepare: Callable[[Store], None] = lambda store: None) -> None:
-        # Small thresholds, so that a short life meets checkpoints and many steps of compaction.
+        # Small thresholds, so that a short run includes checkpoints and many steps of compaction.
         checkpoint.CHECKPOINT_BYTES, compaction.STEP = 200_000, 20
         store = open_store(self._directory)
         prepare(store)
@@ -153,7 +153,7 @@ class Traffic:
         since = store.revision if number else pick.randint(store.compacted, store.revision)
         resource, namespace = pick.choice(RESOURCES), pick.choice(["", "one"])
         watch = store.watch(resource, namespace, since=since)
-        self._report(Watching(number, resource, namespace, since))
+        self._report(WatchStarted(number, resource, namespace, since))
         async for batch in watch:
             seen = [(event.revision, operation_of(event.record.value)) for event in batch]
             self._report(Seen(number, seen))
@@ -162,7 +162,7 @@ class Traffic:
         pick = self._random
         while True:
             revision = pick.randint(store.compacted, store.revision)
-            await asyncio.sleep(0.005 + pick.random() * 0.3)  # by then, all up to there was reported as acknowledged
+            await asyncio.sleep(0.005 + pick.random() * 0.3)  # by then, all changes up to this revision were reported
             self._report(Compacting(revision, done=False))
             await store.compact(revision)
             self._report(Compacting(revision, done=True))

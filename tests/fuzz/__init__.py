@@ -1,1 +1,1 @@
-"""Bad input of every kind, to the embedded server and to a real one: same code, same reason, no crash, no hang."""
+"""Invalid input of every kind to the embedded server and to kube-apiserver: same code and reason, no crash, no hang."""

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --inputs 100000 --seed 1`: the long run, with a summary for the record."""
+"""`python -m tests.fuzz --inputs 100000 --seed 1`: the long run, which prints a summary."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from herder.engine.client import kubeconfig
-from tests.fuzz import memory, sockets, storing
-from tests.fuzz.generating import generate
-from tests.fuzz.running import run
-from tests.fuzz.world import Pair
+from tests.fuzz import memory, roundtrip, sockets
+from tests.fuzz.generators import generate
+from tests.fuzz.runner import run
+from tests.fuzz.server_pair import Pair
 from tests.support.embedded import Embedded
 from tests.support.kube import RealKube
 
@@ -21,26 +21,26 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--inputs", type=int, default=10_000)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--only", default="", help="one kind of input: the start of its generator's name")
-parser.add_argument("--input", type=int, help="one input alone, by its number")
-parser.add_argument("--examples", action="store_true", help="show what the servers disagreed on")
-parser.add_argument("--real", type=Path, help="kubeconfig of a real server that runs already")
+parser.add_argument("--input", type=int, help="run only the input with this number")
+parser.add_argument("--examples", action="store_true", help="print inputs on which the servers disagreed")
+parser.add_argument("--real", type=Path, help="kubeconfig of a kube-apiserver that is already running")
 
 
 async def soak(options: argparse.Namespace, server: Embedded, real: Path) -> bool:
     connections = kubeconfig.load(real), kubeconfig.load(server.kubeconfig)
     pair = Pair.of(*connections)
-    await pair.furnish()
+    await pair.create_objects()
     numbers = range(options.inputs) if options.input is None else [options.input]
     before = memory.resident(server)
     inputs = ((number, generate(options.seed, number, options.only)) for number in numbers)
     summary = await run(*connections, inputs, seed=options.seed)
     print(summary.text(examples=options.examples), flush=True)
-    kept = await storing.run(pair, options.seed, max(1, options.inputs // 20))
+    stored = await roundtrip.run(pair, options.seed, max(1, options.inputs // 20))
     raw = await sockets.run(pair, options.seed, max(1, options.inputs // 100))
     await pair.close()
-    print(f"{kept}\n{raw}\nmemory: {before >> 20} MB before, {memory.resident(server) >> 20} MB after")
+    print(f"{stored}\n{raw}\nmemory: {before >> 20} MB before, {memory.resident(server) >> 20} MB after")
     alive = server.process is not None and server.process.poll() is None
-    return alive and not summary.failures and not kept.failures and not raw.failures
+    return alive and not summary.failures and not stored.failures and not raw.failures
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-# ruff: noqa: E501 — lists of words read better in few lines
-"""Random definitions of custom kinds: schemas that are nearly structural, rules that nearly compile."""
+# ruff: noqa: E501 — lists of values read better in few lines
+"""Random CustomResourceDefinitions: schemas that are nearly structural, rules that nearly compile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from tests.fuzz.cases.definitions import GOOD, with_spec
-from tests.fuzz.mutating import junk, often_mutated
+from tests.fuzz.mutation import junk, mutated_repeatedly
 
 Obj = dict[str, Any]
 
@@ -46,26 +46,26 @@ def expression(dice: random.Random, depth: int = 3) -> str:
 
 
 def rule(dice: random.Random) -> Obj:
-    """Most are comparisons, so that some are right."""
+    """Most rules are comparisons, so that some are valid."""
     text = expression(dice)
     if dice.random() < 0.5:
         text = f"{text} {dice.choice(['==', '!=', '<', '>'])} {expression(dice, 2)}"
-    made: Obj = {"rule": text}
+    rule_: Obj = {"rule": text}
     if dice.random() < 0.2:
-        made["messageExpression"] = expression(dice, 2)
+        rule_["messageExpression"] = expression(dice, 2)
     if dice.random() < 0.1:
-        made["message"] = dice.choice(["", "told", "a\nb"])
+        rule_["message"] = dice.choice(["", "told", "a\nb"])
     if dice.random() < 0.1:
-        made["fieldPath"] = dice.choice([".s", ".nope", "s", ".o.x", ".l[0]", ".m['k']"])
+        rule_["fieldPath"] = dice.choice([".s", ".nope", "s", ".o.x", ".l[0]", ".m['k']"])
     if dice.random() < 0.1:
-        made["reason"] = dice.choice(["FieldValueInvalid", "Nope", "FieldValueForbidden"])
+        rule_["reason"] = dice.choice(["FieldValueInvalid", "Nope", "FieldValueForbidden"])
     if dice.random() < 0.1:
-        made["optionalOldSelf"] = dice.random() < 0.5
-    return made
+        rule_["optionalOldSelf"] = dice.random() < 0.5
+    return rule_
 
 
-def ruled(dice: random.Random) -> Obj:
-    bounded = dice.random() < 0.7  # else the cost of loops has no limit, which is refused too
+def schema_with_rule(dice: random.Random) -> Obj:
+    bounded = dice.random() < 0.7  # otherwise the cost of loops has no limit, which is rejected, too
     text: Obj = {"type": "string"} | ({"maxLength": 10} if bounded else {})
     items: Obj = {"type": "array", "items": text} | ({"maxItems": 5} if bounded else {})
     entries: Obj = {"type": "object", "additionalProperties": text} | ({"maxProperties": 5} if bounded else {})
@@ -87,17 +87,19 @@ _KEYWORDS: list[tuple[str, list[Any]]] = [
 def schema(dice: random.Random, depth: int = 3) -> Any:
     if dice.random() < 0.02:
         return junk(dice)
-    made: Obj = {"type": dice.choices(_TYPES, [8, 4, 6, 5, 2, 2, 1, 1])[0]}
-    if made["type"] == "object" and depth:
-        made["properties"] = {name: schema(dice, depth - 1) for name in dice.sample(["a", "b", "c"], dice.randrange(3))}
-    if made["type"] == "array" and depth:
-        made["items"] = schema(dice, depth - 1)
+    schema_: Obj = {"type": dice.choices(_TYPES, [8, 4, 6, 5, 2, 2, 1, 1])[0]}
+    if schema_["type"] == "object" and depth:
+        schema_["properties"] = {
+            name: schema(dice, depth - 1) for name in dice.sample(["a", "b", "c"], dice.randrange(3))
+        }
+    if schema_["type"] == "array" and depth:
+        schema_["items"] = schema(dice, depth - 1)
     for _ in range(dice.choice([0, 0, 1, 1, 2])):
         name, values = dice.choice(_KEYWORDS)
-        made[name] = dice.choice(values)
+        schema_[name] = dice.choice(values)
     if dice.random() < 0.05:
-        made.pop("type", None)
-    return made
+        schema_.pop("type", None)
+    return schema_
 
 
 def definition(dice: random.Random) -> Any:
@@ -105,6 +107,6 @@ def definition(dice: random.Random) -> Any:
         case 0:
             return with_spec(schema(dice))
         case 1 | 2:
-            return with_spec(ruled(dice))
+            return with_spec(schema_with_rule(dice))
         case _:
-            return often_mutated(GOOD, dice)
+            return mutated_repeatedly(GOOD, dice)

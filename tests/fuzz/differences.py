@@ -1,6 +1,6 @@
-"""Where the two servers answer bad input differently, and why that is right, or does no harm.
+"""Where the two servers respond differently to invalid input, and why that is correct or harmless.
 
-Each entry tells by request and answers whether it is the one; what no entry explains is a disagreement.
+Each entry recognizes its cases by request and outcomes; a case without an entry is a disagreement.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.fuzz.comparing import Outcome
+from tests.fuzz.outcomes import Outcome
+from tests.fuzz.server_pair import BINDINGS, CONFIG_MAPS, DEFINITIONS, LEASES, ROLES, SECRETS, WIDGETS
 from tests.fuzz.wire import Input
-from tests.fuzz.world import BINDINGS, CONFIG_MAPS, DEFINITIONS, LEASES, ROLES, SECRETS, WIDGETS
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Difference:
 
 
 def explained(request: Input, real: Outcome, embedded: Outcome) -> str:
-    """The name of the entry that explains why the verdicts differ, or nothing."""
+    """The name of the entry that explains why the outcomes differ; empty if there is none."""
     return next((entry.name for entry in DIFFERENCES if entry.applies(request, real, embedded)), "")
 
 
@@ -43,8 +43,8 @@ def _without_status(_: Input, real: Outcome, embedded: Outcome) -> bool:
 
 
 def _unreadable_path(request: Input, real: Outcome, embedded: Outcome) -> bool:
-    told = embedded.message.startswith(("invalid URL", "Name parameter")) or request.method == "HEAD"
-    return embedded.code == 400 and told and real.code in (403, 404, 405)
+    reported = embedded.message.startswith(("invalid URL", "Name parameter")) or request.method == "HEAD"
+    return embedded.code == 400 and reported and real.code in (403, 404, 405)
 
 
 def _empty_segment(request: Input, real: Outcome, embedded: Outcome) -> bool:
@@ -75,7 +75,7 @@ def _foreign_tag(_: Input, real: Outcome, embedded: Outcome) -> bool:
 
 def _case_of_kind(request: Input, real: Outcome, embedded: Outcome) -> bool:
     found = re.findall(rb'"(kind|apiversion)"\s*:', request.body or b"", re.IGNORECASE)
-    return any(word not in (b"kind", b"apiVersion") for word in found)
+    return any(key not in (b"kind", b"apiVersion") for key in found)
 
 
 def _slash_in_version(request: Input, real: Outcome, embedded: Outcome) -> bool:
@@ -86,8 +86,8 @@ def _slash_in_version(request: Input, real: Outcome, embedded: Outcome) -> bool:
 def _inside_protobuf(request: Input, real: Outcome, embedded: Outcome) -> bool:
     inner = ("JSON is malformed", "truncated", "time out of range", "in position")
     is_json = b"application/json" in (request.body or b"")
-    told = any(word in embedded.message for word in inner)
-    return (request.body or b"").startswith(b"k8s\x00") and (told or is_json)
+    reported = any(text in embedded.message for text in inner)
+    return (request.body or b"").startswith(b"k8s\x00") and (reported or is_json)
 
 
 def _below_items(request: Input, real: Outcome, embedded: Outcome) -> bool:
@@ -99,11 +99,11 @@ def _limited(_: Input, real: Outcome, embedded: Outcome) -> bool:
     return embedded.code in (400, 413) and any(text in embedded.message for text in limits)
 
 
-_IN_FULL = (CONFIG_MAPS, SECRETS, WIDGETS, ROLES, BINDINGS, LEASES, DEFINITIONS)
+_FULLY_VALIDATED = (CONFIG_MAPS, SECRETS, WIDGETS, ROLES, BINDINGS, LEASES, DEFINITIONS)
 
 
 def _in_depth(request: Input, real: Outcome, embedded: Outcome) -> bool:
-    is_other = not _path(request).removesuffix("/standing").endswith(_IN_FULL)
+    is_other = not _path(request).removesuffix("/standing").endswith(_FULLY_VALIDATED)
     return is_other and real.code in (403, 422) and embedded.code in (200, 201)
 
 
@@ -202,30 +202,30 @@ DIFFERENCES = [
 ]
 
 CASES: dict[str, str] = {
-    "url: GET /api/v1/bindings": "404 there, 405 here: no route, or a route that only takes POST",
-    "option: log ": "options of logs are read by the node that has them",
-    "body: eviction of nobody": "whether there is such a pod is looked up before the names are compared",
+    "url: GET /api/v1/bindings": "kube-apiserver 404, embedded 405: no route, or a route that only accepts POST",
+    "option: log ": "options of logs are validated by the node",
+    "body: eviction of nobody": "the existence of the pod is checked before the names are compared",
     "object: configmap metadata/generation = -1": "the generation that a client sends is ignored",
     "object: update deployment metadata/generateName": "checked on updates too, where it has no effect",
-    "object: pods spec/terminationGracePeriodSeconds": "refused; there it becomes 1",
-    "object: leases spec/strategy": "coordinated leader election is checked, off there by default",
-    "object: leases spec/preferredHolder": "coordinated leader election is checked, off there by default",
-    "patch: apply to a new one": "of two things wrong, the name is told first",
+    "object: pods spec/terminationGracePeriodSeconds": "rejected; kube-apiserver sets it to 1",
+    "object: leases spec/strategy": "coordinated leader election is validated; off by default in kube-apiserver",
+    "object: leases spec/preferredHolder": "coordinated leader election is validated; off by default in kube-apiserver",
+    "patch: apply to a new one": "of two errors, the name is reported first",
     "definition: schema {'type': 'object', 'dependencies'": "an empty map is no dependency",
     "definition: schema of spec {'type': 'object', 'dependencies'": "an empty map is no dependency",
-    "definition: rule {'rule': \"self.a.find('(')": "told when the rule runs",
+    "definition: rule {'rule': \"self.a.find('(')": "reported when the rule runs",
 }
-"""Single cases of the table with another verdict: how they begin, and why."""
+"""Single cases of the table with another outcome: prefix, and why."""
 
 FIELDS: dict[str, str] = {
-    "patch: JSON ": "the pointer that could not be followed is named as a field; the real server names none",
-    "patch: merge widgets {'apiVersion'": "blamed on the patch",
-    "object: widget": "the real server adds that its rules were not checked",
-    "object: update widget kind": "of two things wrong, the other is told first",
+    "patch: JSON ": "the unresolvable pointer is reported as a field; kube-apiserver reports none",
+    "patch: merge widgets {'apiVersion'": "attributed to the patch",
+    "object: widget": "kube-apiserver adds that its rules were not evaluated",
+    "object: update widget kind": "of two errors, the other is reported first",
     "object: update pods": "validation in depth",
-    "object: update services spec/clusterIP": "an address that is none is also a change",
-    "object: update jobs spec/selector": "the labels are named together",
+    "object: update services spec/clusterIP": "an invalid address is also a change",
+    "object: update jobs spec/selector": "the labels are reported together",
     "object: jobs metadata/name": "the labels of the job are too long as well as the template's",
-    "definition: ": "of several things wrong with a definition, not all are told, or one more",
+    "definition: ": "of several errors in a definition, not all are reported, or one more",
 }
-"""Single cases of the table whose causes name other fields: how they begin, and why."""
+"""Single cases of the table whose causes name other fields: prefix, and why."""

@@ -1,4 +1,4 @@
-"""How much memory the embedded server holds."""
+"""Memory usage of the embedded server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.embedded import Embedded
 
 
 def resident(server: Embedded) -> int:
-    """Bytes resident, as Linux counts them."""
+    """Resident bytes, as Linux counts them."""
     assert server.process is not None
     for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):

@@ -1,4 +1,4 @@
-"""Kubernetes protobuf, wrong in ways that keep its structure: fields dropped, doubled, retyped, cut and renumbered."""
+"""Kubernetes protobuf with errors that keep its structure: fields dropped, duplicated, retyped, cut and renumbered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 from tests.fuzz.cases.bodies import varint
-from tests.fuzz.mutating import WORDS, mangled
+from tests.fuzz.mutation import STRINGS, mangled
 from tests.unit.engine.apiserver.builtin.answers import REAL
 
 _MAGIC = b"k8s\x00"
@@ -17,11 +17,11 @@ Field = tuple[int, int, Any]  # number, wire type, value
 
 @functools.cache
 def recorded() -> dict[str, bytes]:
-    """Valid bodies, by what they are, as the real server encoded them."""
+    """Valid bodies by object, as kube-apiserver encoded them."""
     return {key: base64.b64decode(body) for key, body in REAL["protobuf"].items()}
 
 
-def spoiled(body: bytes, dice: random.Random) -> bytes:
+def corrupted(body: bytes, dice: random.Random) -> bytes:
     if dice.random() < 0.25:
         return mangled(body, dice)
     for _ in range(dice.choice([1, 1, 2, 3])):
@@ -31,7 +31,7 @@ def spoiled(body: bytes, dice: random.Random) -> bytes:
 
 
 def _message(body: bytes, dice: random.Random) -> bytes | None:
-    """With one field in it, or deeper, changed; None where this is no message."""
+    """The message with one field changed, here or deeper; None if this is no message."""
     fields = _parsed(body)
     if not fields:
         return None
@@ -41,7 +41,7 @@ def _message(body: bytes, dice: random.Random) -> bytes | None:
         inner = _message(value, dice)
         if inner is not None:
             fields[place] = (number, wire, inner)
-            return _written(fields)
+            return _encoded(fields)
     match dice.randrange(8):
         case 0:
             del fields[place]
@@ -52,14 +52,14 @@ def _message(body: bytes, dice: random.Random) -> bytes | None:
         case 3:
             fields[place] = (number, 0, dice.choice([0, 1, 2**31, 2**32, 2**63, 2**64 - 1]))
         case 4:
-            fields[place] = (number, 2, dice.choice(WORDS).encode())
+            fields[place] = (number, 2, dice.choice(STRINGS).encode())
         case 5:
             fields[place] = (number, 2, dice.randbytes(dice.randrange(6)))
         case 6:
             fields[place] = (number, dice.choice([1, 5]), dice.randbytes(8))
         case _:
             fields[place] = (number, wire, mangled(value, dice) if wire == 2 else 2**64 - 1)
-    return _written(fields)
+    return _encoded(fields)
 
 
 def _parsed(body: bytes) -> list[Field] | None:
@@ -96,7 +96,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _written(fields: list[Field]) -> bytes:
+def _encoded(fields: list[Field]) -> bytes:
     out = b""
     for number, wire, value in fields:
         out += varint(number << 3 | wire)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 — one exchange a line
-"""Bytes that are hardly HTTP, and clients that do not behave: the server answers or hangs up, and goes on serving."""
+"""Invalid HTTP and misbehaving clients: the server responds or closes the connection, and keeps serving others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.fuzz.mutating import mangled
-from tests.fuzz.wire import Input, NoAnswer, Wire, read_reply
-from tests.fuzz.world import CONFIG_MAPS, Pair
+from tests.fuzz.mutation import mangled
+from tests.fuzz.server_pair import CONFIG_MAPS, Pair
+from tests.fuzz.wire import Input, NoResponse, Wire, read_reply
 
-_PATIENCE = 6.0  # until a server is said to wait for more
-_MORE = 1.0  # until it is said to have answered all
+_TIMEOUT = 6.0  # after which the server is considered to wait for more
+_NEXT_TIMEOUT = 1.0  # after which all responses are considered sent
 _GET = f"GET {CONFIG_MAPS}/standing HTTP/1.1\r\nHost: x\r\n".encode()
 _POST = f"POST {CONFIG_MAPS}?dryRun=All HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
 _OBJECT = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x-raw"}}'
@@ -87,20 +87,20 @@ EXCHANGES: dict[str, bytes] = {
     "zeros": b"\x00" * 1000,
 }  # fmt: skip
 
-_FRAMING = "the parser refuses what is not framed by the letter of RFC 9112, with 400"
-_LIMITS = "limits are told with a code of their own"
-_UNUSED = "the parser does not tell versions of HTTP that nobody speaks from HTTP/1.1, or refuses them"
-DIFFERENT: dict[str, str] = {
+_FRAMING = "the parser rejects framing that deviates from RFC 9112 with 400"
+_LIMITS = "limits have their own status code"
+_UNUSED = "the parser treats unused versions of HTTP as HTTP/1.1, or rejects them"
+DIFFERENCES: dict[str, str] = {
     "an empty line before it": "allowed by RFC 9112",
     "bare line feeds": _FRAMING,
-    "two hosts": "nothing here depends on the host",
+    "two hosts": "nothing depends on the host",
     "HTTP/1.2": _UNUSED,
     "HTTP/2.0": _UNUSED,
     "HTTP/9.9": _UNUSED,
     "the preface of HTTP/2": "HTTP/2 is not offered",
     "two spaces": _FRAMING,
-    "an asterisk": "not found; the real server's library answers by itself",
-    "a fragment": "what follows `#` is no part of a request",
+    "an asterisk": "not found; kube-apiserver's HTTP library responds itself",
+    "a fragment": "the part after `#` is not part of a request",
     "bytes above ASCII in the path": "a path is UTF-8",
     "a folded header": _FRAMING,
     "a path of 100 kB": _LIMITS,
@@ -111,74 +111,74 @@ DIFFERENT: dict[str, str] = {
     "a chunk that goes on": "the real server fails with 500",
     "chunks and a length": _FRAMING,
     "the same length twice": _FRAMING,
-    "a length of 1 GB": "refused at once; the real server waits for it",
-    "zeros": "answered with 400; the real server hangs up",
+    "a length of 1 GB": "rejected at once; kube-apiserver waits for the body",
+    "zeros": "answered with 400; kube-apiserver closes the connection",
 }
-"""Exchanges whose codes differ from the real server's, and why."""
+"""Exchanges whose codes differ from kube-apiserver's, and why."""
 
 
 @dataclass
-class Exchanged:
+class ExchangeResults:
     count: int = 0
     failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        told = f"sockets: {self.count} exchanges with the embedded server, {len(self.failures)} failures"
-        return "\n".join([told, *(f"  {text}" for text in self.failures)])
+        summary = f"sockets: {self.count} exchanges with the embedded server, {len(self.failures)} failures"
+        return "\n".join([summary, *(f"  {text}" for text in self.failures)])
 
 
 async def exchange(wire: Wire, content: bytes) -> list[int]:
-    """Codes of the answers; what was sent is all that will be sent. Raises NoAnswer where the server just waits."""
+    """Status codes of the responses to these bytes; [-1] if the server waits for more."""
     reader, writer = await wire.open()
     codes: list[int] = []
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             with suppress(OSError):
                 writer.write(content)
                 await writer.drain()
         ended = False
         while not ended:
-            async with asyncio.timeout(_MORE if codes else _PATIENCE):
+            async with asyncio.timeout(_NEXT_TIMEOUT if codes else _TIMEOUT):
                 reply, ended = await read_reply(reader)
                 codes.append(reply.code)
-    except (NoAnswer, OSError, ValueError):
+    except (NoResponse, OSError, ValueError):
         pass
     except TimeoutError:
         if not codes:
-            return [-1]  # waits for more, as it may
+            return [-1]  # waits for more, which is allowed
     finally:
         writer.transport.abort()
     return codes
 
 
-async def run(pair: Pair, seed: int, count: int) -> Exchanged:
-    """Each exchange of the table, spoiled, to the embedded server; then clients that behave badly."""
-    told = Exchanged()
+async def run(pair: Pair, seed: int, count: int) -> ExchangeResults:
+    """Send mangled exchanges of the table to the embedded server; then misbehave as a client."""
+    results = ExchangeResults()
     dice = random.Random(f"sockets/{seed}")
     gate = asyncio.Semaphore(20)
 
     async def one(content: bytes) -> None:
         async with gate:
             codes = await exchange(pair.embedded, content)
-        told.count += 1
+        results.count += 1
         if any(code >= 500 and code not in (501, 505) for code in codes):
-            told.failures.append(f"{codes}: {content[:300]!r}")
+            results.failures.append(f"{codes}: {content[:300]!r}")
 
     usual = [content for name, content in EXCHANGES.items() if len(content) < 5000]
     await asyncio.gather(*(one(mangled(dice.choice(usual), dice)) for _ in range(count)))
     await misbehave(pair.embedded, seed)
     if (await pair.embedded.send(Input("sockets", "GET", "/readyz"))).code != 200:
-        told.failures.append("not ready afterwards")
-    return told
+        results.failures.append("not ready afterwards")
+    return results
 
 
 async def misbehave(wire: Wire, seed: int) -> None:
-    """Slow, half-closed, vanishing and garbling clients, many at once, while another is served."""
+    """Slow, idle, disconnecting and garbling clients, many at once, while another client is served."""
     dice = random.Random(seed)
-    await asyncio.gather(*(_idle(wire) for _ in range(30)), *(_slow(wire) for _ in range(10)), *(_vanishing(wire, dice) for _ in range(30)), *(_garbling(wire, dice) for _ in range(30)), _served(wire))  # fmt: skip
+    await asyncio.gather(*(_idle_client(wire) for _ in range(30)), *(_slow_client(wire) for _ in range(10)), *(_disconnecting(wire, dice) for _ in range(30)), *(_garbling(wire, dice) for _ in range(30)), _assert_served(wire))  # fmt: skip
 
 
-async def _served(wire: Wire) -> None:
+async def _assert_served(wire: Wire) -> None:
     other = Wire(wire.connection)
     for _ in range(20):
         assert (await other.send(Input("sockets", "GET", f"{CONFIG_MAPS}/standing"))).code == 200
@@ -186,14 +186,14 @@ async def _served(wire: Wire) -> None:
     await other.close()
 
 
-async def _idle(wire: Wire) -> None:
+async def _idle_client(wire: Wire) -> None:
     _, writer = await wire.open()
     await asyncio.sleep(0.5)
     writer.transport.abort()
 
 
-async def _slow(wire: Wire) -> None:
-    """A byte at a time; it is answered all the same."""
+async def _slow_client(wire: Wire) -> None:
+    """Send one byte at a time; the server responds nevertheless."""
     reader, writer = await wire.open()
     for byte in _GET[:30] + _GET[30:] + b"\r\n":
         writer.write(bytes([byte]))
@@ -203,8 +203,8 @@ async def _slow(wire: Wire) -> None:
     writer.transport.abort()
 
 
-async def _vanishing(wire: Wire, dice: random.Random) -> None:
-    """Gone in the middle of its request, of its body, or of the answer."""
+async def _disconnecting(wire: Wire, dice: random.Random) -> None:
+    """Disconnect in the middle of the request, the body or the response."""
     _, writer = await wire.open()
     content = _POST + b"Content-Length: %d\r\n\r\n" % len(_OBJECT) + _OBJECT
     writer.write(content[: dice.randrange(len(content) + 1)])
@@ -213,7 +213,7 @@ async def _vanishing(wire: Wire, dice: random.Random) -> None:
 
 
 async def _garbling(wire: Wire, dice: random.Random) -> None:
-    """Something else where TLS should be, or TLS that breaks off."""
+    """Send something other than TLS, or an incomplete handshake."""
     reader, writer = await asyncio.open_connection(wire.host, wire.port)
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + dice.randbytes(dice.randrange(600))
     try:

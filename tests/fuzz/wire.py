@@ -1,4 +1,4 @@
-"""HTTP by hand: sends exactly the bytes that were asked for, as no library would, and reads what comes back."""
+"""A minimal HTTP client that sends exactly the given bytes, as no library would."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.client.tls import tls_context
 
-PATIENCE = 30.0
-"""Seconds within which every request must be answered, on a busy machine too."""
+TIMEOUT = 30.0
+"""Seconds within which every request must be answered, even on a busy machine."""
 
 _WATCHES = re.compile(r"[?&]watch\b|/watch/")
 _MAX_HEAD = 1 << 20
@@ -49,13 +49,13 @@ class Reply:
     body: bytes = b""
 
 
-class NoAnswer(Exception):
-    """The connection ended, or the time, before an answer came."""
+class NoResponse(Exception):
+    """The connection ended, or the timeout expired, before a response arrived."""
 
 
 @dataclass
 class Wire:
-    """One connection that is kept alive, and made anew where the server closed it."""
+    """One persistent connection, reopened if the server closed it."""
 
     connection: RestConfig
     _reader: asyncio.StreamReader | None = None
@@ -68,19 +68,19 @@ class Wire:
         self._context = tls_context(self.connection)
 
     async def send(self, request: Input) -> Reply:
-        """The answer; of a watch that began, only its head."""
+        """The response; of a started watch, only its head."""
         reused = self._writer is not None
         try:
             return await self._send(request)
-        except (NoAnswer, OSError):
+        except (NoResponse, OSError):
             await self.close()
             if not reused:
                 raise
-        return await self._send(request)  # the server may have closed a connection that was idle
+        return await self._send(request)  # the server may have closed an idle connection
 
     async def _send(self, request: Input) -> Reply:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 reader, writer = await self._connected()
                 writer.write(request.raw(f"{self.host}:{self.port}"))
                 reply, ended = await read_reply(
@@ -88,7 +88,7 @@ class Wire:
                 )
         except TimeoutError as error:
             await self.close()
-            raise NoAnswer(f"no answer within {PATIENCE} s") from error
+            raise NoResponse(f"no response within {TIMEOUT} s") from error
         if ended:
             await self.close()
         return reply
@@ -99,7 +99,7 @@ class Wire:
         return self._reader, self._writer
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection of the caller's own."""
+        """A separate connection for the caller."""
         return await asyncio.open_connection(self.host, self.port, ssl=self._context, limit=_MAX_HEAD)
 
     async def close(self) -> None:
@@ -111,15 +111,15 @@ class Wire:
 async def read_reply(
     reader: asyncio.StreamReader, *, head_only: bool = False, stream_only: bool = False
 ) -> tuple[Reply, bool]:
-    """The reply, and whether the connection cannot be used again."""
+    """The response, and whether the connection cannot be reused."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-        raise NoAnswer(repr(error)) from error
+        raise NoResponse(repr(error)) from error
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1"):
-        raise NoAnswer(f"not HTTP: {first!r}")
+        raise NoResponse(f"not HTTP: {first!r}")
     reply = Reply(int(rest[:3]), {})
     for line in lines:
         name, _, value = line.partition(":")
@@ -141,7 +141,7 @@ async def read_reply(
         else:
             reply.body, ended = await reader.read(), True
     except asyncio.IncompleteReadError as error:
-        raise NoAnswer(repr(error)) from error
+        raise NoResponse(repr(error)) from error
     if reply.headers.get("content-encoding") == "gzip":
         reply.body = zlib.decompress(reply.body, 31)
     return reply, ended

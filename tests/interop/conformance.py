@@ -1,4 +1,4 @@
-"""The API-machinery conformance specs of the real `e2e.test`, run on an engine that has no real node.
+"""The API-machinery conformance specs of the real `e2e.test`, run on an engine without a real node.
 
 python -m tests.interop.conformance [--focus REGEX]     on a fresh embedded server; results go to docs/results/
 """
@@ -34,12 +34,12 @@ NEEDS_PODS = {
     r"CustomResourceFieldSelectors": "its webhook server is a pod",
     r"Aggregator Should": "its API server is a pod",
     r"ensure that all pods are removed": "waits for a pod to run",
-    r"created by (deployment|rc)": "waits for what a workload controller makes",
+    r"created by (deployment|rc)": "waits for objects of a workload controller",
     r"OrderedNamespaceDeletion": "waits for a pod to run",
-    r"keep the rc around": "waits for what a workload controller makes",
-    r"both valid owner and owner": "waits for what a workload controller makes",
+    r"keep the rc around": "waits for objects of a workload controller",
+    r"both valid owner and owner": "waits for objects of a workload controller",
 }
-"""Specs that start pods, by name, and what for. They need a node, or the controllers of workloads."""
+"""Specs that start pods, by name, with the reason. They need a node, or workload controllers."""
 
 HEARTBEAT = 8.0
 READY = {"type": "Ready", "status": "True", "reason": "StandsIn", "message": "runs nothing"}
@@ -53,11 +53,11 @@ NODE: dict[str, Any] = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
     },
 }
-"""The suite refuses to begin without a ready node, whatever its specs need."""
+"""The suite requires a ready node, even if no spec needs one."""
 
 FLAGS = ("--no-runner", "--set", "history-retention=2m")
-"""The runner's node is tainted, and the suite waits for every node to take pods. One spec waits for old revisions to be
-forgotten, for as long as the real server keeps them."""
+"""The runner's node is tainted, and the suite waits until every node accepts pods. One spec waits until old revisions
+are compacted, for as long as kube-apiserver keeps them."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Spec:
 
 
 def run(engine: Engine, focus: str, directory: Path, *, skip: str = "", minutes: float = 30) -> list[Spec]:
-    """Those that ran, in the same order each time; each makes namespaces of its own."""
+    """Run the specs in a fixed order and return their results; each creates its own namespaces."""
     report = directory / "e2e.json"
-    with (directory / "e2e.log").open("wb") as log, living_node(engine):
+    with (directory / "e2e.log").open("wb") as log, node_with_heartbeat(engine):
         subprocess.run(
             [
                 peer("e2e"),
@@ -98,10 +98,10 @@ def run(engine: Engine, focus: str, directory: Path, *, skip: str = "", minutes:
 
 
 @contextmanager
-def living_node(engine: Engine) -> Iterator[None]:
-    """A Node that tells every few seconds that it is there, as kubelets do: no cluster is ever quite still."""
+def node_with_heartbeat(engine: Engine) -> Iterator[None]:
+    """A Node with a heartbeat every few seconds, as kubelets send it: no cluster is ever completely idle."""
     engine.kubectl("apply", "-f", "-", stdin=msgspec.json.encode(NODE).decode())
-    ended = threading.Event()
+    stopped = threading.Event()
 
     def beat() -> None:
         while True:
@@ -109,16 +109,16 @@ def living_node(engine: Engine) -> Iterator[None]:
             status = NODE["status"] | {"conditions": [READY | {"lastHeartbeatTime": now}]}
             patch = msgspec.json.encode({"status": status}).decode()
             engine.kubectl("patch", "node", "stand-in", "--subresource=status", "--type=merge", "-p", patch)
-            if ended.wait(HEARTBEAT):
+            if stopped.wait(HEARTBEAT):
                 return
 
-    with ThreadPoolExecutor(1) as heart:
-        beating = heart.submit(beat)
+    with ThreadPoolExecutor(1) as executor:
+        heartbeat = executor.submit(beat)
         try:
             yield
         finally:
-            ended.set()
-            beating.result()
+            stopped.set()
+            heartbeat.result()
 
 
 def _read(report: Path) -> list[Spec]:
@@ -147,12 +147,12 @@ def suite(directory: Path) -> list[str]:
 
 
 def explained(names: list[str], reasons: dict[str, str]) -> dict[str, str]:
-    """Those of the names that a pattern matches, each with its reason."""
+    """The names that match a pattern, each with its reason."""
     return {name: why for name in names for pattern, why in reasons.items() if re.search(pattern, name)}
 
 
 def page(specs: list[Spec], skipped: dict[str, str]) -> str:
-    """The results, for people."""
+    """The results as a page."""
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     lines = [
         "# API-machinery conformance specs of `e2e.test`",
@@ -192,9 +192,9 @@ def _plain(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--focus", default=SUITE, help="run only these; then the published results stay as they are")
+    parser.add_argument("--focus", default=SUITE, help="run only these; the published results are not changed")
     parser.add_argument("--skip", default="")
-    parser.add_argument("--directory", type=Path, help="keeps the suite's log and the server's files")
+    parser.add_argument("--directory", type=Path, help="directory for the suite's log and the server's files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)

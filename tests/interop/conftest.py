@@ -1,4 +1,6 @@
-"""Servers of this folder's own: what kubectl prints of a whole cluster is compared, so nobody else may leave traces."""
+"""Separate servers for this folder: kubectl's output for a whole cluster is compared, so other tests must not change
+it.
+"""
 
 from tests.support.engines import admin, api, client, embedded_engine, engine, real_engine
 

@@ -1,4 +1,4 @@
-"""The table of plans that both node agents are given: what each does, and how it may end."""
+"""The table of plans that both node agents run: what each does, and its expected result."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.node_agents import once, sh
+from tests.support.node_agents import new_plan, sh
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 
 @dataclass(frozen=True)
 class Case:
-    """`{dir}`, `{web}`, `{registry}` and the like stand for places: an agent's own, or those that both share."""
+    """`{dir}`, `{web}`, `{registry}` and others are placeholders for paths and addresses, per agent or shared."""
 
     name: str
     plan: Mapping[str, Any]
-    ends: str = SUCCEEDED
-    says: Mapping[str, str] = field(default_factory=dict)  # saved outputs, by instruction
-    files: Mapping[str, str] = field(default_factory=dict)  # afterwards: path to "mode uid:gid content"; "" is absent
-    before: Mapping[str, str] = field(default_factory=dict)  # files that are there already
-    probes: Mapping[str, Any] = field(default_factory=dict)  # statuses in the end
+    outcome: str = SUCCEEDED
+    outputs: Mapping[str, str] = field(default_factory=dict)  # saved outputs, by instruction
+    files: Mapping[str, str] = field(default_factory=dict)  # afterwards: path to "mode uid:gid content"; "" if absent
+    before: Mapping[str, str] = field(default_factory=dict)  # files that exist already
+    probes: Mapping[str, Any] = field(default_factory=dict)  # final statuses
     periodic: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of their outputs
-    data: Mapping[str, str] = field(default_factory=dict)  # more of the Secret
-    trap: str = ""  # why the Go agent does otherwise; ours alone is held to the table then
-    shown: bool = True  # that it does otherwise can be seen in reasonable time
+    data: Mapping[str, str] = field(default_factory=dict)  # additional data of the Secret
+    deviation: str = ""  # why the Go agent deviates; then only Herder's agent must match the table
+    runs_on_both: bool = True  # whether the Go agent runs the case, too
 
 
 def written(path: str, content: str = "hello", **more: Any) -> dict[str, Any]:
@@ -43,66 +43,66 @@ _OK = {"healthy": True, "successCount": 1}
 _BAD = {"failureCount": 2}
 
 INSTRUCTIONS = (
-    Case("its output is kept", once(sh("echo hi")), says={"it": "hi\n"}),
+    Case("its output is kept", new_plan(sh("echo hi")), outputs={"it": "hi\n"}),
     Case(
         "instructions run in their order",
-        once(sh("echo 1 >> {dir}/order"), sh("echo 2 >> {dir}/order", "b"), sh("cat {dir}/order", "c")),
-        says={"it": "", "b": "", "c": "1\n2\n"},
+        new_plan(sh("echo 1 >> {dir}/order"), sh("echo 2 >> {dir}/order", "b"), sh("cat {dir}/order", "c")),
+        outputs={"it": "", "b": "", "c": "1\n2\n"},
     ),
-    Case("output that is not to be saved is not", once(sh("echo hi", saveOutput=False)), says={}),
-    Case("output without a name is not saved", once(sh("echo hi", "")), says={}),
-    Case("errors are not in the output", once(sh("echo out; echo err >&2")), says={"it": "out\n"}),
-    Case("a last line without its end gets one", once(sh("printf 'a\\nb'")), says={"it": "a\nb\n"}),
-    Case("carriage returns at the ends of lines go", once(sh("printf 'a\\r\\nb\\r'")), says={"it": "a\nb\n"}),
-    Case("empty lines stay", once(sh("printf '\\n\\na\\n\\n'")), says={"it": "\n\na\n\n"}),
-    Case("silence is kept too", once(sh("true")), says={"it": ""}),
+    Case("output that is not to be saved is not", new_plan(sh("echo hi", saveOutput=False)), outputs={}),
+    Case("output without a name is not saved", new_plan(sh("echo hi", "")), outputs={}),
+    Case("errors are not in the output", new_plan(sh("echo out; echo err >&2")), outputs={"it": "out\n"}),
+    Case("a last line without its end gets one", new_plan(sh("printf 'a\\nb'")), outputs={"it": "a\nb\n"}),
+    Case("carriage returns at the ends of lines go", new_plan(sh("printf 'a\\r\\nb\\r'")), outputs={"it": "a\nb\n"}),
+    Case("empty lines stay", new_plan(sh("printf '\\n\\na\\n\\n'")), outputs={"it": "\n\na\n\n"}),
+    Case("silence is kept too", new_plan(sh("true")), outputs={"it": ""}),
     Case(
         "the instruction's environment",
-        once(sh("echo $A-$B", env=["A=1", "B=x y=z"])),
-        says={"it": "1-x y=z\n"},
+        new_plan(sh("echo $A-$B", env=["A=1", "B=x y=z"])),
+        outputs={"it": "1-x y=z\n"},
     ),
     Case(
         "it runs in a directory of its own, which is last on its path",
-        once(
+        new_plan(
             sh(
                 'test "$PWD" = "$CATTLE_AGENT_EXECUTION_PWD" && test "${PATH##*:}" = "$PWD" '
                 '&& ls | wc -l && basename "$PWD" | cut -d_ -f2'
             ),
             sh('basename "$PWD" | cut -d_ -f2', "second"),
         ),
-        says={"it": "0\n0\n", "second": "1\n"},
+        outputs={"it": "0\n0\n", "second": "1\n"},
     ),
-    Case("the first attempt is number one", once(sh("echo $CATTLE_AGENT_ATTEMPT_NUMBER")), says={"it": "1\n"}),
+    Case("the first attempt is number one", new_plan(sh("echo $CATTLE_AGENT_ATTEMPT_NUMBER")), outputs={"it": "1\n"}),
     Case(
         "arguments reach it as they are",
-        once({"name": "it", "command": "printf", "args": ["%s|", "a b", "$HOME", "'", ""], "saveOutput": True}),
-        says={"it": "a b|$HOME|'||\n"},
+        new_plan({"name": "it", "command": "printf", "args": ["%s|", "a b", "$HOME", "'", ""], "saveOutput": True}),
+        outputs={"it": "a b|$HOME|'||\n"},
     ),
-    Case("nothing is read from a terminal", once(sh("cat; echo end")), says={"it": "end\n"}),
+    Case("nothing is read from a terminal", new_plan(sh("cat; echo end")), outputs={"it": "end\n"}),
     Case("a plan of nothing succeeds", {}),
-    Case("unknown fields are ignored", once(sh("echo hi", script="x"), unknown={"a": 1}), says={"it": "hi\n"}),
+    Case("unknown fields are ignored", new_plan(sh("echo hi", script="x"), unknown={"a": 1}), outputs={"it": "hi\n"}),
     Case(
         "a failure ends the plan",
-        once(sh("echo a"), sh("echo b; exit 3", "bad"), sh("touch {dir}/never", "never")),
-        ends=FAILED,
-        says={"it": "a\n", "bad": "b\n"},
+        new_plan(sh("echo a"), sh("echo b; exit 3", "bad"), sh("touch {dir}/never", "never")),
+        outcome=FAILED,
+        outputs={"it": "a\n", "bad": "b\n"},
         files={"{dir}/never": ""},
     ),
-    Case("a program that is not there", once({"name": "it", "command": "no-such-program"}), ends=FAILED),
-    Case("a program that a signal ends", once(sh("kill -9 $$")), ends=FAILED, says={"it": ""}),
-    Case("without a command and an image there is no run.sh", once({"name": "it"}), ends=FAILED),
+    Case("a program that is not there", new_plan({"name": "it", "command": "no-such-program"}), outcome=FAILED),
+    Case("a program that a signal ends", new_plan(sh("kill -9 $$")), outcome=FAILED, outputs={"it": ""}),
+    Case("without a command and an image there is no run.sh", new_plan({"name": "it"}), outcome=FAILED),
     Case(
         "a line longer than any buffer",
-        once(sh("head -c 200000 /dev/zero | tr '\\0' x | wc -c; head -c 70000 /dev/zero | tr '\\0' x")),
-        says={"it": "200000\n" + "x" * 70000 + "\n"},
-        trap="lines beyond 64 KiB end its capture",
+        new_plan(sh("head -c 200000 /dev/zero | tr '\\0' x | wc -c; head -c 70000 /dev/zero | tr '\\0' x")),
+        outputs={"it": "200000\n" + "x" * 70000 + "\n"},
+        deviation="lines beyond 64 KiB end its capture",
     ),
     Case(
         "a child that stays behind does not hold the plan up",
-        once(sh("sleep 300 & echo $! > {dir}/child; echo hi"), sh("kill $(cat {dir}/child)", "end")),
-        says={"it": "hi\n", "end": ""},
-        trap="it waits until nobody has the output open any more",
-        shown=False,
+        new_plan(sh("sleep 300 & echo $! > {dir}/child; echo hi"), sh("kill $(cat {dir}/child)", "end")),
+        outputs={"it": "hi\n", "end": ""},
+        deviation="it waits until every process has closed the output",
+        runs_on_both=False,
     ),
 )
 
@@ -157,8 +157,8 @@ FILES = (
     ),
     Case(
         "files are there before instructions run",
-        once(sh("cat {dir}/f"), files=[written("{dir}/f")]),
-        says={"it": "hello\n"},
+        new_plan(sh("cat {dir}/f"), files=[written("{dir}/f")]),
+        outputs={"it": "hello\n"},
         files={"{dir}/f": "0600 0:0 hello"},
     ),
 )
@@ -166,8 +166,8 @@ FILES = (
 PERIODIC = (
     Case(
         "periodic instructions run with the plan",
-        once(sh("echo a"), periodicInstructions=[{**sh("echo b", "p"), "periodSeconds": 300}]),
-        says={"it": "a\n"},
+        new_plan(sh("echo a"), periodicInstructions=[{**sh("echo b", "p"), "periodSeconds": 300}]),
+        outputs={"it": "a\n"},
         periodic={"p": {"stdout": "b\n", "stderr": "", "exitCode": 0, "failures": 0, "lastFailedRunTime": ""}},
     ),
     Case(
@@ -187,9 +187,9 @@ PERIODIC = (
     ),
     Case(
         "they run also where the plan has failed, with attempt numbers of their own",
-        once(sh("exit 1"), periodicInstructions=[sh("echo $CATTLE_AGENT_ATTEMPT_NUMBER", "p")]),
-        ends=FAILED,
-        says={"it": ""},
+        new_plan(sh("exit 1"), periodicInstructions=[sh("echo $CATTLE_AGENT_ATTEMPT_NUMBER", "p")]),
+        outcome=FAILED,
+        outputs={"it": ""},
         periodic={"p": {"stdout": "1\n"}},
     ),
 )
@@ -215,9 +215,9 @@ PROBES = (
     ),
     Case(
         "probes of a plan that has failed",
-        once(sh("exit 1"), probes={"p": probe("{web}/ok")}),
-        ends=FAILED,
-        says={"it": ""},
+        new_plan(sh("exit 1"), probes={"p": probe("{web}/ok")}),
+        outcome=FAILED,
+        outputs={"it": ""},
         probes={"p": _OK},
     ),
 )
@@ -225,56 +225,58 @@ PROBES = (
 IMAGES = (
     Case(
         "an image's files are where it runs",
-        once({"image": "{registry}/tools/installer:v1", **sh("cat etc/file; sh -c 'run.sh x'")}),
-        says={"it": "of layer two\nran x\n"},
+        new_plan({"image": "{registry}/tools/installer:v1", **sh("cat etc/file; sh -c 'run.sh x'")}),
+        outputs={"it": "of layer two\nran x\n"},
     ),
     Case(
         "an image's own run.sh",
-        once({"name": "it", "image": "{registry}/tools/installer:v1", "args": ["y"], "saveOutput": True}),
-        says={"it": "ran y\n"},
+        new_plan({"name": "it", "image": "{registry}/tools/installer:v1", "args": ["y"], "saveOutput": True}),
+        outputs={"it": "ran y\n"},
     ),
     Case(
         "what a layer takes away is gone",
-        once({"image": "{registry}/tools/installer:v1", **sh("ls -A; ls -A opaque")}),
-        says={"it": "etc\nopaque\nrun.sh\nnew\n"},
-        trap="a directory that a layer empties keeps what was in it",
+        new_plan({"image": "{registry}/tools/installer:v1", **sh("ls -A; ls -A opaque")}),
+        outputs={"it": "etc\nopaque\nrun.sh\nnew\n"},
+        deviation="a directory that a layer empties keeps what was in it",
     ),
     Case(
         "by digest",
-        once({"image": "{registry}/tools/installer@{digest}", **sh("cat etc/file")}),
-        says={"it": "of layer two\n"},
-        trap="archives have tags alone, so it does not even ask the registry",
+        new_plan({"image": "{registry}/tools/installer@{digest}", **sh("cat etc/file")}),
+        outputs={"it": "of layer two\n"},
+        deviation="archives have tags alone, so it does not even ask the registry",
     ),
     Case(
         "an index, for this machine",
-        once({"image": "{registry}/tools/many:v1", **sh("cat etc/file")}),
-        says={"it": "of layer two\n"},
+        new_plan({"image": "{registry}/tools/many:v1", **sh("cat etc/file")}),
+        outputs={"it": "of layer two\n"},
     ),
     Case(
         "by a mirror, under another name",
-        once({"image": "mirrored.test/orig/installer:v1", **sh("cat etc/file")}),
-        says={"it": "of layer two\n"},
+        new_plan({"image": "mirrored.test/orig/installer:v1", **sh("cat etc/file")}),
+        outputs={"it": "of layer two\n"},
     ),
     Case(
         "an image that is not there",
-        once({"image": "{registry}/tools/none:v1", **sh("echo no")}),
-        ends=FAILED,
-        says={"it": ""},
+        new_plan({"image": "{registry}/tools/none:v1", **sh("echo no")}),
+        outcome=FAILED,
+        outputs={"it": ""},
     ),
-    Case("an archive", once({"image": "archived.test/tool:v1", **sh("cat etc/file")}), says={"it": "archived\n"}),
+    Case(
+        "an archive", new_plan({"image": "archived.test/tool:v1", **sh("cat etc/file")}), outputs={"it": "archived\n"}
+    ),
     Case(
         "a compressed archive",
-        once({"image": "archived.test/zipped:v1", **sh("cat etc/file")}),
-        says={"it": "archived\n"},
+        new_plan({"image": "archived.test/zipped:v1", **sh("cat etc/file")}),
+        outputs={"it": "archived\n"},
     ),
 )
 
 CASES = (*INSTRUCTIONS, *FILES, *PERIODIC, *PROBES, *IMAGES)
 
 
-def filled(value: Any, words: Mapping[str, str]) -> Any:
-    """With what the placeholders stand for."""
-    text = json.dumps(value)
-    for name, word in words.items():
-        text = text.replace("{" + name + "}", json.dumps(word)[1:-1])
-    return json.loads(text)
+def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
+    """Replace the placeholders."""
+    encoded = json.dumps(value)
+    for name, text in values.items():
+        encoded = encoded.replace("{" + name + "}", json.dumps(text)[1:-1])
+    return json.loads(encoded)

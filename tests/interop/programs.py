@@ -1,4 +1,4 @@
-"""Runs a real program on an engine as its user would: a kubeconfig in the environment, nothing else of ours."""
+"""Runs a real program on an engine as its user would, with a kubeconfig in the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(
     check: bool = True,
     seconds: float = 90,
 ) -> subprocess.CompletedProcess[str]:
-    """`home` is where the program may keep files of its own."""
+    """`home` is where the program may store its own files."""
     environment = os.environ | {"KUBECONFIG": str(engine.kubeconfig)}
     if home is not None:
         environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
@@ -31,6 +31,6 @@ def run(
         check=False,
     )
     if check and done.returncode:
-        words = " ".join(str(argument) for argument in arguments)
-        raise AssertionError(f"{name} {words}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        command_line = " ".join(str(argument) for argument in arguments)
+        raise AssertionError(f"{name} {command_line}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done

@@ -1,6 +1,6 @@
-"""A cluster that accepts no connection is used through the tunnel that its agent opens, as themselves by those who may.
+"""A cluster without inbound connections is used through the tunnel that its agent opens, by authorized users.
 
-Manager and cluster are in network namespaces of their own. The cluster's API listens on its own loopback alone.
+Manager and cluster are in separate network namespaces. The cluster's API listens only on its own loopback.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import pytest
 import yaml
 
 from herder.api.capi.crds import CRDS as CAPI_CRDS
-from tests.support.canaries import canary, in_logs, in_store, nothing_told
+from tests.support.canaries import assert_no_secrets, canary, in_logs, in_store
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
-from tests.support.processes import ended
+from tests.support.processes import terminate
 
-PATIENCE = 90.0
+TIMEOUT = 90.0
 MANAGER_ADDRESS, CLUSTER_ADDRESS, PORT = "10.98.0.1", "10.98.0.2", 7443
 PASSWORDS = {name: canary(f"password of {name}") for name in ("dolly", "molly")}
 ROOT = Path(__file__).parents[2]
 
 
 class Networks:
-    """Two of them, with one cable between: the manager's, and that of a cluster."""
+    """Two network namespaces connected by a virtual cable: the manager's, and the cluster's."""
 
     def __init__(self) -> None:
         tail = uuid.uuid4().hex[:6]
@@ -48,7 +48,7 @@ class Networks:
             _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
             _run("ip", "-n", name, "link", "set", "cable", "up")
         for name, other in ((self.cluster, MANAGER_ADDRESS), (self.manager, CLUSTER_ADDRESS)):
-            _run("ip", "-n", name, "route", "add", "default", "via", other)  # kube-apiserver wants one
+            _run("ip", "-n", name, "route", "add", "default", "via", other)  # kube-apiserver requires one
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,8 +56,8 @@ class Networks:
             _run("ip", "netns", "delete", name)
 
 
-def _run(*words: str) -> None:
-    subprocess.run(words, check=True, timeout=30)
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=30)
 
 
 def inside(network: str) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def inside(network: str) -> tuple[str, ...]:
 
 
 class Site:
-    """`engine`: what the manager's own objects are on."""
+    """`engine`: the API server that stores the manager's objects."""
 
     def __init__(self, networks: Networks, directory: Path, engine: str) -> None:
         self.networks = networks
@@ -95,9 +95,9 @@ class Site:
         eventually(self.administrator.exists, "the manager has a kubeconfig")
         eventually(lambda: "ok" in self.ready(self.networks.cluster, self.downstream), "the cluster's API is ready")
 
-    def _start_manager(self, word: str, *flags: str) -> None:
+    def _start_manager(self, subcommand: str, *flags: str) -> None:
         bare = ("--no-machines", "--capi-core=external", "--data-dir", str(self.directory / "manager"))
-        self.start(self.networks.manager, HERDER, word, *flags, *bare, log="manager.log")
+        self.start(self.networks.manager, HERDER, subcommand, *flags, *bare, log="manager.log")
 
     def _start_kube(self, network: str, name: str) -> None:
         (self.directory / name).mkdir()
@@ -107,44 +107,50 @@ class Site:
     def ready(self, network: str, kubeconfig: Path) -> str:
         return self(network, peer("kubectl"), "get", "--raw", "/readyz", kubeconfig=kubeconfig, check=False).stdout
 
-    def start(self, network: str, *words: str | Path, log: str) -> subprocess.Popen[bytes]:
+    def start(self, network: str, *arguments: str | Path, log: str) -> subprocess.Popen[bytes]:
         with (self.directory / log).open("ab") as file:
-            command = [*inside(network), *words]
+            command = [*inside(network), *arguments]
             process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, start_new_session=True)
         self.started.append(process)
         return process
 
     def __call__(
-        self, network: str, *words: str | Path, kubeconfig: Path, stdin: str = "", check: bool = True
+        self, network: str, *arguments: str | Path, kubeconfig: Path, stdin: str = "", check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        given = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(self.directory)}
+        variables = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(self.directory)}
         done = subprocess.run(
-            [*inside(network), *words], input=stdin, env=given, capture_output=True, text=True, timeout=120, check=False
+            [*inside(network), *arguments],
+            input=stdin,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         if check and done.returncode:
             log = (self.directory / "manager.log").read_text(errors="replace")
-            raise AssertionError(f"{words}: {done.stdout}{done.stderr}\n{log[-1500:]}")
+            raise AssertionError(f"{arguments}: {done.stdout}{done.stderr}\n{log[-1500:]}")
         return done
 
-    def manager(self, *words: str | Path, stdin: str = "", check: bool = True) -> str:
-        """As its administrator."""
-        return self(self.networks.manager, *words, kubeconfig=self.administrator, stdin=stdin, check=check).stdout
+    def manager(self, *arguments: str | Path, stdin: str = "", check: bool = True) -> str:
+        """Run a command as the manager's administrator."""
+        return self(self.networks.manager, *arguments, kubeconfig=self.administrator, stdin=stdin, check=check).stdout
 
-    def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
-        return self.manager(peer("kubectl"), *words, stdin=stdin, check=check)
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
+        return self.manager(peer("kubectl"), *arguments, stdin=stdin, check=check)
 
-    def below(self, *words: str, stdin: str = "") -> str:
-        """In the cluster, as its administrator."""
-        done = self(self.networks.cluster, peer("kubectl"), *words, kubeconfig=self.downstream, stdin=stdin)
+    def downstream_kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """Run kubectl in the cluster, as its administrator."""
+        done = self(self.networks.cluster, peer("kubectl"), *arguments, kubeconfig=self.downstream, stdin=stdin)
         return done.stdout
 
-    def as_user(self, user: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def as_user(self, user: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         config = self.directory / f"{user}.kubeconfig"
-        return self(self.networks.manager, peer("kubectl"), *words, kubeconfig=config, check=check)
+        return self(self.networks.manager, peer("kubectl"), *arguments, kubeconfig=config, check=check)
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
@@ -157,19 +163,19 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if shutil.which("ip") is None:
         pytest.skip("needs ip: scripts/setup dev")
     with Networks() as networks:
-        made = Site(networks, tmp_path_factory.mktemp("site"), request.param)
+        site = Site(networks, tmp_path_factory.mktemp("site"), request.param)
         try:
-            made.start_all()
-            yield made
+            site.start_all()
+            yield site
         finally:
-            for process in reversed(made.started):
-                ended(process)
-            nothing_told(in_store(made.directory / "manager" / "store"), in_logs(made.directory))
+            for process in reversed(site.started):
+                terminate(process)
+            assert_no_secrets(in_store(site.directory / "manager" / "store"), in_logs(site.directory))
 
 
 @pytest.fixture(scope="module")
 def cluster(site: Site) -> str:
-    """Imported, its agent connected; its id."""
+    """Import the cluster and connect its agent; returns its ID."""
     eventually(lambda: site.manager(HERDER, "import", "barn", check=False), "it is imported")
     printed = site.manager(HERDER, "import", "barn")
     url = next(word for word in printed.split() if word.startswith("https://"))
@@ -177,10 +183,11 @@ def cluster(site: Site) -> str:
     name = url.rpartition("_")[2].removesuffix(".yaml")
     fetch = ("curl", "-skf", url)
     eventually(
-        lambda: site(site.networks.cluster, *fetch, kubeconfig=site.downstream, check=False).stdout, "its door opens"
+        lambda: site(site.networks.cluster, *fetch, kubeconfig=site.downstream, check=False).stdout,
+        "the registration URL is served",
     )
     manifest = site(site.networks.cluster, *fetch, kubeconfig=site.downstream).stdout
-    site.below("apply", "-f", "-", stdin=manifest)
+    site.downstream_kubectl("apply", "-f", "-", stdin=manifest)
     token = site.directory / "token"
     token.write_text(url.rpartition("/")[2].partition("_")[0])
     agent = (sys.executable, "-m", "herder.clusteragent", "--server", f"https://{MANAGER_ADDRESS}:{PORT}")
@@ -197,7 +204,7 @@ def _connected(site: Site, cluster: str) -> str:
 
 @pytest.fixture(scope="module")
 def users(site: Site, cluster: str) -> dict[str, str]:
-    """Two of them; the one may use the cluster, the other may not. Their ids."""
+    """Create two users, of which one may use the cluster; returns their IDs."""
     ids = {}
     authority = _authority(site)
     for name, password in PASSWORDS.items():
@@ -209,8 +216,8 @@ def users(site: Site, cluster: str) -> dict[str, str]:
         entry = yaml.safe_load(config.read_text())
         entry["clusters"][0]["cluster"]["server"] += f"/k8s/clusters/{cluster}"
         config.write_text(yaml.safe_dump(entry))
-    site.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_may_use(cluster, ids["dolly"])))
-    site.below("apply", "-f", "-", stdin=yaml.safe_dump_all(_may_view(ids["dolly"])))
+    site.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_cluster_access(cluster, ids["dolly"])))
+    site.downstream_kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_view_access(ids["dolly"])))
     return ids
 
 
@@ -219,7 +226,7 @@ def _authority(site: Site) -> str:
     return printed.split()[-1]
 
 
-def _may_use(cluster: str, user: str) -> list[dict[str, object]]:
+def _cluster_access(cluster: str, user: str) -> list[dict[str, object]]:
     rule: dict[str, object] = {
         "apiGroups": ["management.cattle.io"],
         "resources": ["clusters"],
@@ -229,7 +236,7 @@ def _may_use(cluster: str, user: str) -> list[dict[str, object]]:
     return _role_and_binding("member-of-barn", [rule], user)
 
 
-def _may_view(user: str) -> list[dict[str, object]]:
+def _view_access(user: str) -> list[dict[str, object]]:
     rule: dict[str, object] = {
         "apiGroups": [""],
         "resources": ["namespaces", "configmaps"],
@@ -252,46 +259,48 @@ def _role_and_binding(name: str, rules: list[dict[str, object]], user: str) -> l
     ]
 
 
-def test_there_is_no_way_in(site: Site, cluster: str) -> None:
+def test_the_cluster_accepts_no_connections(site: Site, cluster: str) -> None:
     server = yaml.safe_load(site.downstream.read_text())["clusters"][0]["cluster"]["server"]
     port = server.rpartition(":")[2]
-    tried = ("curl", "-sk", "--max-time", "3", f"https://{CLUSTER_ADDRESS}:{port}/readyz")
-    assert site(site.networks.manager, *tried, kubeconfig=site.administrator, check=False).returncode != 0
+    request = ("curl", "-sk", "--max-time", "3", f"https://{CLUSTER_ADDRESS}:{port}/readyz")
+    assert site(site.networks.manager, *request, kubeconfig=site.administrator, check=False).returncode != 0
 
 
-def test_a_user_who_may_reads_and_writes_there_as_herself(site: Site, users: dict[str, str]) -> None:
+def test_authorized_users_access_the_cluster_as_themselves(site: Site, users: dict[str, str]) -> None:
     assert "kube-system" in site.as_user("dolly", "get", "namespaces").stdout
     site.as_user("dolly", "create", "configmap", "fleece", "--from-literal=colour=white")
-    assert site.below("get", "configmap", "fleece", "-o", "jsonpath={.data.colour}") == "white"
+    assert site.downstream_kubectl("get", "configmap", "fleece", "-o", "jsonpath={.data.colour}") == "white"
     refused = site.as_user("dolly", "get", "secrets", check=False)
     assert f'User "{users["dolly"]}" cannot list resource "secrets"' in refused.stderr
 
 
-def test_a_kubeconfig_for_that_cluster_is_handed_out(site: Site, cluster: str, users: dict[str, str]) -> None:
-    """Its token is good for that cluster, and for nothing else."""
+def test_the_kubeconfig_is_valid_for_one_cluster(site: Site, cluster: str, users: dict[str, str]) -> None:
+    """Its token is valid for that cluster only."""
     login = yaml.safe_load((site.directory / "dolly.kubeconfig").read_text())
     login["clusters"][0]["cluster"]["server"] = f"https://{MANAGER_ADDRESS}:{PORT}"
-    own, made = site.directory / "dolly-login.kubeconfig", site.directory / "barn.kubeconfig"
-    own.write_text(yaml.safe_dump(login))
-    made.write_text(site(site.networks.manager, HERDER, "kubeconfig", "barn", kubeconfig=own).stdout)
-    seen = site(site.networks.manager, peer("kubectl"), "get", "namespaces", "-o", "name", kubeconfig=made).stdout
+    login_config, cluster_config = site.directory / "dolly-login.kubeconfig", site.directory / "barn.kubeconfig"
+    login_config.write_text(yaml.safe_dump(login))
+    cluster_config.write_text(site(site.networks.manager, HERDER, "kubeconfig", "barn", kubeconfig=login_config).stdout)
+    seen = site(
+        site.networks.manager, peer("kubectl"), "get", "namespaces", "-o", "name", kubeconfig=cluster_config
+    ).stdout
     assert "namespace/kube-system" in seen
-    entry = yaml.safe_load(made.read_text())
+    entry = yaml.safe_load(cluster_config.read_text())
     entry["clusters"][0]["cluster"]["server"] = f"https://{MANAGER_ADDRESS}:{PORT}"
-    made.write_text(yaml.safe_dump(entry))
-    asked = (peer("kubectl"), "auth", "whoami")
-    assert site(site.networks.manager, *asked, kubeconfig=made, check=False).returncode != 0
+    cluster_config.write_text(yaml.safe_dump(entry))
+    command = (peer("kubectl"), "auth", "whoami")
+    assert site(site.networks.manager, *command, kubeconfig=cluster_config, check=False).returncode != 0
 
 
-def test_one_who_may_not_is_refused(site: Site, users: dict[str, str]) -> None:
+def test_unauthorized_users_are_rejected(site: Site, users: dict[str, str]) -> None:
     refused = site.as_user("molly", "get", "namespaces", check=False)
     assert refused.returncode != 0
     assert "may not use cluster" in refused.stderr
-    nobody = site.as_user("molly", "--token=token-abcde:guessed", "get", "namespaces", check=False)
-    assert nobody.returncode != 0
+    wrong_token = site.as_user("molly", "--token=token-abcde:guessed", "get", "namespaces", check=False)
+    assert wrong_token.returncode != 0
 
 
-def test_a_password_is_set_by_an_administrator(site: Site, users: dict[str, str]) -> None:
+def test_an_administrator_sets_a_password(site: Site, users: dict[str, str]) -> None:
     site.manager(HERDER, "users", "password", "molly", "--password-stdin", stdin=canary("molly's new password") + "\n")
     login = ("login", f"https://{MANAGER_ADDRESS}:{PORT}", "-u", "molly", "--password-stdin")
     pinned = ("--ca-checksum", _authority(site), "--kubeconfig", str(site.directory / "molly-again.kubeconfig"))
@@ -299,9 +308,9 @@ def test_a_password_is_set_by_an_administrator(site: Site, users: dict[str, str]
     assert "Logged in as molly" in site.manager(HERDER, *login, *pinned, stdin=canary("molly's new password") + "\n")
 
 
-def test_changes_are_seen_as_they_happen(site: Site, users: dict[str, str]) -> None:
+def test_watches_work_through_the_tunnel(site: Site, users: dict[str, str]) -> None:
     config = site.directory / "dolly.kubeconfig"
-    watching = subprocess.Popen(
+    watch = subprocess.Popen(
         [*inside(site.networks.manager), peer("kubectl"), "get", "configmaps", "--watch-only", "-o", "name"],
         env=os.environ | {"KUBECONFIG": str(config)},
         stdout=subprocess.PIPE,
@@ -309,40 +318,40 @@ def test_changes_are_seen_as_they_happen(site: Site, users: dict[str, str]) -> N
     )
     try:
         time.sleep(2)
-        site.below("create", "configmap", "shorn")
-        assert watching.stdout is not None
-        assert watching.stdout.readline().strip() == "configmap/shorn"
+        site.downstream_kubectl("create", "configmap", "shorn")
+        assert watch.stdout is not None
+        assert watch.stdout.readline().strip() == "configmap/shorn"
     finally:
-        watching.terminate()
-        watching.communicate(timeout=20)
+        watch.terminate()
+        watch.communicate(timeout=20)
 
 
-def test_other_programs_of_the_cluster_api_get_in_until_their_token_is_taken_away(
+def test_the_cluster_api_kubeconfig_works_until_its_token_is_revoked(
     site: Site, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the Secret that the contract names; clusterctl prints what is in it."""
+    """The Secret has the name that the Cluster API contract requires; clusterctl prints its content."""
     monkeypatch.setenv("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
     definition = next(each for each in CAPI_CRDS if each["metadata"]["name"] == "clusters.cluster.x-k8s.io")
-    site.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(definition))  # clusterctl looks for it
-    kept = site.kubectl("get", "secret", "-n", "fleet-default", "barn-kubeconfig", "-o", "jsonpath={.data.value}")
+    site.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(definition))  # clusterctl requires it
+    stored = site.kubectl("get", "secret", "-n", "fleet-default", "barn-kubeconfig", "-o", "jsonpath={.data.value}")
     printed = site.manager(peer("clusterctl"), "get", "kubeconfig", "barn", "-n", "fleet-default")
-    assert base64.b64decode(kept).decode().strip() == printed.strip()
+    assert base64.b64decode(stored).decode().strip() == printed.strip()
     config = site.directory / "clusterctl.kubeconfig"
     config.touch(mode=0o600)
     config.write_text(printed)
     get = (peer("kubectl"), "get", "namespaces", "-o", "name")
     assert "namespace/kube-system" in site(site.networks.manager, *get, kubeconfig=config).stdout
-    with watching(site, config) as watch:
+    with open_watch(site, config) as watch:
         token = yaml.safe_load(printed)["users"][0]["user"]["token"].partition(":")[0]
         site.kubectl("delete", "tokens.management.cattle.io", token)
-        assert watch.wait(60) is not None, "the watch that it was used for ends"
+        assert watch.wait(60) is not None, "the watch with this token ends"
     refused = site(site.networks.manager, *get, kubeconfig=config, check=False)
     assert "must be logged in" in refused.stderr
 
 
 @contextmanager
-def watching(site: Site, config: Path) -> Iterator[subprocess.Popen[str]]:
-    """One that has begun; it ends with its connection."""
+def open_watch(site: Site, config: Path) -> Iterator[subprocess.Popen[str]]:
+    """An established watch; it ends with its connection."""
     command: list[str | Path] = [
         *inside(site.networks.manager),
         peer("kubectl"),
@@ -362,10 +371,10 @@ def watching(site: Site, config: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=20)
 
 
-def test_without_its_agent_it_is_said_to_be_away(site: Site, cluster: str, users: dict[str, str]) -> None:
+def test_a_cluster_without_its_agent_is_disconnected(site: Site, cluster: str, users: dict[str, str]) -> None:
     agent = site.started.pop()
-    ended(agent)
-    eventually(lambda: _connected(site, cluster) == "False", "it is told that it is gone")
-    away = site.as_user("dolly", "get", "namespaces", check=False)
-    assert away.returncode != 0
-    assert "agent" in away.stderr
+    terminate(agent)
+    eventually(lambda: _connected(site, cluster) == "False", "the condition Connected is False")
+    failed = site.as_user("dolly", "get", "namespaces", check=False)
+    assert failed.returncode != 0
+    assert "agent" in failed.stderr

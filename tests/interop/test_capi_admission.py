@@ -1,4 +1,4 @@
-"""Cluster API's own webhooks, on its own definitions, judge the table as ours do; where not, a case says why."""
+"""Upstream's Cluster API webhooks, on upstream's CRDs, decide the table as Herder's do; exceptions have a reason."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import AsyncIterator
 import pytest
 
 from herder.engine.meta.kinds import Object
-from tests.support.api import Answer, Api
+from tests.support.api import Api, ApiResponse
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
 from tests.support.upstream import CORE, UpstreamManager
 from tests.unit.api.capi.admission.cases import CASES, Case
 from tests.unit.api.capi.admission.objects import changed
 
-MISNAMED = {"spec.taints"}  # of a pool's template
+MISNAMED = {"spec.taints"}  # reported for the template of a pool
 
 
 @pytest.fixture(scope="module")
 async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
-    """On a real server: the embedded one would judge first."""
+    """The administrator of a kube-apiserver; the embedded server would apply its own admission first."""
     with RealKube(tmp_path_factory.mktemp("real")) as kube:
         engine = Engine("real", kube.kubeconfig)
         api = Api(engine.connection)
-        # We let taints in, which there is still behind a gate.
+        # Herder accepts taints, which upstream still has behind a feature gate.
         flags = ["--feature-gates=MachineTaintPropagation=true"]
         manager = UpstreamManager(CORE, engine, tmp_path_factory.mktemp("manager"), flags)
         try:
@@ -40,12 +40,12 @@ async def api(admin: Api) -> Api:
     return await admin.in_new_namespace()
 
 
-async def _write(api: Api, case: Case) -> Answer:
+async def _write(api: Api, case: Case) -> ApiResponse:
     collection = api.at(f"{case.kind.group}/{case.kind.version}/{case.kind.plural}")
     if case.old is None:
         return await api.post(f"{collection}?dryRun=All", case.obj)
     url = f"{collection}/{case.obj['metadata']['name']}"
-    while True:  # its controllers are at work on the object, and may even remove it
+    while True:  # upstream's controllers change the object meanwhile, and may even delete it
         (await api.post(collection, case.old)).expect(201, 409)
         stored = await api.get(url)
         revision = stored.body["metadata"].get("resourceVersion", "")
@@ -60,12 +60,12 @@ def _as_written(obj: Object) -> Object:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_both_decide_alike(api: Api, case: Case) -> None:
+async def test_both_decide_equally(api: Api, case: Case) -> None:
     answer = await _write(api, case)
-    is_refused = answer.status in (403, 422)
-    assert is_refused == (bool(case.fields) != bool(case.upstream)), f"{case.upstream}: {answer.text}"
-    if is_refused:
-        # Ours may say more exactly where in a selector something is wrong.
+    is_rejected = answer.status in (403, 422)
+    assert is_rejected == (bool(case.fields) != bool(case.upstream)), f"{case.upstream}: {answer.text}"
+    if is_rejected:
+        # Herder may report more precisely which part of a selector is invalid.
         theirs = tuple({field for _, field, _ in answer.causes} - MISNAMED)
         assert not theirs or all(field.startswith(theirs) for field in case.fields), answer.text
     elif not case.fields:

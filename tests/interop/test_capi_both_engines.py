@@ -1,8 +1,8 @@
-"""One scenario on the embedded server and on a real one: every object reaches the same status at every step, and the
-same programs print the same.
+"""One scenario on the embedded server and on kube-apiserver: every object reaches the same status at every step, and
+the same programs print the same.
 
-Machines are held at each phase by annotations of the in-memory provider and released step by step, so that no step
-depends on how long something takes.
+Annotations of the in-memory provider hold machines at each phase and release them step by step, so that no step depends
+on timing.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tests.interop.programs import run
 from tests.support.capi import (
     CORE_KINDS,
     EVENT,
-    PATIENCE,
-    PROVIDED_KINDS,
+    PROVIDER_KINDS,
     TEMPLATE_KINDS,
+    TIMEOUT,
     HerderRun,
-    admitting,
     all_running,
+    condition_status,
+    create_objects,
     ensure_namespace,
     none_left,
     phase,
-    put_up,
-    said,
-    served,
-    until,
+    wait_for_admission,
+    wait_until,
+    wait_until_served,
     webhook_flags,
 )
 from tests.support.comparison import Names, Observer, Snapshot, agreement, normalized, observed
@@ -54,22 +54,22 @@ from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube
 
 NAMESPACE, NAME, WORKERS = "pasture", "merino", "merino-workers"
-WATCHED = (*CORE_KINDS, *PROVIDED_KINDS)
+WATCHED = (*CORE_KINDS, *PROVIDER_KINDS)
 
 HELD = {names.NEVER_READY: "true", names.NODE_READY: "Absent"}
-"""Of new machines and bootstrap configs: each stays where it is until the scenario removes these."""
+"""Annotations of new machines and bootstrap configs: each stays in its phase until the scenario removes them."""
 
 GATES = (
     ("Pending", IN_MEMORY_BOOTSTRAP, names.NEVER_READY),
     ("Provisioning", IN_MEMORY_MACHINE, names.NEVER_READY),
     ("Provisioned", IN_MEMORY_MACHINE, names.NODE_READY),
 )
-"""The phase in which a Machine is held, by which object and annotation."""
+"""The phases in which a Machine is held, each with the object and annotation that hold it."""
 
 
 @dataclass
 class Side:
-    """One engine with everything of ours on it, and what was collected there."""
+    """One engine with Herder on it, and what was collected there."""
 
     engine: Engine
     client: Client
@@ -79,10 +79,10 @@ class Side:
     final: list[Object] = field(default_factory=list)  # every object, before the cluster is deleted
     secrets: list[Object] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
-    shown: dict[str, str] = field(default_factory=dict)  # output by command
+    outputs: dict[str, str] = field(default_factory=dict)  # output by command
 
     async def machines(self, wanted: Callable[[list[Object]], bool]) -> list[Object]:
-        return await until(self.client, MACHINE, NAMESPACE, wanted)
+        return await wait_until(self.client, MACHINE, NAMESPACE, wanted)
 
     async def listed(self, kind: Kind) -> list[Object]:
         return (await self.client.list_all(kind.resource, namespace=NAMESPACE)).items
@@ -120,7 +120,7 @@ class Scenario:
 
     async def agree(self, title: str) -> None:
         one, other = self.sides
-        self.agreed[title] = await agreement(one.observer, other.observer, seconds=PATIENCE)
+        self.agreed[title] = await agreement(one.observer, other.observer, seconds=TIMEOUT)
 
     async def release_step_by_step(self, title: str, total: int, held: int, first: int = 0) -> None:
         """`held` of `total` Machines wait at the gate number `first`; the others run."""
@@ -143,10 +143,10 @@ class Scenario:
             "selector": {"matchLabels": {DEPLOYMENT_NAME: WORKERS}},
             "checks": {"unhealthyNodeConditions": [{"type": "Ready", "status": "False", "timeoutSeconds": 2}]},
         }
-        await self.each(lambda side: put_up(side.client, NAMESPACE, others))
+        await self.each(lambda side: create_objects(side.client, NAMESPACE, others))
         await self.release_step_by_step("control plane", 1, 1, first=1)  # its bootstrap config has no template
         pool = [workers, new_object(MACHINE_HEALTH_CHECK, f"{NAME}-health", check)]
-        await self.each(lambda side: put_up(side.client, NAMESPACE, pool))
+        await self.each(lambda side: create_objects(side.client, NAMESPACE, pool))
         await self.release_step_by_step("workers", 3, 2)
 
     async def scale(self) -> None:
@@ -157,7 +157,7 @@ class Scenario:
         template = {"template": {"metadata": {"annotations": HELD}, "spec": {}}}
         renamed = {"infrastructureRef": reference(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-new")}
         new = [new_object(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-new", template)]
-        await self.each(lambda side: put_up(side.client, NAMESPACE, new))
+        await self.each(lambda side: create_objects(side.client, NAMESPACE, new))
         await self.each(lambda side: side.change_deployment({"template": {"spec": renamed}}))
         await self.each(lambda side: side.machines(in_phase("Pending", 1, 5)))
         await self.agree("rollout: one new Machine is Pending, the old ones run")
@@ -190,7 +190,7 @@ def in_phase(wanted: str, held: int, total: int) -> Callable[[list[Object]], boo
 
 
 async def _release_until_rolled_out(side: Side) -> None:
-    """New Machines appear one by one, each of them held."""
+    """Release new Machines, which appear one by one, each of them held."""
     while len(await side.listed(MACHINE_SET)) != 1 or not all_running(4)(await side.listed(MACHINE)):
         await side.annotate_all(IN_MEMORY_BOOTSTRAP, names.NEVER_READY, None)
         for gate in HELD:
@@ -199,13 +199,15 @@ async def _release_until_rolled_out(side: Side) -> None:
 
 
 async def _all_checked(side: Side) -> None:
-    """Until every worker was found healthy."""
-    await side.machines(lambda found: sum(said(each, "HealthCheckSucceeded") == "True" for each in found) == 3)
+    """Wait until every worker was found healthy."""
+    await side.machines(
+        lambda found: sum(condition_status(each, "HealthCheckSucceeded") == "True" for each in found) == 3
+    )
 
 
 async def _fail_one_node(side: Side) -> None:
     machines = await side.listed(MACHINE)
-    failed = next(name_of(machine) for machine in machines if said(machine, "HealthCheckSucceeded"))
+    failed = next(name_of(machine) for machine in machines if condition_status(machine, "HealthCheckSucceeded"))
     await side.annotate(IN_MEMORY_MACHINE, failed, names.STUCK_DELETION, "true")
     await side.annotate(IN_MEMORY_MACHINE, failed, names.NODE_READY, "False")
 
@@ -214,13 +216,13 @@ async def _inspect(side: Side) -> None:
     side.secrets = await side.listed(SECRET)
     for kind in (*WATCHED, *TEMPLATE_KINDS):
         side.final += await side.listed(kind)
-    side.shown = await asyncio.to_thread(shown, side.engine, side.home)
+    side.outputs = await asyncio.to_thread(collect_outputs, side.engine, side.home)
 
 
 async def _finish_deletion(side: Side) -> None:
     await side.annotate_all(IN_MEMORY_MACHINE, names.STUCK_DELETION, None)
     for kind in WATCHED:
-        await until(side.client, kind, NAMESPACE, none_left)
+        await wait_until(side.client, kind, NAMESPACE, none_left)
     side.events = await side.listed(EVENT)
 
 
@@ -228,13 +230,13 @@ def name_of(obj: Object) -> str:
     return str(obj["metadata"]["name"])
 
 
-def shown(engine: Engine, home: Path) -> dict[str, str]:
-    """What people would look at with."""
-    described = run(engine, "clusterctl", "describe", "cluster", NAME, "-n", NAMESPACE, "--show-machinesets", home=home)
-    handed = run(engine, "clusterctl", "get", "kubeconfig", NAME, "-n", NAMESPACE, home=home)
-    (home / "workload").write_text(handed.stdout)
+def collect_outputs(engine: Engine, home: Path) -> dict[str, str]:
+    """The output of commands that users would run."""
+    tree = run(engine, "clusterctl", "describe", "cluster", NAME, "-n", NAMESPACE, "--show-machinesets", home=home)
+    kubeconfig = run(engine, "clusterctl", "get", "kubeconfig", NAME, "-n", NAMESPACE, home=home)
+    (home / "workload").write_text(kubeconfig.stdout)
     workload = Engine(engine.name, home / "workload")
-    ours = subprocess.run(
+    description = subprocess.run(
         [HERDER, "describe", "cluster", NAME, "-n", NAMESPACE, "--kubeconfig", engine.kubeconfig],
         capture_output=True,
         text=True,
@@ -242,10 +244,10 @@ def shown(engine: Engine, home: Path) -> dict[str, str]:
         check=True,
     )
     return {
-        "clusterctl describe cluster": described.stdout,
-        "clusterctl get kubeconfig": handed.stdout,
+        "clusterctl describe cluster": tree.stdout,
+        "clusterctl get kubeconfig": kubeconfig.stdout,
         "kubectl get nodes": workload.kubectl("get", "nodes").stdout,
-        "herder describe cluster": ours.stdout,
+        "herder describe cluster": description.stdout,
     }
 
 
@@ -253,7 +255,7 @@ def shown(engine: Engine, home: Path) -> dict[str, str]:
 
 
 Started = AbstractContextManager[tuple[Engine, Callable[[], str]]]
-"""An engine with all of ours on it, and what ours log."""
+"""An engine with Herder on it, and a function that returns Herder's log."""
 
 
 @contextmanager
@@ -269,8 +271,8 @@ def real(directory: Path) -> Iterator[tuple[Engine, Callable[[], str]]]:
         engine = Engine("real", kube.kubeconfig)
         with HerderRun(
             engine, directory / "herder", "--capi-core=own", "--no-machines", "--in-memory", *webhook_flags()
-        ) as ours:
-            yield engine, ours.log
+        ) as manager:
+            yield engine, manager.log
 
 
 @asynccontextmanager
@@ -279,8 +281,8 @@ async def side(start: Callable[[Path], Started], directory: Path) -> AsyncIterat
     with start(directory) as (engine, log):
         client = engine.client()
         try:
-            await served(client, *WATCHED)
-            await admitting(client)
+            await wait_until_served(client, *WATCHED)
+            await wait_for_admission(client)
             await ensure_namespace(client, NAMESPACE)
             async with observed(client, NAMESPACE, NAME, WATCHED) as observer:
                 yield Side(engine, client, observer, log, directory / "home")
@@ -290,7 +292,7 @@ async def side(start: Callable[[Path], Started], directory: Path) -> AsyncIterat
 
 @pytest.fixture(scope="module")
 async def scenario(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scenario]:
-    """Run to its end; the engines stay up, for their logs."""
+    """The completed scenario; the engines keep running, for their logs."""
     directory = tmp_path_factory.mktemp("both")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
@@ -300,11 +302,11 @@ async def scenario(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sc
             yield scenario
 
 
-# --- what must hold -------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def test_both_agree_at_every_step(scenario: Scenario) -> None:
-    """The scenario itself waits for agreement; here, that the steps were what they are called."""
+    """The scenario itself waits for agreement; here, its steps are checked to match their titles."""
     assert len(scenario.agreed) == 3 + 3 * 4 + 2 + 1 + 1
     for title, snapshot in scenario.agreed.items():
         wanted = title.rpartition(": ")[2]
@@ -321,7 +323,7 @@ def test_both_agree_at_every_step(scenario: Scenario) -> None:
     assert any("HealthCheckSucceeded: False" in text for text in failed["Machine <machine of <set 2>>"])
 
 
-def test_all_that_is_stored_in_the_end_is_the_same(scenario: Scenario) -> None:
+def test_all_stored_objects_are_equal(scenario: Scenario) -> None:
     ours, theirs = (sorted(normalized(side.observer.names, obj) for obj in side.final) for side in scenario.sides)
     assert len(ours) > 20
     different = [
@@ -333,14 +335,14 @@ def test_all_that_is_stored_in_the_end_is_the_same(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("command", ["clusterctl describe cluster", "herder describe cluster", "kubectl get nodes"])
-def test_programs_show_the_same(scenario: Scenario, command: str) -> None:
-    ours, theirs = (table(side.observer.names, side.shown[command]) for side in scenario.sides)
+def test_programs_print_the_same(scenario: Scenario, command: str) -> None:
+    ours, theirs = (table(side.observer.names, side.outputs[command]) for side in scenario.sides)
     assert ours == theirs
 
 
-def test_the_kubeconfig_that_clusterctl_prints_opens_the_cluster(scenario: Scenario) -> None:
+def test_the_kubeconfig_from_clusterctl_works(scenario: Scenario) -> None:
     for side in scenario.sides:
-        nodes = table(side.observer.names, side.shown["kubectl get nodes"])
+        nodes = table(side.observer.names, side.outputs["kubectl get nodes"])
         assert len([line for line in nodes if " Ready " in line]) == 4, nodes
 
 
@@ -352,22 +354,22 @@ def test_no_secret_is_in_objects_events_or_logs(scenario: Scenario) -> None:
         assert not [secret[:20] for secret in secrets if any(secret in text for text in texts)]
 
 
-# --- without what is random ------------------------------------------------------------------------------------
+# --- normalization ----------------------------------------------------------------------------------------------------
 
 
 def table(roles: Names, printed: str) -> list[str]:
-    """Rows without widths and ages, in no order: they are sorted by names that are chance."""
+    """Rows without widths and ages, sorted: their order depends on random names."""
     lines = [re.sub(r"\b\d+[smhd](\d+s)?\b", "<age>", roles.masked(line)) for line in printed.splitlines()]
     return sorted(" ".join(re.sub(r"[├─└│]", " ", line).split()) for line in lines)
 
 
 def secrets_in(side: Side) -> Iterator[str]:
-    """As they are stored, and the lines of every private key."""
+    """Secret values as stored, and the lines of every private key."""
     for secret in side.secrets:
         for value in (secret.get("data") or {}).values():
             yield value
             yield from private_lines(base64.b64decode(value).decode())
-    config = yaml.safe_load(side.shown["clusterctl get kubeconfig"])
+    config = yaml.safe_load(side.outputs["clusterctl get kubeconfig"])
     for user in config["users"]:
         yield user["user"]["client-key-data"]
         yield from private_lines(base64.b64decode(user["user"]["client-key-data"]).decode())

@@ -1,4 +1,4 @@
-"""Cluster API put together from parts of upstream and of ours: the contract between them is kept on both sides."""
+"""Cluster API assembled from upstream's parts and Herder's: both sides keep the contract between them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from herder.engine.meta.kinds import Kind, Object
 from tests.support.api import Api
 from tests.support.capi import (
     CORE_KINDS,
-    PATIENCE,
-    PROVIDED_KINDS,
+    PROVIDER_KINDS,
     TEMPLATE_KINDS,
+    TIMEOUT,
     HerderRun,
-    admitting,
     all_running,
+    condition_status,
+    create_objects,
     ensure_namespace,
     none_left,
-    put_up,
-    said,
-    served,
-    until,
+    wait_for_admission,
+    wait_until,
+    wait_until_served,
     webhook_flags,
 )
 from tests.support.comparison import Names, normalized
@@ -45,13 +45,13 @@ NAMESPACE, NAME = "pasture", "merino"
 
 @asynccontextmanager
 async def upstream(engine: Engine, programs: tuple[Program, ...], directory: Path) -> AsyncIterator[None]:
-    """Upstream's managers at work on an engine; they end in order."""
+    """Upstream's managers running on an engine; they are stopped in order."""
     api, managers = Api(engine.connection), []
     try:
         for program in programs:
-            place = directory / program.peer
-            place.mkdir()
-            managers.append(UpstreamManager(program, engine, place))
+            manager_dir = directory / program.peer
+            manager_dir.mkdir()
+            managers.append(UpstreamManager(program, engine, manager_dir))
             await managers[-1].install(api)
         for manager in managers:
             await manager.start()
@@ -62,22 +62,24 @@ async def upstream(engine: Engine, programs: tuple[Program, ...], directory: Pat
         await api.close()
 
 
-async def is_available(client: Client) -> None:
-    machines = await until(client, MACHINE, NAMESPACE, all_running(3))
+async def wait_until_available(client: Client) -> None:
+    machines = await wait_until(client, MACHINE, NAMESPACE, all_running(3))
     assert all(machine["status"]["nodeRef"]["name"] for machine in machines)
-    await until(client, CLUSTER, NAMESPACE, lambda found: [said(each, "Available") for each in found] == ["True"])
+    await wait_until(
+        client, CLUSTER, NAMESPACE, lambda found: [condition_status(each, "Available") for each in found] == ["True"]
+    )
 
 
-async def is_taken_apart(client: Client) -> None:
+async def delete_and_wait(client: Client) -> None:
     await client.delete(CLUSTER.resource, NAME, namespace=NAMESPACE)
     for kind in CORE_KINDS:
-        await until(client, kind, NAMESPACE, none_left)
+        await wait_until(client, kind, NAMESPACE, none_left)
 
 
-# --- upstream's core, our provider ----------------------------------------------------------------------------------
+# --- upstream's core, Herder's provider -------------------------------------------------------------------------------
 
 
-async def test_upstreams_core_runs_a_cluster_of_our_provider_as_ours_does(
+async def test_upstreams_core_runs_a_cluster_of_herders_provider(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     flags = ("--capi-core=external", "--no-machines", "--in-memory")
@@ -86,18 +88,18 @@ async def test_upstreams_core_runs_a_cluster_of_our_provider_as_ours_does(
             engine = Engine("embedded", server.kubeconfig)
             client = engine.client()
             async with upstream(engine, (CORE,), tmp_path):
-                # It would be the core if no other was there.
-                with HerderRun(engine, tmp_path / "aside", "--capi-core=auto", "--no-machines") as aside:
-                    await served(client, *CORE_KINDS, *PROVIDED_KINDS)
+                # It would run the core if no other core existed.
+                with HerderRun(engine, tmp_path / "disabled", "--capi-core=auto", "--no-machines") as disabled:
+                    await wait_until_served(client, *CORE_KINDS, *PROVIDER_KINDS)
                     await ensure_namespace(client, NAMESPACE)
-                    await put_up(client, NAMESPACE, in_memory_cluster(NAME))
-                    await is_available(client)
-                    await until_same(client, ours)
-                    await nothing_is_written_by_our_core(client)
-                    assert "The built-in core is disabled" in aside.log()
-                    await is_taken_apart(client)
-                    for kind in PROVIDED_KINDS:
-                        await until(client, kind, NAMESPACE, none_left)
+                    await create_objects(client, NAMESPACE, in_memory_cluster(NAME))
+                    await wait_until_available(client)
+                    await wait_until_equal(client, ours)
+                    await assert_core_writes_nothing(client)
+                    assert "The built-in core is disabled" in disabled.log()
+                    await delete_and_wait(client)
+                    for kind in PROVIDER_KINDS:
+                        await wait_until(client, kind, NAMESPACE, none_left)
             await client.close()
 
 
@@ -106,19 +108,19 @@ async def cluster_of_our_core(directory: Path) -> AsyncIterator[Client]:
     with Embedded(directory, flags=("--capi-core=own", "--no-machines", "--in-memory")) as server:
         client = Engine("embedded", server.kubeconfig).client()
         try:
-            await served(client, *CORE_KINDS, *PROVIDED_KINDS)
+            await wait_until_served(client, *CORE_KINDS, *PROVIDER_KINDS)
             await ensure_namespace(client, NAMESPACE)
-            await put_up(client, NAMESPACE, in_memory_cluster(NAME))
-            await is_available(client)
+            await create_objects(client, NAMESPACE, in_memory_cluster(NAME))
+            await wait_until_available(client)
             yield client
         finally:
             await client.close()
 
 
 async def everything(client: Client) -> dict[str, Object]:
-    """By kind and role; of Machines that are alike, one."""
+    """All objects by kind and role; of equal Machines, one."""
     names, found = Names(NAME), {}
-    for kind in (*CORE_KINDS, *PROVIDED_KINDS, *TEMPLATE_KINDS):
+    for kind in (*CORE_KINDS, *PROVIDER_KINDS, *TEMPLATE_KINDS):
         for obj in (await client.list_all(kind.resource, namespace=NAMESPACE)).items:
             same = json.loads(normalized(names, {**obj, "metadata": obj["metadata"] | {"managedFields": []}}))
             found[f"{kind.kind} {same['metadata']['name']}"] = same
@@ -126,29 +128,29 @@ async def everything(client: Client) -> dict[str, Object]:
 
 
 ACCEPTED = (
-    ".versions[",  # upstream tells of versions from 1.14 on
-    "annotations.cluster.herder.io/propagated",  # what of a Machine is its set's: upstream reads managedFields instead
-    # Upstream reads the newer list of a provider's conditions as if it were the older one, which has no such reason.
+    ".versions[",  # upstream reports versions from 1.14 on
+    "annotations.cluster.herder.io/propagated",  # fields that a MachineSet owns: upstream reads managedFields
+    # Upstream reads a provider's newer condition list as the older one, which has no such reason.
     "deprecated.v1beta1.conditions[InfrastructureReady].reason",
 )
 
 
-async def until_same(client: Client, reference: Client) -> None:
-    """Both converge at their own pace, and reports of progress are debounced."""
+async def wait_until_equal(client: Client, reference: Client) -> None:
+    """Both converge at their own pace, and progress reports are debounced."""
     different: list[str] = []
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 ours, theirs = await everything(reference), await everything(client)
-                if not (different := unlike(ours, theirs)):
+                if not (different := differences(ours, theirs)):
                     break
                 await asyncio.sleep(0.5)
     except TimeoutError:
         raise AssertionError("\n".join(different)) from None
-    assert unlike(ours, theirs, accepted=()), "the accepted differences exist"
+    assert differences(ours, theirs, accepted=()), "the accepted differences exist"
 
 
-def unlike(ours: dict[str, Object], theirs: dict[str, Object], accepted: tuple[str, ...] = ACCEPTED) -> list[str]:
+def differences(ours: dict[str, Object], theirs: dict[str, Object], accepted: tuple[str, ...] = ACCEPTED) -> list[str]:
     one, other = dict(leaves(ours)), dict(leaves(theirs))
     return [
         f"{path}: ours {one.get(path)!r}, upstream's {other.get(path)!r}"
@@ -158,7 +160,7 @@ def unlike(ours: dict[str, Object], theirs: dict[str, Object], accepted: tuple[s
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value with its path; items of lists by what names them, where something does."""
+    """Every value with its path; list items by their type or kind, if they have one."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from leaves(inner, f"{path}.{name}")
@@ -170,11 +172,11 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-async def nothing_is_written_by_our_core(client: Client) -> None:
+async def assert_core_writes_nothing(client: Client) -> None:
     for kind in (CLUSTER, MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE):
         for obj in (await client.list_all(kind.resource, namespace=NAMESPACE)).items:
             if CONTROL_PLANE in labels_of(obj):
-                continue  # these Machines our provider makes and judges
+                continue  # Herder's provider creates and updates these Machines
             writers = {entry["manager"] for entry in obj["metadata"]["managedFields"]}
             assert not writers & OUR_WRITERS, f"{kind.kind} is written by {writers}"
 
@@ -182,30 +184,30 @@ async def nothing_is_written_by_our_core(client: Client) -> None:
 OUR_WRITERS = {"herder", *(controller.name for controller in core_controllers())}
 
 
-# --- our core, upstream's providers ---------------------------------------------------------------------------------
+# --- Herder's core, upstream's providers ------------------------------------------------------------------------------
 
 
 @pytest.mark.extended
-async def test_our_core_runs_a_cluster_of_upstreams_providers(tmp_path: Path) -> None:
-    with RealKube(made(tmp_path / "kube"), controller_manager=True, controllers=CONTROLLERS) as kube:
+async def test_herders_core_runs_a_cluster_of_upstreams_providers(tmp_path: Path) -> None:
+    with RealKube(new_directory(tmp_path / "kube"), controller_manager=True, controllers=CONTROLLERS) as kube:
         engine = Engine("real", kube.kubeconfig)
         client = engine.client()
         with HerderRun(engine, tmp_path / "core", "--capi-core=own", "--no-machines", *webhook_flags()) as core:
-            await served(client, *CORE_KINDS)
-            await admitting(client)
+            await wait_until_served(client, *CORE_KINDS)
+            await wait_for_admission(client)
             async with upstream(engine, PROVIDERS, tmp_path):
                 await ensure_namespace(client, NAMESPACE)
                 objects = [(kind_of(obj), obj) for obj in dev_cluster(NAME)]
-                await put_up(client, NAMESPACE, objects)
-                await is_available(client)
-                await is_taken_apart(client)
+                await create_objects(client, NAMESPACE, objects)
+                await wait_until_available(client)
+                await delete_and_wait(client)
                 for kind, _ in objects:
-                    await until(client, kind, NAMESPACE, none_left)
+                    await wait_until(client, kind, NAMESPACE, none_left)
             assert '"level":"error"' not in core.log(), core.log()
         await client.close()
 
 
-def made(directory: Path) -> Path:
+def new_directory(directory: Path) -> Path:
     directory.mkdir()
     return directory
 

@@ -1,7 +1,7 @@
-"""Upstream Cluster API's core manager works on the embedded server.
+"""Upstream Cluster API's core manager runs on the embedded server.
 
-It is what controller-runtime programs need at once: definitions of several versions with conversion by webhook,
-admission webhooks, caches filled by watches, status patches, owner references.
+It uses all that controller-runtime programs need: CRDs with several versions and conversion webhooks, admission
+webhooks, caches filled by watches, status patches, owner references.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROVIDED = ("Paddock", "Ewe", "EweTemplate", "Whistle", "WhistleTemplate")
 
 @pytest.fixture(scope="module")
 async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Api, UpstreamManager]]:
-    """A server of its own: the webhooks would stay behind on a shared one, with nobody to answer them."""
+    """A separate server: on a shared one, the webhooks would remain after the manager stops."""
     with Embedded(tmp_path_factory.mktemp("embedded")) as server:
         engine = Engine("embedded", server.kubeconfig)
         api = Api(engine.connection)
@@ -46,7 +46,7 @@ async def api(started: tuple[Api, UpstreamManager]) -> Api:
 
 
 def _provider_definition(kind: str) -> Any:
-    """An infrastructure or bootstrap provider's kind, with as much as the contract asks for."""
+    """The CRD of an infrastructure or bootstrap provider, with what the contract requires."""
     plural = kind.lower() + "s"
     free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": free, "status": free}}
@@ -74,14 +74,14 @@ def reference(kind: str, name: str) -> dict[str, str]:
     return {"apiGroup": OURS, "kind": kind, "name": name}
 
 
-async def make(api: Api, kind: str, name: str, spec: Any) -> Any:
+async def create_object(api: Api, kind: str, name: str, spec: Any) -> Any:
     group = OURS + "/v1" if kind in PROVIDED else GROUP
     body = {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
     return await api.create(f"{group}/{kind.lower()}s", body)
 
 
-async def make_cluster(api: Api, **spec: Any) -> None:
-    await make(api, "Cluster", "flock", {"infrastructureRef": reference("Paddock", "flock")} | spec)
+async def create_cluster(api: Api, **spec: Any) -> None:
+    await create_object(api, "Cluster", "flock", {"infrastructureRef": reference("Paddock", "flock")} | spec)
 
 
 def owners(obj: Any) -> list[str]:
@@ -92,21 +92,27 @@ def conditions(obj: Any) -> dict[str, str]:
     return {entry["type"]: entry["status"] for entry in (obj.get("status") or {}).get("conditions") or ()}
 
 
-async def test_a_cluster_without_infrastructure_is_taken_in_hand(api: Api) -> None:
+async def test_a_cluster_without_infrastructure_is_reconciled(api: Api) -> None:
     url = api.at(f"{GROUP}/clusters", "flock")
-    await make_cluster(api)
+    await create_cluster(api)
     found = await api.until_object(
         url, lambda obj: (obj.get("status") or {}).get("phase") == "Provisioning" and len(conditions(obj)) > 10
     )
     assert found["metadata"]["finalizers"] == ["cluster.cluster.x-k8s.io"]
-    told = conditions(found)
-    assert {"Available", "InfrastructureReady", "ControlPlaneAvailable", "WorkersAvailable", "Paused"} <= told.keys()
-    assert told["Available"] == "False"
-    assert told["Paused"] == "False"
+    reported = conditions(found)
+    assert {
+        "Available",
+        "InfrastructureReady",
+        "ControlPlaneAvailable",
+        "WorkersAvailable",
+        "Paused",
+    } <= reported.keys()
+    assert reported["Available"] == "False"
+    assert reported["Paused"] == "False"
 
 
-async def test_an_older_version_is_read_and_written_through_the_conversion_webhook(api: Api) -> None:
-    await make_cluster(api)
+async def test_older_versions_are_converted_by_the_webhook(api: Api) -> None:
+    await create_cluster(api)
     old = "cluster.x-k8s.io/v1beta1/clusters"
     answer = await api.get(api.at(old, "flock"))
     found = answer.expect(200)
@@ -127,21 +133,21 @@ async def test_an_older_version_is_read_and_written_through_the_conversion_webho
         assert (await events.next())["object"]["apiVersion"] == "cluster.x-k8s.io/v1beta1"
 
 
-async def test_its_webhooks_default_and_refuse(api: Api) -> None:
+async def test_webhooks_default_and_reject(api: Api) -> None:
     machines = {"clusterName": "none", "template": {"spec": _machine("none")}}
-    made = await make(api, "MachineDeployment", "herd", machines)
-    assert made["spec"]["replicas"] == 1
-    assert made["spec"]["selector"]["matchLabels"] == {
+    created = await create_object(api, "MachineDeployment", "herd", machines)
+    assert created["spec"]["replicas"] == 1
+    assert created["spec"]["selector"]["matchLabels"] == {
         "cluster.x-k8s.io/cluster-name": "none",
         "cluster.x-k8s.io/deployment-name": "herd",
     }
-    await make_cluster(api)
+    await create_cluster(api)
     moved = {"spec": {"infrastructureRef": {"kind": "ewe?"}}}
     refused = await api.patch(api.at(f"{GROUP}/clusters", "flock"), moved)
     assert (refused.status, refused.reason) == (422, "Invalid")
-    bad = made | {
+    bad = created | {
         "metadata": {"name": "bad"},
-        "spec": made["spec"] | {"selector": {"matchLabels": {"not": "matching"}}},
+        "spec": created["spec"] | {"selector": {"matchLabels": {"not": "matching"}}},
     }
     refused = await api.post(api.at(f"{GROUP}/machinedeployments"), bad)
     assert refused.reason == "Invalid"
@@ -157,19 +163,19 @@ def _machine(cluster_name: str) -> Any:
 
 
 async def test_a_machine_deployment_becomes_machines(api: Api) -> None:
-    """The test stands in for the two providers: it says that what they were asked for is there."""
-    await make(api, "Paddock", "flock", {})
+    """The test acts as both providers: it reports that their objects are provisioned."""
+    await create_object(api, "Paddock", "flock", {})
     for kind, name in (("EweTemplate", "ewe"), ("WhistleTemplate", "whistle")):
-        await make(api, kind, name, {"template": {"spec": {"breed": "merino"}}})
+        await create_object(api, kind, name, {"template": {"spec": {"breed": "merino"}}})
     endpoint = {"host": "127.0.0.1", "port": 9}
-    await make_cluster(api, controlPlaneEndpoint=endpoint)
+    await create_cluster(api, controlPlaneEndpoint=endpoint)
     await _report(api, "paddocks", "flock", {"initialization": {"provisioned": True}})
     await api.until_object(
         api.at(f"{GROUP}/clusters", "flock"), lambda obj: conditions(obj).get("InfrastructureReady") == "True"
     )
 
     spec = {"clusterName": "flock", "replicas": 2, "template": {"spec": _machine("flock")}}
-    await make(api, "MachineDeployment", "herd", spec)
+    await create_object(api, "MachineDeployment", "herd", spec)
     url = api.at(f"{GROUP}/machinedeployments", "herd")
     await api.until_object(url, lambda obj: (obj.get("status") or {}).get("replicas") == 2)
     (machine_set,) = (await api.read(api.at(f"{GROUP}/machinesets")))["items"]
@@ -195,16 +201,16 @@ async def _report(api: Api, plural: str, name: str, status: Any) -> None:
     (await api.patch(api.at(f"{OURS}/v1/{plural}", name, "status"), {"status": status})).expect(200)
 
 
-async def test_deletion_runs_through_finalizers_to_the_end(api: Api) -> None:
-    await make(api, "Paddock", "flock", {})
+async def test_deletion_completes_through_finalizers(api: Api) -> None:
+    await create_object(api, "Paddock", "flock", {})
     url = api.at(f"{GROUP}/clusters", "flock")
-    await make_cluster(api)
+    await create_cluster(api)
     await api.until_object(api.at(f"{OURS}/v1/paddocks", "flock"), lambda obj: owners(obj) == ["Cluster"])
     (await api.delete(url)).expect(200)
-    await api.gone(url)
+    await api.until_gone(url)
     assert (await api.get(api.at(f"{OURS}/v1/paddocks", "flock"))).status == 404
 
 
-async def test_its_caches_have_no_trouble_with_the_server(started: tuple[Api, UpstreamManager]) -> None:
+async def test_its_informers_report_no_errors(started: tuple[Api, UpstreamManager]) -> None:
     _, manager = started
     assert [line for line in manager.log().splitlines() if "reflector" in line and line.startswith(("E", "W"))] == []

@@ -1,4 +1,4 @@
-"""The real clusterctl reads what our definitions hold, without having initialised anything."""
+"""The real clusterctl reads objects of Herder's CRDs, without `clusterctl init`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SECRET = {
 
 @pytest.fixture(scope="module")
 async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
-    """A server of its own; the cluster is paused, so that no controller has a hand in what is shown."""
+    """A separate server; the cluster is paused, so that no controller changes it."""
     with Embedded(tmp_path_factory.mktemp("embedded")) as server:
         engine = Engine("embedded", server.kubeconfig)
         client = engine.client()
@@ -86,7 +86,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engi
 
 
 def store(engine: Engine, objects: list[Any]) -> None:
-    """Each owned by the one before, as deployment, set and Machine are."""
+    """Create the objects; each is owned by the one before, like deployment, set and Machine."""
     owner: Any = None
     for obj in objects:
         if owner is not None and owner["kind"].startswith("Machine"):
@@ -95,10 +95,10 @@ def store(engine: Engine, objects: list[Any]) -> None:
         engine.kubectl("create", "-f", "-", stdin=json.dumps(obj))
         patched = json.dumps({"status": obj["status"]})
         name = obj["metadata"]["name"]
-        made = engine.kubectl(
+        response = engine.kubectl(
             "patch", obj["kind"], name, "--subresource=status", "--type=merge", "-p", patched, "-o", "json"
         )
-        owner = json.loads(made.stdout)
+        owner = json.loads(response.stdout)
     engine.kubectl("create", "-f", "-", stdin=json.dumps(SECRET))
 
 
@@ -108,8 +108,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cluster_is_described_down_to_its_machines(engine: Engine, tmp_path: Path) -> None:
-    shown = run(engine, "clusterctl", "describe", "cluster", "c", "--show-machinesets", home=tmp_path).stdout
-    names = [line.lstrip("├─└│ ").split("  ")[0] for line in shown.splitlines()[1:]]
+    output = run(engine, "clusterctl", "describe", "cluster", "c", "--show-machinesets", home=tmp_path).stdout
+    names = [line.lstrip("├─└│ ").split("  ")[0] for line in output.splitlines()[1:]]
     assert [name for name in names if name] == [
         "Cluster/c",
         "ClusterInfrastructure - InMemoryCluster/c",
@@ -120,5 +120,5 @@ def test_a_cluster_is_described_down_to_its_machines(engine: Engine, tmp_path: P
     ]
 
 
-def test_a_kubeconfig_is_handed_out(engine: Engine, tmp_path: Path) -> None:
+def test_get_kubeconfig_prints_the_secret(engine: Engine, tmp_path: Path) -> None:
     assert run(engine, "clusterctl", "get", "kubeconfig", "c", home=tmp_path).stdout.strip() == KUBECONFIG.strip()

@@ -1,4 +1,4 @@
-"""A sample of the real suite's conformance specs, chosen for speed; `make soak` runs all that start no pod."""
+"""A sample of the conformance specs, chosen for speed; `make soak` runs all that start no pod."""
 
 from __future__ import annotations
 

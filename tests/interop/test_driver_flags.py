@@ -1,5 +1,6 @@
-"""Drivers as the real rancher-machine has them: the table says what they say, ours take the same flags, and one that
-others made becomes kinds on both engines."""
+"""Drivers of the real rancher-machine: the table matches their flags, Herder's drivers accept the same flags, and a
+downloaded driver becomes kinds on both engines.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.performers.find import list_names
 from herder.machine.drivers import create_flags
 from herder.machine.probing import driver_flags, read_help
-from tests.support.capi import none_left, served, until
+from tests.support.capi import none_left, wait_until, wait_until_served
 from tests.support.engines import Engine
 from tests.support.peers import peer
 from tools import driver_flags as tool
@@ -45,25 +46,23 @@ EXAMPLE = "docker-machine-driver-example"
 KINDS = kinds_of("example")
 
 
-# --- what the drivers say -------------------------------------------------------------------------------------------
+# --- flags of drivers -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, list[dict[str, Any]]]:
+def reported_flags() -> dict[str, list[dict[str, Any]]]:
     peer("machine-driver-flags")
     return tool.asked({"rancher-machine": peer("rancher-machine")})
 
 
-def test_the_table_is_what_the_drivers_say_today(told: dict[str, list[dict[str, Any]]]) -> None:
-    assert tool.TABLE.read_text() == tool.rendered(told), "run python -m tools.driver_flags"
+def test_the_table_matches_the_drivers(reported_flags: dict[str, list[dict[str, Any]]]) -> None:
+    assert tool.TABLE.read_text() == tool.rendered(reported_flags), "run python -m tools.driver_flags"
 
 
 @pytest.mark.parametrize("driver", ["amazonec2", "azure", "digitalocean", "exoscale", "google", "openstack", "pod"])
-def test_help_is_read_as_the_drivers_mean_it(
-    driver: str, told: dict[str, list[dict[str, Any]]], tmp_path: Path
-) -> None:
-    """But for what lists default to, which no help shows."""
-    shown = subprocess.run(
+def test_help_is_parsed_correctly(driver: str, reported_flags: dict[str, list[dict[str, Any]]], tmp_path: Path) -> None:
+    """Except the defaults of lists, which help does not show."""
+    output = subprocess.run(
         [peer("rancher-machine"), "create", "--driver", driver, "--help"],
         env={"HOME": str(tmp_path), "PATH": ""},
         capture_output=True,
@@ -71,9 +70,9 @@ def test_help_is_read_as_the_drivers_mean_it(
         check=True,
         timeout=60,
     ).stdout
-    found = {flag.name: flag for flag in read_help(shown) if flag.name.startswith(f"{driver}-")}
-    assert set(found) == {flag["name"] for flag in told[driver]}
-    for flag in told[driver]:
+    found = {flag.name: flag for flag in read_help(output) if flag.name.startswith(f"{driver}-")}
+    assert set(found) == {flag["name"] for flag in reported_flags[driver]}
+    for flag in reported_flags[driver]:
         read = found[flag["name"]]
         assert (read.type, read.env) == (flag["type"], flag["env"]), flag["name"]
         assert read.usage == " ".join(flag["usage"].split()), flag["name"]
@@ -82,16 +81,16 @@ def test_help_is_read_as_the_drivers_mean_it(
 
 
 @pytest.mark.parametrize("driver", ["amazonec2", "generic"])
-def test_ours_take_the_flags_of_theirs(driver: str, told: dict[str, list[dict[str, Any]]]) -> None:
+def test_herders_drivers_accept_the_same_flags(driver: str, reported_flags: dict[str, list[dict[str, Any]]]) -> None:
     def facts(name: str, type: str, default: Any, env: str) -> tuple[Any, ...]:
         return name, str(type), tuple(default) if isinstance(default, list | tuple) else default, env
 
-    theirs = {facts(each["name"], each["type"], each["default"], each["env"]) for each in told[driver]}
+    theirs = {facts(each["name"], each["type"], each["default"], each["env"]) for each in reported_flags[driver]}
     ours = {facts(flag.name, flag.type, flag.default, flag.env) for flag in create_flags(driver) or ()}
     assert ours == theirs
 
 
-# --- one that others made -------------------------------------------------------------------------------------------
+# --- a downloaded driver ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +104,13 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     (directory / f"{EXAMPLE}-not.zip").write_bytes(b"not an archive")
     with tarfile.open(directory / f"{EXAMPLE}-without.tar.gz", "w:gz") as archive:
         archive.add(directory / f"{EXAMPLE}-not.zip", "README")
-    shutil.copy(peer("machine-driver-flags"), directory / "docker-machine-driver-silent")  # any program but a driver
-    with Published(directory) as made:
-        yield made
+    shutil.copy(peer("machine-driver-flags"), directory / "docker-machine-driver-silent")  # a program that is no driver
+    with Published(directory) as server:
+        yield server
 
 
 class Published:
-    """A web server on loopback that has the driver's program."""
+    """A web server on loopback that serves the driver's program."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -151,16 +150,14 @@ async def probed(url: str, checksum: str, program: str = "") -> dict[str, Any]:
         (f"{EXAMPLE}.zip", "sha1"),
     ],
 )
-async def test_a_driver_that_is_downloaded_is_asked_for_its_flags(
-    published: Published, name: str, algorithm: str
-) -> None:
+async def test_flags_of_a_downloaded_driver_are_read(published: Published, name: str, algorithm: str) -> None:
     found = await probed(published.url(name), published.digest(name, algorithm))
     assert found["name"] == "example"
     programs = {EXAMPLE: peer("machine-driver-example")}
     theirs = {flag["name"]: flag for flag in tool.asked(programs, "example")["example"]}
     ours = {flag["name"]: flag for flag in found["flags"]}
     assert set(ours) == set(theirs)
-    assert [name for name in ours if ours[name] != theirs[name]] == ["example-network"], "a list, which has a default"
+    assert [name for name in ours if ours[name] != theirs[name]] == ["example-network"], "a list with a default"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +172,7 @@ async def test_a_driver_that_is_downloaded_is_asked_for_its_flags(
         ("docker-machine-driver-silent", None, "cannot read the flags of driver silent: .*built for this platform"),
     ],
 )
-async def test_what_is_wrong_with_a_download_is_told(
+async def test_errors_of_a_download_are_reported(
     published: Published, name: str, checksum: str | None, problem: str
 ) -> None:
     digest = published.digest(name) if checksum is None else checksum
@@ -183,7 +180,7 @@ async def test_what_is_wrong_with_a_download_is_told(
         await probed(published.url(name), digest)
 
 
-async def test_without_rancher_machine_it_is_told_what_to_install(published: Published) -> None:
+async def test_a_missing_rancher_machine_is_reported(published: Published) -> None:
     with pytest.raises(
         Exception,
         match="require it; install rancher-machine, or set the setting rancher-machine-path",
@@ -191,8 +188,8 @@ async def test_without_rancher_machine_it_is_told_what_to_install(published: Pub
         await probed(published.url(EXAMPLE), published.digest(EXAMPLE), "/nowhere/rancher-machine")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-async def test_the_code_of_others_runs_as_nobody(published: Published, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch users")
+async def test_downloaded_code_runs_as_user_nobody(published: Published, tmp_path: Path) -> None:
     program = tmp_path / "rancher-machine"
     program.write_text('#!/bin/sh\nexec >&2\nread -r line </etc/shadow && exit 0\necho "I cannot read that"\nexit 1\n')
     program.chmod(0o755)
@@ -200,7 +197,7 @@ async def test_the_code_of_others_runs_as_nobody(published: Published, tmp_path:
         await probed(published.url(EXAMPLE), published.digest(EXAMPLE), str(program))
 
 
-# --- its kinds, on both engines ---------------------------------------------------------------------------------------
+# --- its kinds on both engines ----------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -226,7 +223,7 @@ async def managed(client: Client) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def provided(client: Client) -> AsyncIterator[Client]:
-    """With our two controllers at work; what is printed of the whole cluster in other tests must not show any of it."""
+    """A client with both controllers running; afterwards all kinds are removed, because other tests list them."""
     await install_kinds(client, CRDS)
     try:
         async with managed(client):
@@ -236,7 +233,7 @@ async def provided(client: Client) -> AsyncIterator[Client]:
             await client.patch(NODE_DRIVER.resource, _name(driver), {"metadata": {"finalizers": None}})
         for definition in filter(_is_ours, (await client.list_all(DEFINITION.resource)).items):
             await client.delete(DEFINITION.resource, _name(definition))
-        await until(client, DEFINITION, "", lambda found: not any(map(_is_ours, found)))
+        await wait_until(client, DEFINITION, "", lambda found: not any(map(_is_ours, found)))
 
 
 def _is_ours(definition: Object) -> bool:
@@ -266,68 +263,68 @@ def example(published: Published, **spec: Any) -> Object:
 
 def condition(type_: str, status: str) -> Callable[[list[Object]], bool]:
     def wanted(drivers: list[Object]) -> bool:
-        told = [each for driver in drivers for each in (driver.get("status") or {}).get("conditions") or ()]
-        return any((each["type"], each["status"]) == (type_, status) for each in told)
+        conditions = [each for driver in drivers for each in (driver.get("status") or {}).get("conditions") or ()]
+        return any((each["type"], each["status"]) == (type_, status) for each in conditions)
 
     return wanted
 
 
-async def test_a_driver_of_others_making_becomes_kinds_and_goes_again(
+async def test_a_downloaded_driver_becomes_kinds_and_is_removed(
     engine: Engine, provided: Client, published: Published
 ) -> None:
     client = provided
     await client.create(NODE_DRIVER.resource, example(published))
-    await served(client, KINDS.config, KINDS.template, KINDS.machine)
-    (driver,) = await until(client, NODE_DRIVER, "", condition("Active", "True"))
-    assert driver["spec"]["displayName"] == "example", "as its program is called"
+    await wait_until_served(client, KINDS.config, KINDS.template, KINDS.machine)
+    (driver,) = await wait_until(client, NODE_DRIVER, "", condition("Active", "True"))
+    assert driver["spec"]["displayName"] == "example", "derived from the name of its program"
     credential = await client.get(DYNAMIC_SCHEMA.resource, "examplecredentialconfig")
     assert credential["spec"]["resourceFields"]["token"]["type"] == "password"
 
-    await client.create(KINDS.config.resource, made(KINDS.config, {"token": None}), namespace="default")
+    await client.create(KINDS.config.resource, new_object(KINDS.config, {"token": None}), namespace="default")
     config = await client.get(KINDS.config.resource, "one", namespace="default")
     fields = {name: value for name, value in config.items() if name not in ("apiVersion", "kind", "metadata")}
     assert fields == {"region": "north", "token": None, "sshKeyContents": "", "diskSize": "20", "public": False}
 
     await client.patch(NODE_DRIVER.resource, "nd-example", {"spec": {"active": False}})
-    (kept,) = await until(client, NODE_DRIVER, "", condition("Active", "False"))
-    told = next(each for each in kept["status"]["conditions"] if each["type"] == "Inactive")
-    assert told["message"].startswith("1 object of its kinds still exists (ExampleConfig default/one)")
+    (inactive,) = await wait_until(client, NODE_DRIVER, "", condition("Active", "False"))
+    inactive_condition = next(each for each in inactive["status"]["conditions"] if each["type"] == "Inactive")
+    assert inactive_condition["message"].startswith("1 object of its kinds still exists (ExampleConfig default/one)")
     await client.get(KINDS.config.resource, "one", namespace="default")
 
     await client.delete(KINDS.config.resource, "one", namespace="default")
-    await until(client, DEFINITION, "", lambda found: not any(_is_examples(each) for each in found))
-    await until(client, NODE_DRIVER, "", condition("Inactive", "True"))
+    await wait_until(client, DEFINITION, "", lambda found: not any(_is_examples(each) for each in found))
+    await wait_until(client, NODE_DRIVER, "", condition("Inactive", "True"))
 
     await client.patch(NODE_DRIVER.resource, "nd-example", {"spec": {"active": True}})
-    await served(client, KINDS.machine)
+    await wait_until_served(client, KINDS.machine)
     await client.delete(NODE_DRIVER.resource, "nd-example")
-    await until(client, NODE_DRIVER, "", none_left)
-    await until(client, DEFINITION, "", lambda found: not any(_is_examples(each) for each in found))
+    await wait_until(client, NODE_DRIVER, "", none_left)
+    await wait_until(client, DEFINITION, "", lambda found: not any(_is_examples(each) for each in found))
 
 
 def _is_examples(definition: Object) -> bool:
     return (definition["metadata"].get("labels") or {}).get(DRIVER_LABEL) == "example"
 
 
-def made(kind: Kind, fields: Object) -> Object:
+def new_object(kind: Kind, fields: Object) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "one"}, **fields}
 
 
-async def test_the_kinds_of_a_driver_take_what_its_machines_can_be_told(engine: Engine, provided: Client) -> None:
+async def test_kinds_of_a_driver_accept_its_fields(engine: Engine, provided: Client) -> None:
     client = provided
     amazon = kinds_of("amazonec2")
     (driver,) = [each for each in default_node_drivers() if _name(each) == "amazonec2"]
     await client.create(NODE_DRIVER.resource, driver)
-    await served(client, amazon.config, amazon.template, amazon.machine)
+    await wait_until_served(client, amazon.config, amazon.template, amazon.machine)
 
     spec = {"region": "eu-west-1", "rootSize": "20", "securityGroup": ["a", "b"], "monitoring": True, "unknown": "x"}
-    template = made(amazon.template, {"spec": {"clusterName": "c", "template": {"spec": spec}}})
+    template = new_object(amazon.template, {"spec": {"clusterName": "c", "template": {"spec": spec}}})
     stored = await client.create(amazon.template.resource, template, namespace="default")
     del spec["unknown"]
-    assert stored["spec"]["template"]["spec"] == spec, "what is not known is dropped, what is not said stays unsaid"
+    assert stored["spec"]["template"]["spec"] == spec, "unknown fields are dropped, and absent fields get no default"
 
     common = {"cloudCredentialSecretName": "cattle-global-data:cc", "labels": {"a": "b"}, "taints": None}
-    machine = made(amazon.machine, {"spec": {**spec, "common": common, "providerID": None}})
+    machine = new_object(amazon.machine, {"spec": {**spec, "common": common, "providerID": None}})
     await client.create(amazon.machine.resource, machine, namespace="default")
     status = {
         "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}],
@@ -335,15 +332,15 @@ async def test_the_kinds_of_a_driver_take_what_its_machines_can_be_told(engine: 
         "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
     }
     await client.patch(amazon.machine.resource, "one", {"status": status}, namespace="default", subresource="status")
-    shown = engine.kubectl("get", "amazonec2machines", "-n", "default").stdout.splitlines()
-    assert shown[0].split() == ["NAME", "CLUSTER", "CREATED", "READY", "REASON", "AGE"]
-    assert shown[1].split()[:2] == ["one", "True"]
+    lines = engine.kubectl("get", "amazonec2machines", "-n", "default").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "CLUSTER", "CREATED", "READY", "REASON", "AGE"]
+    assert lines[1].split()[:2] == ["one", "True"]
 
     wrong = {**machine, "metadata": {"name": "two"}, "spec": {"rootSize": 20}}
     with pytest.raises(Invalid, match="rootSize"):
         await client.create(amazon.machine.resource, wrong, namespace="default")
     with pytest.raises(StatusError, match=r"spec\.template"):
-        await client.create(amazon.template.resource, made(amazon.template, {"spec": {}}), namespace="default")
+        await client.create(amazon.template.resource, new_object(amazon.template, {"spec": {}}), namespace="default")
     with pytest.raises(Invalid, match="checksum"):
         await client.create(NODE_DRIVER.resource, {**driver, "metadata": {"name": "x"}, "spec": BAD})
 
@@ -351,8 +348,8 @@ async def test_the_kinds_of_a_driver_take_what_its_machines_can_be_told(engine: 
 BAD = {"active": True, "url": "https://x", "checksum": "a" * 33}
 
 
-def test_flags_of_help_are_told_apart_by_what_follows_their_name() -> None:
-    shown = (
+def test_flag_types_are_derived_from_help() -> None:
+    output = (
         "Options:\n   \n"
         '   --x-text "a \\"b\\" c"\t\tsome text [$X_TEXT, $Y]\n'
         "   --x-empty \t\tnothing yet\n"
@@ -362,7 +359,7 @@ def test_flags_of_help_are_told_apart_by_what_follows_their_name() -> None:
         '   --driver, -d "virtualbox"\tdriver\n'
         "(loader) --x-noise\tsaid by a plugin\n"
     )
-    assert read_help(shown) == [
+    assert read_help(output) == [
         Flag("x-text", "some text", FlagType.STRING, 'a \\"b\\" c', "X_TEXT"),
         Flag("x-empty", "nothing yet"),
         Flag("x-switch", "on or off", FlagType.BOOL, False, "X_SWITCH"),

@@ -1,4 +1,4 @@
-"""The real helm takes a chart through its whole life: three-way merges, hooks, tests, definitions, release secrets."""
+"""The real helm runs the whole life cycle of a chart: three-way merges, hooks, tests, CRDs, release secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHART = Path(__file__).parent / "chart"
 
 
 def succeeded(job: Any) -> Any:
-    """The Job as its controller leaves it after its pod ran well."""
+    """The Job as its controller leaves it after its pod succeeded."""
     started = job["status"].get("startTime") or job["metadata"]["creationTimestamp"]
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": started, "lastProbeTime": started}
@@ -36,10 +36,10 @@ class Helm:
         self.home = home
 
     async def __call__(self, *arguments: str, check: bool = True) -> str:
-        """Without blocking the loop, so that a test can do what helm waits for."""
-        words = (*arguments, "--namespace", self.api.namespace)
-        done = await asyncio.to_thread(run, self.engine, "helm", *words, home=self.home, check=check)
-        return done.stdout + done.stderr
+        """Run helm without blocking the event loop, so that a test can do what helm waits for."""
+        command_line = (*arguments, "--namespace", self.api.namespace)
+        result = await asyncio.to_thread(run, self.engine, "helm", *command_line, home=self.home, check=check)
+        return result.stdout + result.stderr
 
     async def json(self, *arguments: str) -> Any:
         done = await asyncio.to_thread(
@@ -48,7 +48,7 @@ class Helm:
         return msgspec.json.decode(done.stdout)
 
     async def while_job_succeeds(self, job: str, *arguments: str) -> str:
-        """Helm waits for the Job of a hook; there is no node that would run it, so the test says that it ran."""
+        """Helm waits for the Job of a hook; no node would run it, so the test reports its success."""
         running = asyncio.create_task(self(*arguments))
         found = await self.api.until_object(self.api.at("batch/v1/jobs", job), lambda _: True)
         url = self.api.at("batch/v1/jobs", job, "status")
@@ -65,7 +65,7 @@ def helm(engine: Engine, api: Api, tmp_path: Path) -> Helm:
 
 async def test_install_upgrade_test_rollback_uninstall(helm: Helm, api: Api) -> None:
     chart = str(CHART)
-    words, gate = api.at("configmaps", "meadow-words"), api.at("pasture.example.com/v1/gates", "meadow")
+    config_map, gate = api.at("configmaps", "meadow-words"), api.at("pasture.example.com/v1/gates", "meadow")
 
     assert "hello from revision 1" in await helm("install", "meadow", chart)
     assert (await api.read(gate))["spec"] == {"open": True, "width": 3}, "the chart's own kind is served and defaulted"
@@ -73,12 +73,12 @@ async def test_install_upgrade_test_rollback_uninstall(helm: Helm, api: Api) -> 
     assert deployment["metadata"]["annotations"]["meta.helm.sh/release-name"] == "meadow"
     assert deployment["spec"]["strategy"]["type"] == "RollingUpdate"
 
-    # What somebody else changed since is kept by helm's three-way merge, unless the chart changes it too.
-    await api.patch(words, {"metadata": {"labels": {"mine": "yes"}}, "data": {"message": "changed by hand"}})
+    # Helm's three-way merge keeps changes of other clients, unless the chart changes the same field.
+    await api.patch(config_map, {"metadata": {"labels": {"mine": "yes"}}, "data": {"message": "changed by hand"}})
     changes = ("--set", "message=good morning", "--set", "metrics=true")
     upgraded = await helm.while_job_succeeds("meadow-migrate", "upgrade", "meadow", chart, *changes)
     assert "good morning from revision 2" in upgraded
-    found = await api.read(words)
+    found = await api.read(config_map)
     assert found["data"] == {"message": "good morning", "revision": "2"}
     assert found["metadata"]["labels"] == {"app": "meadow", "app.kubernetes.io/managed-by": "Helm", "mine": "yes"}
     service = await api.read(api.at("services", "meadow"))
@@ -92,7 +92,7 @@ async def test_install_upgrade_test_rollback_uninstall(helm: Helm, api: Api) -> 
     assert "Phase:          Succeeded" in tested
 
     assert "Rollback was a success" in await helm("rollback", "meadow", "1")
-    assert (await api.read(words))["data"] == {"message": "hello", "revision": "1"}
+    assert (await api.read(config_map))["data"] == {"message": "hello", "revision": "1"}
     service = await api.read(api.at("services", "meadow"))
     assert [port["name"] for port in service["spec"]["ports"]] == ["http"]
 
@@ -110,12 +110,12 @@ async def test_install_upgrade_test_rollback_uninstall(helm: Helm, api: Api) -> 
     assert [item["metadata"]["labels"]["version"] for item in stored["items"]] == ["1", "2", "3"]
 
     assert 'release "meadow" uninstalled' in await helm("uninstall", "meadow", "--wait")
-    for gone in (words, gate, api.at("services", "meadow"), api.at("apps/v1/deployments", "meadow")):
-        assert (await api.get(gone)).status == 404
+    for path in (config_map, gate, api.at("services", "meadow"), api.at("apps/v1/deployments", "meadow")):
+        assert (await api.get(path)).status == 404
     assert await helm.json("list", "--all") == []
 
 
-async def test_a_chart_that_the_server_refuses_fails_with_its_words(helm: Helm, api: Api) -> None:
+async def test_a_rejected_chart_fails_with_the_servers_message(helm: Helm, api: Api) -> None:
     refused = await helm("install", "bad", str(CHART), "--set", "replicas=-1", check=False)
     assert 'Deployment.apps "bad" is invalid: spec.replicas: Invalid value: -1' in refused
     unknown = await helm("install", "worse", str(CHART), "--set", "replicas=many", check=False)

@@ -1,4 +1,4 @@
-"""A client-go program: protobuf bodies out, a shared informer that lists by WatchList."""
+"""A client-go program: writes protobuf, and reads with a shared informer that uses WatchList."""
 
 from tests.interop.programs import run
 from tests.support.api import Api
@@ -19,4 +19,4 @@ done
 async def test_client_go_informer_sees_each_change_and_writes_protobuf(engine: Engine, api: Api) -> None:
     done = run(engine, "informer", "--kubeconfig", engine.kubeconfig, "--namespace", api.namespace)
     assert done.stdout == EXPECTED
-    assert done.stderr == ""  # client-go says there when it has to fall back from WatchList or protobuf
+    assert done.stderr == ""  # client-go logs there if it falls back from WatchList or protobuf

@@ -1,8 +1,9 @@
-"""Kubernetes for real: one Cluster object becomes Debian machines in a network of their own with kubelets, containerd,
-etcd and a control plane by kubeadm on them; it is changed in place, upgraded, grows, shrinks, and leaves no trace.
+"""Real Kubernetes: one Cluster object becomes Debian machines in their own network with kubelets, containerd, etcd and
+a control plane by kubeadm. The cluster is changed in place, upgraded, scaled up and down, and deleted without
+leftovers.
 
-The programs are built from their sources; their installer image is made by our own command, and pulled from a registry.
-One story, in the order of the file: each chapter goes on from where the last one left the cluster.
+The programs are built from source; their installer image is built by Herder, and pulled from a registry. The tests run
+in the order of the file: each continues with the cluster of the previous one.
 """
 
 from __future__ import annotations
@@ -34,24 +35,28 @@ from tests.support.kubeadm_clusters import (
     push_installer,
 )
 from tests.support.serving_pods import (
-    assert_a_service_leads_to_them,
     assert_pods_reach_each_other,
+    assert_service_reaches_pods,
     serve_on_each_node,
 )
 from tests.support.site import MIRROR, REGISTRY, Cluster, Object, Site, site_in
 
 NAME = "farm"
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-PASSING = "node.kubernetes.io/"  # taints that come and go with conditions, a moment later
+CONDITION_TAINTS = "node.kubernetes.io/"  # taints that follow conditions with a delay
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("site")
-    with site_in(directory, {}, patience=150, pods=True) as site:
-        made = programs(directory / "programs")
-        for version, place in ((VERSION, made), (REBUILT, made), (NEXT, next_programs(directory / "next"))):
-            push_installer(site, version, place)
+    with site_in(directory, {}, timeout=150, pods=True) as site:
+        current_programs = programs(directory / "programs")
+        for version, source in (
+            (VERSION, current_programs),
+            (REBUILT, current_programs),
+            (NEXT, next_programs(directory / "next")),
+        ):
+            push_installer(site, version, source)
         yield site
 
 
@@ -59,20 +64,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def farm(site: Site) -> Cluster:
     """One server and one worker, from one Cluster object."""
     mirrors = {"mirrors": {REGISTRY: {"endpoint": [MIRROR]}}}
-    farm = site.ask_for(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}, registries=mirrors))
+    farm = site.create_cluster(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}, registries=mirrors))
     farm.until_ready("servers=1")
     return farm
 
 
-# --- the story --------------------------------------------------------------------------------------------------------
+# --- tests in order ---------------------------------------------------------------------------------------------------
 
 
 def test_installers_are_in_the_registry(site: Site) -> None:
-    asked = f"http://127.0.0.1:5000/v2/{KUBEADM_INSTALLER}/tags/list"
-    assert set(json.loads(site("curl", "-sf", asked))["tags"]) == {tag(VERSION), tag(REBUILT), tag(NEXT)}
+    url = f"http://127.0.0.1:5000/v2/{KUBEADM_INSTALLER}/tags/list"
+    assert set(json.loads(site("curl", "-sf", url))["tags"]) == {tag(VERSION), tag(REBUILT), tag(NEXT)}
 
 
-def test_nodes_are_what_their_machines_are(farm: Cluster) -> None:
+def test_nodes_match_their_machines(farm: Cluster) -> None:
     nodes, machines = farm.nodes(), farm.machines()
     assert {each["status"]["nodeRef"]["name"] for each in machines.values()} == set(nodes)
     for name, machine in machines.items():
@@ -83,13 +88,13 @@ def test_nodes_are_what_their_machines_are(farm: Cluster) -> None:
         assert is_ready(node)
         is_server = "-servers-" in name
         assert (CONTROL_PLANE in labels) is is_server
-        lasting = [taint["key"] for taint in taints if not taint["key"].startswith(PASSING)]
+        lasting = [taint["key"] for taint in taints if not taint["key"].startswith(CONDITION_TAINTS)]
         assert lasting == ([CONTROL_PLANE] if is_server else [FENCED])
         assert labels.get("farm.example/breed") == (None if is_server else "merino")
         assert ("node-role.kubernetes.io/worker" in labels) is not is_server
 
 
-def test_names_of_nodes_that_joined_are_issued_to_one_key(farm: Cluster) -> None:
+def test_names_of_joined_nodes_are_bound_to_one_key(farm: Cluster) -> None:
     """The first server has not joined: kubeadm signs its certificate, and its Node protects its name."""
     assert recorded_names(farm) == set(farm.nodes()) - servers(farm)
     commands = [pod["spec"]["containers"][0]["command"] for pod in static_pods(farm)]
@@ -97,28 +102,28 @@ def test_names_of_nodes_that_joined_are_issued_to_one_key(farm: Cluster) -> None
     assert flags[1] == "--controllers=-certificatesigningrequest-approving-controller"
 
 
-def test_a_worker_does_not_get_the_identity_of_the_server(farm: Cluster) -> None:
-    """With the token of its plan, at the API server itself."""
+def test_a_worker_cannot_get_the_identity_of_the_server(farm: Cluster) -> None:
+    """With the token of its plan, directly at the API server."""
     (server,) = servers(farm)
     (address,) = (e["address"] for e in farm.nodes()[server]["status"]["addresses"] if e["type"] == "InternalIP")
     stolen = json.dumps(kubelet_request("stolen", server, new_key()))
-    there = ("--kubeconfig", "/dev/null", "--server", f"https://{address}:6443", "--insecure-skip-tls-verify")
-    farm.kubectl(*there, "--token", bootstrap_token(farm), "create", "-f", "-", stdin=stolen)
+    api_server = ("--kubeconfig", "/dev/null", "--server", f"https://{address}:6443", "--insecure-skip-tls-verify")
+    farm.kubectl(*api_server, "--token", bootstrap_token(farm), "create", "-f", "-", stdin=stolen)
     condition = "jsonpath={.status.conditions[*].type}"
-    found = ("get", "csr", "stolen", "-o", condition)
-    farm.site.eventually(lambda: farm.kubectl(*found) == "Denied", "it is denied", lambda: farm.kubectl(*found))
+    query = ("get", "csr", "stolen", "-o", condition)
+    farm.site.eventually(lambda: farm.kubectl(*query) == "Denied", "it is denied", lambda: farm.kubectl(*query))
 
 
-def test_the_agent_is_a_pod_and_the_cluster_is_asked_through_it(farm: Cluster) -> None:
-    farm.assert_its_agent_is_a_pod()
+def test_the_cluster_agent_is_a_pod(farm: Cluster) -> None:
+    farm.assert_agent_is_a_pod()
 
 
 def test_pods_on_each_node_reach_each_other_and_services(farm: Cluster) -> None:
     assert_pods_run_everywhere(farm)
-    assert_a_service_leads_to_them(farm.kubectl)
+    assert_service_reaches_pods(farm.kubectl)
 
 
-def test_flags_and_another_build_of_the_same_version_come_to_machines_that_stay(farm: Cluster) -> None:
+def test_flags_and_another_build_are_applied_in_place(farm: Cluster) -> None:
     before = farm.uids()
     flags = {
         "kube-apiserver-arg": ["max-requests-inflight=321"],
@@ -132,7 +137,7 @@ def test_flags_and_another_build_of_the_same_version_come_to_machines_that_stay(
     assert {node["status"]["capacity"]["pods"] for node in farm.nodes().values()} == {"77"}
 
 
-def test_a_worker_is_added_and_drained_before_it_goes(farm: Cluster) -> None:
+def test_a_worker_is_added_and_drained_before_deletion(farm: Cluster) -> None:
     farm.until_ready("workers=2")
     assert_pods_run_everywhere(farm)
     budget = {
@@ -143,7 +148,11 @@ def test_a_worker_is_added_and_drained_before_it_goes(farm: Cluster) -> None:
     }
     farm.kubectl("apply", "-f", "-", stdin=json.dumps(budget))
     farm.scale("workers=1")
-    farm.site.eventually(lambda: "evict" in leaving(farm), "it waits for pods that may not go", lambda: leaving(farm))
+    farm.site.eventually(
+        lambda: "evict" in conditions_of_deleting_machines(farm),
+        "the drain waits for pods that cannot be evicted",
+        lambda: conditions_of_deleting_machines(farm),
+    )
     farm.kubectl("delete", "pdb", "kept")
     farm.until_ready("workers=1")
     assert len(farm.nodes()) == 2
@@ -151,18 +160,18 @@ def test_a_worker_is_added_and_drained_before_it_goes(farm: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def upgrade(farm: Cluster) -> Upgrade:
-    """Has begun."""
-    begun = Upgrade(farm)
+    """An upgrade that has started."""
+    started = Upgrade(farm)
     farm.upgrade(NEXT)
-    return begun
+    return started
 
 
-def test_an_upgrade_begins_with_the_server(upgrade: Upgrade) -> None:
+def test_an_upgrade_starts_with_the_server(upgrade: Upgrade) -> None:
     upgrade.until_done(1)
     assert upgrade.order == [upgrade.first_server]
 
 
-def test_workers_come_last_and_nothing_is_made_anew(farm: Cluster, upgrade: Upgrade) -> None:
+def test_workers_are_upgraded_last_and_nothing_is_recreated(farm: Cluster, upgrade: Upgrade) -> None:
     upgrade.until_done(len(farm.nodes()))
     farm.until_ready("workers=1")
     assert all(is_ready(node) for node in farm.nodes().values())
@@ -171,17 +180,19 @@ def test_workers_come_last_and_nothing_is_made_anew(farm: Cluster, upgrade: Upgr
     assert members(farm) == servers(farm)
     assert farm.uids() == upgrade.machines
     assert certificates(farm) == upgrade.certificates
-    assert pods(farm) == upgrade.pods, "what runs on them is not stopped"
+    assert pods(farm) == upgrade.pods, "pods are not restarted"
     assert_pods_reach_each_other(farm.kubectl)
 
 
-def test_one_server_becomes_two(farm: Cluster) -> None:
-    """On the way to three; chapters are short, for the sake of who waits for them."""
+def test_a_second_server_joins(farm: Cluster) -> None:
+    """On the way to three servers; separate tests keep each one short."""
     farm.scale("servers=3")
-    farm.site.eventually(lambda: len(joined(farm, "-servers-")) >= 2, "another server has joined", farm.told)
+    farm.site.eventually(
+        lambda: len(joined(farm, "-servers-")) >= 2, "another server has joined", farm.condition_messages
+    )
 
 
-def test_and_then_three(farm: Cluster) -> None:
+def test_a_third_server_joins(farm: Cluster) -> None:
     farm.until_ready("servers=3")
     nodes = farm.nodes()
     assert len(nodes) == 4
@@ -192,23 +203,23 @@ def test_and_then_three(farm: Cluster) -> None:
     assert_pods_run_everywhere(farm)
 
 
-def test_a_server_goes_with_its_member(farm: Cluster) -> None:
-    """Three members become two, then one: each is taken out by those that stay."""
+def test_etcd_members_are_removed_with_their_servers(farm: Cluster) -> None:
+    """Three members become two, then one: the remaining members remove each."""
     farm.until_ready("servers=1")
     assert len(servers(farm)) == 1
     assert members(farm) == servers(farm)
 
 
-def test_nothing_is_left(farm: Cluster) -> None:
-    farm.assert_it_goes_without_a_trace()
+def test_deletion_leaves_nothing(farm: Cluster) -> None:
+    farm.assert_deletion_leaves_nothing()
 
 
-# --- looking ----------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Upgrade:
-    """What was there before, and who has come to the next version, in the order in which it was seen."""
+    """The state before the upgrade, and the nodes with the next version, in the observed order."""
 
     farm: Cluster
     order: list[str] = field(default_factory=list)
@@ -221,21 +232,23 @@ class Upgrade:
 
     def until_done(self, count: int) -> None:
         self.farm.site.eventually(
-            lambda: self._look() >= count, "it goes on", lambda: f"{self.order} {self.farm.told()}"
+            lambda: self._record_upgraded() >= count,
+            "the upgrade continues",
+            lambda: f"{self.order} {self.farm.condition_messages()}",
         )
 
-    def _look(self) -> int:
-        """An API server that is just being replaced does not answer."""
+    def _record_upgraded(self) -> int:
+        """Record nodes with the next version. An API server that is being replaced does not respond."""
         version = r'jsonpath={range .items[*]}{.metadata.name}={.status.nodeInfo.kubeletVersion}{"\n"}{end}'
         for line in self.farm.kubectl("get", "nodes", "-o", version, check=False).splitlines():
-            name, _, told = line.partition("=")
-            if told == kubernetes(NEXT) and name not in self.order:
+            name, _, kubelet_version = line.partition("=")
+            if kubelet_version == kubernetes(NEXT) and name not in self.order:
                 self.order.append(name)
         return len(self.order)
 
 
 def assert_pods_run_everywhere(farm: Cluster) -> None:
-    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", patience=60)
+    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=60)
     assert_pods_reach_each_other(farm.kubectl)
 
 
@@ -258,7 +271,7 @@ def assert_flags_are_kept(farm: Cluster) -> None:
 
 
 def builds(farm: Cluster) -> set[tuple[str, str]]:
-    """Which one of each component runs; etcd stays."""
+    """The running build of each component except etcd, which is not replaced."""
     found = [pod["metadata"] for pod in static_pods(farm) if pod["metadata"]["labels"]["component"] != "etcd"]
     return {(each["labels"]["component"], each["annotations"]["kubeadm.herder.io/build"]) for each in found}
 
@@ -270,14 +283,14 @@ def recorded_names(farm: Cluster) -> set[str]:
 
 
 def bootstrap_token(farm: Cluster) -> str:
-    """As each machine has it."""
+    """The token that each machine has."""
     directory = farm.site.machine_directories()[0]
     kubeconfig = json.loads((directory / "upper/etc/rancher/kubeadm/nodes.kubeconfig").read_text())
     return str(kubeconfig["users"][0]["user"]["token"])
 
 
 def joined(farm: Cluster, pool: str) -> list[str]:
-    """As the manager knows it: the cluster itself may be busy."""
+    """Machines of the pool with a Node, as the manager knows them: the cluster itself may be busy."""
     return [name for name, each in farm.machines().items() if pool in name and each.get("status", {}).get("nodeRef")]
 
 
@@ -286,27 +299,27 @@ def servers(farm: Cluster) -> set[str]:
 
 
 def members(farm: Cluster) -> set[str]:
-    """Of etcd, as one of them says."""
+    """The etcd members, as one of them reports them."""
     pod = f"etcd-{min(servers(farm))}"
     pki = "/etc/kubernetes/pki/etcd"
     keys = (f"--cacert={pki}/ca.crt", f"--cert={pki}/server.crt", f"--key={pki}/server.key")
-    told = farm.kubectl("exec", "-n", "kube-system", pod, "--", "etcdctl", *keys, "member", "list", "-w", "json")
-    return {member["name"] for member in json.loads(told)["members"]}
+    output = farm.kubectl("exec", "-n", "kube-system", pod, "--", "etcdctl", *keys, "member", "list", "-w", "json")
+    return {member["name"] for member in json.loads(output)["members"]}
 
 
-def leaving(farm: Cluster) -> str:
-    going = [each for each in farm.machines().values() if each["metadata"].get("deletionTimestamp")]
-    return json.dumps([each["status"].get("conditions") for each in going])
+def conditions_of_deleting_machines(farm: Cluster) -> str:
+    deleting = [each for each in farm.machines().values() if each["metadata"].get("deletionTimestamp")]
+    return json.dumps([each["status"].get("conditions") for each in deleting])
 
 
 def pods(farm: Cluster) -> dict[str, int]:
-    """The users' own, by their UIDs, and how often each has started again."""
+    """Pods of users by UID, with their restart counts."""
     found = json.loads(farm.kubectl("get", "pods", "-l", "app=serving", "-o", "json"))["items"]
     return {each["metadata"]["uid"]: each["status"]["containerStatuses"][0]["restartCount"] for each in found}
 
 
 def certificates(farm: Cluster) -> dict[str, str]:
-    """Those that kubeadm has made on the machines."""
+    """Hashes of the certificates that kubeadm created on the machines."""
     found = [
         path
         for directory in farm.site.machine_directories()

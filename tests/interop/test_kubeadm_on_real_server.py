@@ -1,7 +1,7 @@
-"""Plain Kubernetes by kubeadm, managed from a real kube-apiserver with etcd. No registry is there: machines and pods
-have their images from archives beside the manager.
+"""A kubeadm cluster managed from a real kube-apiserver with etcd, without a registry: machines and pods get their
+images from archives of the manager.
 
-One story, in the order of the file; what more can be done with such a cluster is in `test_kubeadm_clusters.py`.
+The tests run in the order of the file; `test_kubeadm_clusters.py` tests more features of such clusters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_ea
 from tests.support.site import AGENT, HOST, PORT, REAL, Cluster, site_in
 
 NAME = "croft"
-FROM_MANAGER = f"{HOST}:{PORT}"  # as a registry
+FROM_MANAGER = f"{HOST}:{PORT}"  # the manager as a registry
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,19 @@ def croft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "system-default-registry": FROM_MANAGER,
         "agent-image": f"{FROM_MANAGER}/{AGENT}",
     }
-    with site_in(directory, settings, patience=150, pods=False, engine=REAL) as site:
-        words = ("--version", VERSION, "--from", programs(directory / "programs"), "--output", archives / "kubeadm.tar")
-        site(HERDER, "installer", "kubeadm", *words)
+    with site_in(directory, settings, timeout=150, pods=False, engine=REAL) as site:
+        arguments = (
+            "--version",
+            VERSION,
+            "--from",
+            programs(directory / "programs"),
+            "--output",
+            archives / "kubeadm.tar",
+        )
+        site(HERDER, "installer", "kubeadm", *arguments)
         write(archives / "agent.tar", whole(), AGENT)
         write(archives / "busybox.tar", busybox(), BUSYBOX)
-        yield site.ask_for(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}))
+        yield site.create_cluster(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}))
 
 
 def write(archive: Path, image: Image, name: str) -> None:
@@ -49,19 +56,19 @@ def write(archive: Path, image: Image, name: str) -> None:
         write_archive(image, name, file)
 
 
-def test_it_becomes_ready_and_its_agent_is_a_pod(croft: Cluster) -> None:
+def test_the_cluster_becomes_ready_and_its_agent_is_a_pod(croft: Cluster) -> None:
     croft.until_ready("servers=1")
     machines = croft.machines()
     assert {each["status"]["nodeRef"]["name"] for each in machines.values()} == set(croft.nodes())
-    croft.assert_its_agent_is_a_pod()
+    croft.assert_agent_is_a_pod()
 
 
 def test_pods_on_each_node_reach_each_other(croft: Cluster) -> None:
-    serve_on_each_node(croft.kubectl, croft.nodes(), f"{FROM_MANAGER}/{BUSYBOX}", patience=60)
+    serve_on_each_node(croft.kubectl, croft.nodes(), f"{FROM_MANAGER}/{BUSYBOX}", timeout=60)
     assert_pods_reach_each_other(croft.kubectl)
 
 
-def test_a_worker_redirects_no_traffic_of_its_server(croft: Cluster) -> None:
+def test_a_worker_cannot_redirect_traffic_of_its_server(croft: Cluster) -> None:
     """A node registers another Node and reports its address; machines route its pod network there."""
     nodes = croft.nodes()
     (server,) = (name for name, each in croft.machines().items() if is_server(nodes[each["status"]["nodeRef"]["name"]]))
@@ -71,21 +78,21 @@ def test_a_worker_redirects_no_traffic_of_its_server(croft: Cluster) -> None:
     def on_server(command: str) -> str:
         return croft.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", f"{command} 2>&1 || true")
 
-    def forged(networks: list[str]) -> str:
+    def create_forged_node(networks: list[str]) -> str:
         spec = {"podCIDRs": networks, "podCIDR": networks[0]} if networks else {}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "forged"}, "spec": spec}
         status = {"status": {"addresses": worker["status"]["addresses"]}}
         created = on_server(
             f"echo '{json.dumps(node)}' | {kubectl} --as system:node:forged --as-group system:nodes create -f -"
         )
-        # Kubelets may patch their status; kubectl reads it first, which they may not.
+        # Kubelets may patch their status, but not read it, which kubectl does first.
         on_server(f"{kubectl} patch node forged --subresource=status -p '{json.dumps(status)}'")
         return created
 
-    refused = forged(["203.0.113.0/24"])
+    refused = create_forged_node(["203.0.113.0/24"])
     assert "203.0.113.0/24" not in on_server("sleep 3; ip route")
     assert "a node cannot choose its pod network" in refused
-    assert forged([]) == "node/forged created\n"
+    assert create_forged_node([]) == "node/forged created\n"
     croft.site.eventually(lambda: croft.nodes()["forged"]["spec"].get("podCIDRs"), "its network is assigned")
     (assigned,) = croft.nodes()["forged"]["spec"]["podCIDRs"]
     croft.site.eventually(lambda: assigned in on_server("ip route"), "its network is routed")
@@ -96,5 +103,5 @@ def is_server(node: Object) -> bool:
     return "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]
 
 
-def test_nothing_is_left(croft: Cluster) -> None:
-    croft.assert_it_goes_without_a_trace()
+def test_deletion_leaves_nothing(croft: Cluster) -> None:
+    croft.assert_deletion_leaves_nothing()

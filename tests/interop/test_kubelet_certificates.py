@@ -1,5 +1,6 @@
-"""Client certificates of kubelets in kubeadm clusters: who gets which, by a real kube-apiserver and
-kube-controller-manager with the flags that kubeadm writes into the manifest of a server."""
+"""Client certificates of kubelets in kubeadm clusters: which requests are approved by a real kube-apiserver and
+kube-controller-manager with the flags that kubeadm writes into the manifest of a server.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +62,11 @@ BINDINGS = (
 )
 
 
-# --- the cluster ------------------------------------------------------------------------------------------------------
+# --- cluster ----------------------------------------------------------------------------------------------------------
 
 
 def manifest(directory: Path, *arguments: str) -> Any:
-    """The manifest of kube-controller-manager that the installer lets kubeadm write."""
+    """The manifest of kube-controller-manager that kubeadm writes with the installer's configuration."""
     patches, written = directory / "patches", directory / "written"
     written.mkdir(parents=True)
     script = f"set -eu\npatches={patches}\nbuild=v1.36.3+kubeadm1\n{installer_function('note_build')}\nnote_build\n"
@@ -102,10 +103,10 @@ class Api:
         self.kube = kube
         self._count = 0
 
-    def admin(self, *words: str, stdin: object = None) -> str:
-        command = [str(peer("kubectl")), "--kubeconfig", str(self.kube.kubeconfig), *words]
-        given = None if stdin is None else json.dumps(stdin)
-        return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+    def admin(self, *arguments: str, stdin: object = None) -> str:
+        command = [str(peer("kubectl")), "--kubeconfig", str(self.kube.kubeconfig), *arguments]
+        body = None if stdin is None else json.dumps(stdin)
+        return subprocess.run(command, input=body, capture_output=True, text=True, check=True).stdout
 
     def prepare(self) -> None:
         secret = {
@@ -129,13 +130,13 @@ class Api:
         self.admin("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
 
     def kubectl(
-        self, credentials: tuple[str, ...], *words: str, stdin: object = None
+        self, credentials: tuple[str, ...], *arguments: str, stdin: object = None
     ) -> subprocess.CompletedProcess[str]:
-        """With these credentials and no others."""
+        """Run kubectl with only these credentials."""
         command = [str(peer("kubectl")), "--kubeconfig", "/dev/null", "--server", self.kube.url]
-        command += ["--certificate-authority", str(self.kube.authority.path), *credentials, *words]
-        given = None if stdin is None else json.dumps(stdin)
-        return subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+        command += ["--certificate-authority", str(self.kube.authority.path), *credentials, *arguments]
+        body = None if stdin is None else json.dumps(stdin)
+        return subprocess.run(command, input=body, capture_output=True, text=True, check=False)
 
     def request(self, credentials: tuple[str, ...], node: str, key: ec.EllipticCurvePrivateKey) -> str:
         """Create a CertificateSigningRequest as a kubelet does; returns its name."""
@@ -180,7 +181,7 @@ def client_certificate(directory: Path, issued: bytes, key: ec.EllipticCurvePriv
 
 @contextlib.contextmanager
 def approver(kube: RealKube, number: int) -> Iterator[None]:
-    """As it runs on each server."""
+    """The CSR approver, as it runs on each server."""
     path = f"{peer('kubectl').parent}:{os.environ['PATH']}"
     command = [sys.executable, str(APPROVER), "--kubeconfig", str(kube.kubeconfig)]
     with (kube.directory / f"approver-{number}.log").open("wb") as log:
@@ -188,7 +189,7 @@ def approver(kube: RealKube, number: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.killpg(process.pid, signal.SIGTERM)  # its watch too, as systemd does
+        os.killpg(process.pid, signal.SIGTERM)  # with its watch, as systemd does
         process.wait(20)
 
 
@@ -213,10 +214,10 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield api
 
 
-# --- what a worker gets -----------------------------------------------------------------------------------------------
+# --- certificates of workers ------------------------------------------------------------------------------------------
 
 
-def test_a_worker_does_not_get_the_identity_of_a_server(api: Api) -> None:
+def test_a_worker_cannot_get_the_identity_of_a_server(api: Api) -> None:
     stolen = api.request(BOOTSTRAP, SERVER, new_key())
     kind, message = api.outcome(stolen)
     assert kind == "Denied"
@@ -232,8 +233,8 @@ def test_a_new_machine_gets_its_certificate_and_renews_it(api: Api, tmp_path: Pa
     assert name.value == f"system:node:{WORKER}"
 
 
-def test_a_machine_that_tries_again_with_its_key_gets_its_certificate(api: Api) -> None:
-    """Also when its Node has registered: a join can be interrupted after that."""
+def test_a_retry_with_the_same_key_gets_the_certificate(api: Api) -> None:
+    """Even after its Node was registered: a join can be interrupted then."""
     key = new_key()
     api.certificate(api.request(BOOTSTRAP, "retrying", key))
     api.create_node("retrying")
@@ -241,18 +242,18 @@ def test_a_machine_that_tries_again_with_its_key_gets_its_certificate(api: Api) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="kubelets need root")
-def test_a_real_kubelet_joins_and_its_key_decides(api: Api, tmp_path: Path) -> None:
+def test_a_real_kubelet_joins_and_rejoins_with_its_key(api: Api, tmp_path: Path) -> None:
     first, again, waiting, other = (tmp_path / name for name in ("first", "again", "waiting", "other"))
     current, unfinished = "pki/kubelet-client-current.pem", "pki/kubelet-client.key.tmp"
     run_kubelet(api, first, "real")
     issued = (first / current).read_text()
     api.create_node("real")
-    for directory, name, kept in (
+    for directory, name, content in (
         (again, current, issued),
         (waiting, unfinished, issued[issued.index("-----BEGIN EC PRIVATE KEY") :]),
     ):
         (directory / "pki").mkdir(parents=True)
-        (directory / "pki/kept").write_text(kept)
+        (directory / "pki/kept").write_text(content)
         (directory / name).symlink_to("kept")
         run_kubelet(api, directory, "real")
         assert (directory / "kubelet.conf").exists()
@@ -262,7 +263,7 @@ def test_a_real_kubelet_joins_and_its_key_decides(api: Api, tmp_path: Path) -> N
 
 
 def run_kubelet(api: Api, directory: Path, node: str) -> str:
-    """Until it has a certificate or ends; it ends soon, for there is no container runtime. Returns its log."""
+    """Run a kubelet until it ends, which it does soon without a container runtime. Returns its log."""
     directory.mkdir(exist_ok=True)
     cluster = {"server": api.kube.url, "certificate-authority": str(api.kube.authority.path)}
     kubeconfig = {
@@ -311,8 +312,8 @@ def test_a_node_does_not_renew_the_certificate_of_another(api: Api, tmp_path: Pa
             api.request(credentials, name, new_key())
 
 
-def test_of_two_keys_one_gets_the_name(api: Api) -> None:
-    """Two servers see the requests, as long as both run."""
+def test_one_of_two_keys_gets_the_name(api: Api) -> None:
+    """Two approvers see the requests while both run."""
     for number in range(5):
         names = [api.request(BOOTSTRAP, f"contended-{number}", new_key()) for _ in range(2)]
         assert sorted(api.outcome(name)[0] for name in names) == ["Approved", "Denied"]
@@ -321,15 +322,15 @@ def test_of_two_keys_one_gets_the_name(api: Api) -> None:
 def test_machines_cannot_write_the_record_of_names(api: Api, tmp_path: Path) -> None:
     key = new_key()
     credentials = client_certificate(tmp_path, api.certificate(api.request(BOOTSTRAP, "worker-4", key)), key)
-    for whom in (BOOTSTRAP, credentials):
+    for client_flags in (BOOTSTRAP, credentials):
         for verb in ("create", "update", "patch", "delete"):
-            asked = api.kubectl(whom, "auth", "can-i", verb, "configmaps", "-n", "kube-system")
-            assert asked.stdout.startswith("no")
-        for words in (("update", "csr", "--subresource=approval"), ("delete", "nodes")):
-            assert api.kubectl(whom, "auth", "can-i", *words).stdout.startswith("no")
+            answer = api.kubectl(client_flags, "auth", "can-i", verb, "configmaps", "-n", "kube-system")
+            assert answer.stdout.startswith("no")
+        for action in (("update", "csr", "--subresource=approval"), ("delete", "nodes")):
+            assert api.kubectl(client_flags, "auth", "can-i", *action).stdout.startswith("no")
 
 
-def test_a_name_that_an_administrator_releases_is_issued_again(api: Api) -> None:
+def test_a_released_name_is_issued_again(api: Api) -> None:
     key = new_key()
     api.certificate(api.request(BOOTSTRAP, "replaced", new_key()))
     assert api.outcome(api.request(BOOTSTRAP, "replaced", key))[0] == "Denied"
@@ -340,24 +341,22 @@ def test_a_name_that_an_administrator_releases_is_issued_again(api: Api) -> None
 @pytest.mark.parametrize(
     "arguments", [(), ("controllers=*,-ttl",), ("controllers=*,csrapproving",), ("controllers=*", "controllers=ttl")]
 )
-def test_the_approving_controller_stays_disabled_with_flags_of_users(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Of several mentions of a controller the first counts. Values of users are kept."""
-    given = [each.partition("=")[2] for each in arguments] or ["*,bootstrapsigner,tokencleaner"]
-    assert controllers(tmp_path, *arguments) == ["-certificatesigningrequest-approving-controller", *given]
+def test_user_flags_cannot_enable_the_approving_controller(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """The first mention of a controller counts. Values of users are kept."""
+    user_values = [each.partition("=")[2] for each in arguments] or ["*,bootstrapsigner,tokencleaner"]
+    assert controllers(tmp_path, *arguments) == ["-certificatesigningrequest-approving-controller", *user_values]
 
 
-# --- what a node says of itself ---------------------------------------------------------------------------------------
+# --- fields that nodes set --------------------------------------------------------------------------------------------
 
 
-def test_a_worker_does_not_choose_its_pod_network(api: Api, tmp_path: Path) -> None:
+def test_a_worker_cannot_choose_its_pod_network(api: Api, tmp_path: Path) -> None:
     """Every machine routes the pod network of a Node to that Node."""
-    api.admin("apply", "--server-side", "-f", str(applied(tmp_path)))
+    api.admin("apply", "--server-side", "-f", str(node_manifest(tmp_path)))
     key = new_key()
     credentials = client_certificate(tmp_path, api.certificate(api.request(BOOTSTRAP, "router", key)), key)
     for spec in ({"podCIDRs": ["0.0.0.0/0"], "podCIDR": "0.0.0.0/0"}, {"podCIDR": "10.42.0.0/24"}):
-        assert "a node cannot choose its pod network" in until_refused(api, credentials, "create", spec)
+        assert "a node cannot choose its pod network" in wait_until_rejected(api, credentials, "create", spec)
     plain = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "router"}, "spec": {}}
     created = api.kubectl(credentials, "create", "-f", "-", stdin=plain)
     assert created.returncode == 0, created.stderr
@@ -369,8 +368,8 @@ def test_a_worker_does_not_choose_its_pod_network(api: Api, tmp_path: Path) -> N
     assert api.kubectl(credentials, "label", "node", "router", "--overwrite", "example.com/rack=8").returncode == 0
 
 
-def applied(directory: Path) -> Path:
-    """What the first server applies about Nodes."""
+def node_manifest(directory: Path) -> Path:
+    """The manifest about Nodes that the first server applies."""
     server = MachineInputs(
         name="m", uid="u", roles=Roles(etcd=True, control_plane=True), is_init=True, internal_addresses=("10.0.0.1",)
     )
@@ -380,8 +379,8 @@ def applied(directory: Path) -> Path:
     return path
 
 
-def until_refused(api: Api, credentials: tuple[str, ...], verb: str, spec: dict[str, Any]) -> str:
-    """API servers enforce a policy a moment after it is stored. Returns why it is refused."""
+def wait_until_rejected(api: Api, credentials: tuple[str, ...], verb: str, spec: dict[str, Any]) -> str:
+    """Retry until the API server enforces the policy, shortly after it is stored. Returns the error."""
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "router"}, "spec": spec}
     end = time.monotonic() + 20
     while True:

@@ -1,5 +1,6 @@
-"""Real Debian machines from objects: they boot, run what they are bootstrapped with, can be entered, survive a reboot,
-and go without a trace. All of it in a network namespace of the test's own."""
+"""Real Debian machines from objects: they boot, run their bootstrap script, accept SSH, survive a reboot, and are
+deleted without leftovers. All in a separate network namespace.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ from tests.support.machines import FLAGS, NAME, pool
 from tests.support.peers import peer
 
 MACHINES = 2
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 class Site:
-    """A network namespace with a manager in it; what is asked of the manager is asked from inside."""
+    """A network namespace with a manager in it; commands run inside of it."""
 
     def __init__(self, directory: Path) -> None:
         self.network = f"herder-{uuid.uuid4().hex[:8]}"
-        self.server = Embedded(directory, flags=FLAGS, around=("nsenter", f"--net=/run/netns/{self.network}"))
+        self.server = Embedded(directory, flags=FLAGS, command_prefix=("nsenter", f"--net=/run/netns/{self.network}"))
 
     def __enter__(self) -> Site:
         _run("ip", "netns", "add", self.network)
@@ -42,27 +43,29 @@ class Site:
         self.server.stop()
         _run("ip", "netns", "delete", self.network)
 
-    def __call__(self, *words: str | Path, stdin: str = "", check: bool = True) -> str:
+    def __call__(self, *command: str | Path, stdin: str = "", check: bool = True) -> str:
         inside = ["nsenter", f"--net=/run/netns/{self.network}"]
-        given = os.environ | {"KUBECONFIG": str(self.server.kubeconfig)}
-        done = subprocess.run([*inside, *words], input=stdin, env=given, capture_output=True, text=True, timeout=120)
+        variables = os.environ | {"KUBECONFIG": str(self.server.kubeconfig)}
+        done = subprocess.run(
+            [*inside, *command], input=stdin, env=variables, capture_output=True, text=True, timeout=120
+        )
         if check and done.returncode:
-            raise AssertionError(f"{words}: {done.stdout}{done.stderr}\n{self.server.log()[-2000:]}")
+            raise AssertionError(f"{command}: {done.stdout}{done.stderr}\n{self.server.log()[-2000:]}")
         return done.stdout
 
-    def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
-        return self(peer("kubectl"), *words, stdin=stdin, check=check)
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
+        return self(peer("kubectl"), *arguments, stdin=stdin, check=check)
 
     def ssh(self, machine: str, command: str, *, check: bool = True) -> str:
         return self(HERDER, "ssh", machine, "--", command, check=check).strip()
 
 
-def _run(*words: str) -> None:
-    subprocess.run(words, check=True, timeout=30)
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=30)
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
@@ -76,15 +79,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool}: scripts/setup dev")
     image.make("", lambda _percent, _text: None)
-    with Site(tmp_path_factory.mktemp("site")) as made:
-        yield made
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        yield site
 
 
-def test_machines_boot_are_entered_survive_a_reboot_and_go_without_a_trace(site: Site) -> None:
-    before = _traces(site)
+def test_machines_boot_survive_a_reboot_and_are_deleted(site: Site) -> None:
+    before = _leftovers(site)
     objects = [obj for _, obj in (*in_memory_cluster(NAME, workers=0), *pool("local", {"memory": "512"}, MACHINES))]
     manifest = yaml.safe_dump_all(objects)
-    eventually(lambda: _applied(site, manifest), "our kinds are served")
+    eventually(lambda: _applied(site, manifest), "Herder's kinds are served")
     machines = _created(site)
     for name in machines:
         assert site.ssh(name, "hostname") == name
@@ -94,12 +97,14 @@ def test_machines_boot_are_entered_survive_a_reboot_and_go_without_a_trace(site:
     name = machines[0]
     boot = site.ssh(name, "touch /root/kept; stat -c %Y /proc/1")
     site.ssh(name, "systemctl reboot", check=False)
-    eventually(lambda: site.ssh(name, "stat -c %Y /proc/1; true", check=False) not in ("", boot), "it is back")
+    eventually(
+        lambda: site.ssh(name, "stat -c %Y /proc/1; true", check=False) not in ("", boot), "the machine is up again"
+    )
     assert site.ssh(name, "ls /root/kept") == "/root/kept"
 
     site.kubectl("delete", capi.MACHINE_DEPLOYMENT.plural, "local-pool", "--wait=false")
-    eventually(lambda: not _names(site), "all are gone")
-    eventually(lambda: _traces(site) == before, "and nothing is left of them")
+    eventually(lambda: not _names(site), "all machines are deleted")
+    eventually(lambda: _leftovers(site) == before, "nothing is left of them")
     assert "Successfully removed" in site(HERDER, "logs", "machine", name)
 
 
@@ -122,8 +127,8 @@ def _created(site: Site) -> list[str]:
     return _names(site)
 
 
-def _traces(site: Site) -> dict[str, list[str]]:
-    """What machines of this host could leave behind on it."""
+def _leftovers(site: Site) -> dict[str, list[str]]:
+    """Everything that machines could leave behind on this host."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     state = str(site.server.directory)
     groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/herder*/*")]
@@ -143,14 +148,14 @@ def _has_host(site: Site) -> bool:
 
 
 def _processes(state: str) -> list[str]:
-    """Supervisors and whatever else names the state directory, but for the manager, its daemon and their Jobs."""
+    """Supervisors and other processes that name the state directory, except the manager, its daemon and their Jobs."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             try:
-                words = (process / "cmdline").read_bytes().decode(errors="replace")
+                command_line = (process / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-            if state in words and "host.local" in words:
-                found.append(words.replace("\0", " "))
+            if state in command_line and "host.local" in command_line:
+                found.append(command_line.replace("\0", " "))
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Two node agents, one protocol: every plan of the table on ours and on the Go one, and what each wrote is the same."""
+"""Two node agents, one protocol: Herder's and the Go agent run every plan of the table with the same results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,29 @@ import pytest
 import yaml
 
 from herder.engine import certificates
-from tests.interop.node_plans import CASES, FAILED, Case, filled
+from tests.interop.node_plans import CASES, FAILED, Case, fill_placeholders
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import GO, OURS, NodeAgent, decoded, encoded, once, plan_secret, said, sh, unpacked
+from tests.support.node_agents import (
+    GO,
+    OURS,
+    NodeAgent,
+    decoded,
+    decoded_outputs,
+    encoded,
+    new_plan,
+    plan_secret,
+    sh,
+    unpack,
+)
 from tests.support.oci import Registry, image, registry
 
-_PATIENCE = 20.0
+_TIMEOUT = 20.0
 AGENTS = (OURS, GO)
 MASKED = {"last-apply-time", "plan", "failed-evidence", "probe-errors", "probe-statuses", "probe-period-seconds"}
 
 
-# --- what plans meet -------------------------------------------------------------------------------------------------
+# --- servers ----------------------------------------------------------------------------------------------------------
 
 
 class Web(BaseHTTPRequestHandler):
@@ -51,7 +62,7 @@ class Web(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Answers to probes, with and without TLS."""
+    """Endpoints for probes, with and without TLS."""
     directory = tmp_path_factory.mktemp("web")
     now, life = datetime.now(UTC), timedelta(days=1)
     signer = certificates.authority("authority of probes", now=now, life=life)
@@ -89,26 +100,28 @@ def images() -> Iterator[Registry]:
         yield served
 
 
-# --- the two of them --------------------------------------------------------------------------------------------------
+# --- agents -----------------------------------------------------------------------------------------------------------
 
 
-class Contestant:
-    """An agent with a Secret of its own, and all that was ever in that Secret."""
+class AgentRun:
+    """An agent with its own Secret, and the history of that Secret."""
 
-    def __init__(self, api: Api, agent: NodeAgent, words: dict[str, str]) -> None:
-        self.api, self.agent, self.words = api, agent, words
+    def __init__(self, api: Api, agent: NodeAgent, placeholders: dict[str, str]) -> None:
+        self.api, self.agent, self.placeholders = api, agent, placeholders
         self.seen: list[dict[str, bytes]] = []
         self.changed = asyncio.Event()
         self.revision = ""
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def begin(self, data: dict[str, str] | None = None) -> None:
+    async def create_secret(self, data: dict[str, str] | None = None) -> None:
         await self.api.create("secrets", plan_secret(self.agent.secret, data or {}))
         self.tasks.append(asyncio.create_task(self._watch()))
         self.agent.prepare()
 
     def start(self) -> None:
-        """And again when it ends by itself, as a service manager does: the Go agent leaves when a write conflicts."""
+        """Start the agent, and restart it when it exits, as a service manager does: the Go agent exits on write
+        conflicts.
+        """
         self.agent.start()
         self.tasks.append(asyncio.create_task(self._keep_running()))
 
@@ -127,8 +140,8 @@ class Contestant:
                     self.seen.append(decoded(event["object"]))
                     self.changed.set()
 
-    async def order(self, data: dict[str, str | bytes]) -> None:
-        """The Secret's whole data, but for the revision, which goes on."""
+    async def write_plan(self, data: dict[str, str | bytes]) -> None:
+        """Replace the Secret's whole data, except the revision, which continues."""
         url = self.api.at("secrets", self.agent.secret)
         if "plan-state" in data and self.revision:
             data = {"plan-revision": self.revision, **data}
@@ -136,9 +149,9 @@ class Contestant:
         (await self.api.put(url, plan_secret(self.agent.secret, data))).expect(200)
 
     async def until(self, wanted: Any, what: str) -> dict[str, bytes]:
-        """The first data that is as wanted."""
+        """The first data that satisfies `wanted`."""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 while True:
                     self.changed.clear()
                     for data in self.seen:
@@ -148,42 +161,42 @@ class Contestant:
         except TimeoutError:
             last = {key: value[:80] for key, value in (self.seen or [{}])[-1].items()}
             raise AssertionError(
-                f"{self.agent.program}: {what} did not come; the last was {last}\n{self.agent.log()[-3000:]}"
+                f"{self.agent.program}: {what} did not happen; last data: {last}\n{self.agent.log()[-3000:]}"
             ) from None
 
     async def run(self, case: Case) -> dict[str, Any]:
-        """What came of it."""
-        plan = filled(case.plan, self.words)
+        """Run the plan and return its results."""
+        plan = fill_placeholders(case.plan, self.placeholders)
         data: dict[str, str | bytes] = {
             "plan": json.dumps(plan),
             "plan-state": "pending",
             "probe-period-seconds": "1",
             **case.data,
         }
-        await self.order(data)
-        told = await self.until(lambda data: data.get("plan-state") in (b"succeeded", b"failed"), "the end")
-        self.revision = told["plan-revision"].decode()
-        result = self.normal(told)
+        await self.write_plan(data)
+        result_data = await self.until(lambda data: data.get("plan-state") in (b"succeeded", b"failed"), "the end")
+        self.revision = result_data["plan-revision"].decode()
+        result = self.normal(result_data)
         if case.probes:
             wanted = json.loads(json.dumps(case.probes))
-            last = await self.until(lambda data: json.loads(data.get("probe-statuses", b"{}")) == wanted, f"{wanted}")
-            result["probes"] = json.loads(last["probe-statuses"])
-        if self.agent.program == GO and told["plan-state"] == b"failed":
-            await self.until(lambda data: not data.get("failed-checksum", b"x"), "its second thoughts")
-        result["files"] = {path: looked_at(filled(path, self.words)) for path in case.files}
+            final = await self.until(lambda data: json.loads(data.get("probe-statuses", b"{}")) == wanted, f"{wanted}")
+            result["probes"] = json.loads(final["probe-statuses"])
+        if self.agent.program == GO and result_data["plan-state"] == b"failed":
+            await self.until(lambda data: not data.get("failed-checksum", b"x"), "its second update")
+        result["files"] = {path: describe_file(fill_placeholders(path, self.placeholders)) for path in case.files}
         return result
 
-    def normal(self, told: dict[str, bytes]) -> dict[str, Any]:
-        """Comparable: outputs unpacked, checksums as words."""
-        checksum = hashlib.sha256(told["plan"]).hexdigest()
+    def normal(self, data: dict[str, bytes]) -> dict[str, Any]:
+        """Comparable results: outputs unpacked, checksums masked."""
+        checksum = hashlib.sha256(data["plan"]).hexdigest()
         result: dict[str, Any] = {}
-        for key, value in told.items():
+        for key, value in data.items():
             if key in ("applied-output", "failed-output"):
-                result[key] = said(value)
+                result[key] = decoded_outputs(value)
             elif key == "applied-periodic-output":
-                result[key] = {name: periodic(each) for name, each in unpacked(value).items()}
+                result[key] = {name: periodic(each) for name, each in unpack(value).items()}
             elif key == "plan-revision":
-                result[key] = "told"
+                result[key] = "a revision"
             elif key not in MASKED:
                 result[key] = value.decode().replace(checksum, "its checksum")
         return result
@@ -195,26 +208,26 @@ class Contestant:
         self.agent.kill()
 
 
-def periodic(told: dict[str, Any]) -> dict[str, Any]:
-    result = dict(told)
+def periodic(output: dict[str, Any]) -> dict[str, Any]:
+    result = dict(output)
     for key in ("stdout", "stderr"):
-        result[key] = None if told[key] is None else base64.b64decode(told[key]).decode()
+        result[key] = None if output[key] is None else base64.b64decode(output[key]).decode()
     for key in ("lastSuccessfulRunTime", "lastFailedRunTime"):
-        result[key] = "a time" if told[key] else ""
+        result[key] = "a time" if output[key] else ""
     return result
 
 
-def looked_at(path: str) -> str:
-    place = Path(path)
-    if not place.exists():
+def describe_file(path: str) -> str:
+    file = Path(path)
+    if not file.exists():
         return ""
-    found = place.stat()
-    about = f"{stat.S_IMODE(found.st_mode):04o} {found.st_uid}:{found.st_gid}"
-    return about if place.is_dir() else f"{about} {place.read_text()}"
+    found = file.stat()
+    mode_and_owner = f"{stat.S_IMODE(found.st_mode):04o} {found.st_uid}:{found.st_gid}"
+    return mode_and_owner if file.is_dir() else f"{mode_and_owner} {file.read_text()}"
 
 
 async def node_kubeconfig(api: Api, secret: str) -> str:
-    """Of a service account that may see and change its own plan, and nothing else."""
+    """The kubeconfig of a service account that may only read and change its own plan."""
     named = {"metadata": {"name": secret}}
     rule = {
         "apiGroups": [""],
@@ -227,8 +240,8 @@ async def node_kubeconfig(api: Api, secret: str) -> str:
     subject = {"kind": "ServiceAccount", "name": secret, "namespace": api.namespace}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": secret}
     await api.create("rbac.authorization.k8s.io/v1/rolebindings", {**named, "subjects": [subject], "roleRef": role})
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = (await api.post(api.at("serviceaccounts", secret, "token"), asked)).expect(200, 201)
+    token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = (await api.post(api.at("serviceaccounts", secret, "token"), token_request)).expect(200, 201)
     cluster = {
         "server": api.connection.server,
         "certificate-authority-data": base64.b64encode(api.connection.ca or b"").decode(),
@@ -245,31 +258,33 @@ async def node_kubeconfig(api: Api, secret: str) -> str:
     )
 
 
-async def contestant(api: Api, directory: Path, program: str, words: dict[str, str], name: str = "") -> Contestant:
+async def new_agent_run(
+    api: Api, directory: Path, program: str, placeholders: dict[str, str], name: str = ""
+) -> AgentRun:
     secret = f"{name or 'plan'}-{program}"
-    place = directory / program / "place"
-    place.mkdir(parents=True, exist_ok=True)
+    target_dir = directory / program / "place"
+    target_dir.mkdir(parents=True, exist_ok=True)
     agent = NodeAgent(directory / program, await node_kubeconfig(api, secret), api.namespace, secret, program)
-    return Contestant(api, agent, {**words, "dir": str(place)})
+    return AgentRun(api, agent, {**placeholders, "dir": str(target_dir)})
 
 
 @pytest.fixture(scope="module")
 async def both(
     embedded_engine: Engine, tmp_path_factory: pytest.TempPathFactory, web: dict[str, str], images: Registry
-) -> AsyncIterator[list[Contestant]]:
+) -> AsyncIterator[list[AgentRun]]:
     if os.geteuid() != 0:
         pytest.skip("needs root, as the Go agent does")
     directory = tmp_path_factory.mktemp("agents")
     admin = Api(embedded_engine.connection)
     api = await admin.in_new_namespace()
-    words = {**web, "registry": images.host, "digest": INSTALLER.manifest}
-    them = [await contestant(api, directory, program, words) for program in AGENTS]
-    for each in them:
-        await each.begin()
+    placeholders = {**web, "registry": images.host, "digest": INSTALLER.manifest}
+    agents = [await new_agent_run(api, directory, program, placeholders) for program in AGENTS]
+    for each in agents:
+        await each.create_secret()
         fill_images(each.agent.directory, images)
         each.start()
-    yield them
-    for each in them:
+    yield agents
+    for each in agents:
         await each.end()
     await admin.close()
 
@@ -285,104 +300,107 @@ def fill_images(directory: Path, images: Registry) -> None:
     (directory / "registries.yaml").write_text(yaml.safe_dump({"mirrors": {"mirrored.test": mirror}}))
 
 
-def prepare(each: Contestant, case: Case) -> None:
-    place = Path(each.words["dir"])
-    shutil.rmtree(place)
-    place.mkdir()
+def prepare(each: AgentRun, case: Case) -> None:
+    target_dir = Path(each.placeholders["dir"])
+    shutil.rmtree(target_dir)
+    target_dir.mkdir()
     for path, content in case.before.items():
-        target = Path(filled(path, each.words))
+        target = Path(fill_placeholders(path, each.placeholders))
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_both_agents_do_what_a_plan_says_and_tell_the_same(both: list[Contestant], case: Case) -> None:
+async def test_both_agents_run_a_plan_with_the_same_results(both: list[AgentRun], case: Case) -> None:
     for each in both:
         prepare(each, case)
-    judged = both if case.shown else both[:1]
-    results = await asyncio.gather(*(each.run(case) for each in judged))
+    compared = both if case.runs_on_both else both[:1]
+    results = await asyncio.gather(*(each.run(case) for each in compared))
     ours = results[0]
-    assert ours["plan-state"] == case.ends
-    assert ours["applied-output" if case.ends != FAILED else "failed-output"] == dict(case.says)
+    assert ours["plan-state"] == case.outcome
+    assert ours["applied-output" if case.outcome != FAILED else "failed-output"] == dict(case.outputs)
     assert ours["files"] == dict(case.files)
     for name, fields in case.periodic.items():
         assert fields.items() <= ours["applied-periodic-output"][name].items()
     assert set(ours["applied-periodic-output"]) == set(case.periodic)
     for theirs in results[1:]:
-        assert (ours == theirs) is not bool(case.trap)
+        assert (ours == theirs) is not bool(case.deviation)
 
 
-# --- more than one plan -----------------------------------------------------------------------------------------------
+# --- sequences of plans -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=AGENTS)
 async def one(
     request: pytest.FixtureRequest, engine: Engine, tmp_path: Path, images: Registry
-) -> AsyncIterator[Contestant]:
+) -> AsyncIterator[AgentRun]:
     """One agent that is not started yet, on either server."""
     if os.geteuid() != 0:
         pytest.skip("needs root, as the Go agent does")
     admin = Api(engine.connection)
     api = await admin.in_new_namespace()
-    each = await contestant(api, tmp_path, request.param, {"registry": images.host})
+    each = await new_agent_run(api, tmp_path, request.param, {"registry": images.host})
     yield each
     await each.end()
     await admin.close()
 
 
-def ran(each: Contestant) -> str:
-    log = Path(each.words["dir"]) / "ran"
+def ran(each: AgentRun) -> str:
+    log = Path(each.placeholders["dir"]) / "ran"
     return log.read_text() if log.exists() else ""
 
 
-def noting(each: Contestant, *more: dict[str, Any]) -> str:
-    place = each.words["dir"]
-    return json.dumps(once(sh(f"echo $CATTLE_AGENT_ATTEMPT_NUMBER >> {place}/ran"), *more))
+def plan_that_records_attempts(each: AgentRun, *more: dict[str, Any]) -> str:
+    target_dir = each.placeholders["dir"]
+    return json.dumps(new_plan(sh(f"echo $CATTLE_AGENT_ATTEMPT_NUMBER >> {target_dir}/ran"), *more))
 
 
-async def test_an_image_that_could_not_be_pulled_is_pulled_when_the_planner_says_again(
-    one: Contestant, images: Registry
-) -> None:
-    await one.begin()
+async def test_a_missing_image_is_pulled_when_the_plan_is_retried(one: AgentRun, images: Registry) -> None:
+    await one.create_secret()
     one.agent.start()
     repository = f"late/{one.agent.program}-{one.api.namespace}"
-    plan = json.dumps(once({"image": f"{images.host}/{repository}:v1", **sh("cat etc/file")}))
-    await one.order({"plan": plan, "plan-state": "pending", "max-failures": "-1", "failure-threshold": "1"})
+    plan = json.dumps(new_plan({"image": f"{images.host}/{repository}:v1", **sh("cat etc/file")}))
+    await one.write_plan({"plan": plan, "plan-state": "pending", "max-failures": "-1", "failure-threshold": "1"})
     failed = await one.until(lambda data: data.get("plan-state") == b"failed", "the failure")
     assert failed["failure-count"] == b"1"
     if one.agent.program == GO:
-        await one.until(lambda data: data.get("failed-checksum") == b"", "its second thoughts")
+        await one.until(lambda data: data.get("failed-checksum") == b"", "its second update")
     images.push(repository, "v1", INSTALLER)
     one.revision = "1"
-    await one.order({"plan": plan, "plan-state": "pending", "max-failures": "-1", "failure-threshold": "1"})
+    await one.write_plan({"plan": plan, "plan-state": "pending", "max-failures": "-1", "failure-threshold": "1"})
     done = await one.until(lambda data: data.get("plan-state") == b"succeeded", "the success")
-    assert said(done["applied-output"]) == {"it": "of layer two\n"}
+    assert decoded_outputs(done["applied-output"]) == {"it": "of layer two\n"}
     assert done["plan-revision"] == b"2"
 
 
-async def test_a_plan_that_succeeded_is_not_run_again_after_a_restart(one: Contestant) -> None:
-    await one.begin()
+async def test_a_successful_plan_is_not_rerun_after_a_restart(one: AgentRun) -> None:
+    await one.create_secret()
     one.agent.start()
-    await one.order({"plan": noting(one), "plan-state": "pending"})
+    await one.write_plan({"plan": plan_that_records_attempts(one), "plan-state": "pending"})
     await one.until(lambda data: data.get("plan-state") == b"succeeded", "the success")
     one.agent.stop()
     one.agent.start()
     one.revision = "1"
-    await one.order({"plan": json.dumps(once(sh("echo next"))), "plan-state": "pending"})
+    await one.write_plan({"plan": json.dumps(new_plan(sh("echo next"))), "plan-state": "pending"})
     await one.until(lambda data: data.get("plan-state") == b"succeeded", "the next one")
     assert ran(one) == "1\n"
 
 
-async def test_a_plan_in_progress_at_the_start_is_run_with_the_next_attempt(one: Contestant) -> None:
-    data = {"plan": noting(one), "plan-state": "in-progress", "plan-revision": "3", "failure-count": "2"}
-    await one.begin(data)
+async def test_a_plan_in_progress_is_rerun_with_the_next_attempt(one: AgentRun) -> None:
+    data = {
+        "plan": plan_that_records_attempts(one),
+        "plan-state": "in-progress",
+        "plan-revision": "3",
+        "failure-count": "2",
+    }
+    await one.create_secret(data)
     one.agent.start()
     done = await one.until(lambda data: data.get("plan-state") == b"succeeded", "the success")
     assert (done["plan-revision"], ran(one)) == (b"3", "3\n")
 
 
-async def test_without_states_a_plan_is_applied_once_and_again_after_a_restart(one: Contestant) -> None:
-    await one.begin({"plan": noting(one)})
+async def test_without_states_a_plan_is_reapplied_after_a_restart(one: AgentRun) -> None:
+    await one.create_secret({"plan": plan_that_records_attempts(one)})
     one.agent.start()
     first = await one.until(lambda data: data.get("success-count") == b"1", "the first success")
     assert first["applied-checksum"].decode() == hashlib.sha256(first["plan"]).hexdigest()
@@ -394,12 +412,12 @@ async def test_without_states_a_plan_is_applied_once_and_again_after_a_restart(o
     assert ran(one) == "1\n1\n"
 
 
-async def test_without_states_a_failure_is_counted_and_limited(one: Contestant) -> None:
-    await one.begin({"plan": noting(one, sh("exit 5", "bad")), "max-failures": "1"})
+async def test_without_states_a_failure_is_counted_and_limited(one: AgentRun) -> None:
+    await one.create_secret({"plan": plan_that_records_attempts(one, sh("exit 5", "bad")), "max-failures": "1"})
     one.agent.start()
     failed = await one.until(lambda data: data.get("failure-count") == b"1", "the failure")
     assert failed["failed-checksum"].decode() == hashlib.sha256(failed["plan"]).hexdigest()
-    assert said(failed["failed-output"]) == {"it": "", "bad": ""}
+    assert decoded_outputs(failed["failed-output"]) == {"it": "", "bad": ""}
     one.agent.stop()
     one.agent.start()
     one.seen.clear()
@@ -409,8 +427,8 @@ async def test_without_states_a_failure_is_counted_and_limited(one: Contestant) 
     assert ran(one) == "1\n"
 
 
-async def test_a_secret_made_anew_is_applied_anew(one: Contestant) -> None:
-    await one.begin({"plan": noting(one)})
+async def test_a_recreated_secret_is_applied_again(one: AgentRun) -> None:
+    await one.create_secret({"plan": plan_that_records_attempts(one)})
     one.agent.start()
     first = await one.until(lambda data: data.get("success-count") == b"1", "the first success")
     url = one.api.at("secrets", one.agent.secret)
@@ -421,25 +439,31 @@ async def test_a_secret_made_anew_is_applied_anew(one: Contestant) -> None:
     assert ran(one) == "1\n1\n"
 
 
-async def test_the_applied_plan_is_kept_on_disk(one: Contestant) -> None:
-    await one.begin({"plan": noting(one), "plan-state": "pending"})
+async def test_the_applied_plan_is_kept_on_disk(one: AgentRun) -> None:
+    await one.create_secret({"plan": plan_that_records_attempts(one), "plan-state": "pending"})
     one.agent.start()
     done = await one.until(lambda data: data.get("plan-state") == b"succeeded", "the success")
-    (kept,) = (one.agent.directory / "applied").glob("*-applied.plan")
-    content = json.loads(kept.read_text())
+    (plan_file,) = (one.agent.directory / "applied").glob("*-applied.plan")
+    content = json.loads(plan_file.read_text())
     assert content["Checksum"] == hashlib.sha256(done["plan"]).hexdigest()
     assert content["Plan"]["instructions"][0]["name"] == "it"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE(plan_file.stat().st_mode) == 0o600
 
 
-async def test_after_a_failure_ours_keeps_what_the_go_agent_takes_back(one: Contestant) -> None:
-    """The trap that planners have to live with: a second look turns a failure into bookkeeping of a success."""
-    await one.begin({"plan": noting(one, sh("exit 5", "bad")), "plan-state": "pending", "probe-period-seconds": "1"})
+async def test_the_go_agent_overwrites_a_failure_but_herders_does_not(one: AgentRun) -> None:
+    """A deviation that planners must handle: the Go agent's second update turns a failure into a success."""
+    await one.create_secret(
+        {
+            "plan": plan_that_records_attempts(one, sh("exit 5", "bad")),
+            "plan-state": "pending",
+            "probe-period-seconds": "1",
+        }
+    )
     one.agent.start()
     failed = await one.until(lambda data: data.get("plan-state") == b"failed", "the failure")
     assert failed["failure-count"] == b"1"
     if one.agent.program == GO:
-        later = await one.until(lambda data: data.get("failed-checksum") == b"", "its second thoughts")
+        later = await one.until(lambda data: data.get("failed-checksum") == b"", "its second update")
         assert later["applied-checksum"] == hashlib.sha256(later["plan"]).hexdigest().encode()
         assert later["failure-count"] == b"0"
     else:

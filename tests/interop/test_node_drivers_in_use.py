@@ -1,5 +1,6 @@
-"""A node driver that is in use stays, whatever kubectl is told: on the embedded server, and on a real one, where our
-machine provider runs without our Cluster API core."""
+"""A node driver that is in use cannot be removed with kubectl: on the embedded server, and on a kube-apiserver, where
+Herder's machine provider runs without Herder's Cluster API core.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 from herder.api.capi.kinds import DEFINITION
 from herder.api.machines.kinds import NODE_DRIVER, kinds_of
 from herder.engine.client.client import Client
-from tests.support.capi import PATIENCE, HerderRun, served, until, webhook_flags
+from tests.support.capi import TIMEOUT, HerderRun, wait_until, wait_until_served, webhook_flags
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
@@ -40,64 +41,64 @@ def _real(directory: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module", params=[_embedded, _real], ids=["embedded", "real"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with request.param(tmp_path_factory.mktemp("engine")) as made:
-        yield made
+    with request.param(tmp_path_factory.mktemp("engine")) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module")
 async def client(engine: Engine) -> AsyncIterator[Client]:
-    made = engine.client()
-    yield made
-    await made.close()
+    client = engine.client()
+    yield client
+    await client.close()
 
 
-async def in_use(client: Client, engine: Engine, driver: str) -> None:
-    """There is an object of the driver's kinds, and whoever guards them is heard."""
+async def put_in_use(client: Client, engine: Engine, driver: str) -> None:
+    """Create an object of the driver's kinds, and wait until admission protects the driver."""
     config = kinds_of(driver).config
-    await served(client, *kinds_of(driver).all)
-    made = {"apiVersion": config.api_version, "kind": config.kind, "metadata": {"name": "small"}}
-    await client.create(config.resource, made, namespace="default")
-    async with asyncio.timeout(PATIENCE):
+    await wait_until_served(client, *kinds_of(driver).all)
+    obj = {"apiVersion": config.api_version, "kind": config.kind, "metadata": {"name": "small"}}
+    await client.create(config.resource, obj, namespace="default")
+    async with asyncio.timeout(TIMEOUT):
         while not engine.kubectl("delete", "nodedriver", driver, "--dry-run=server", check=False).returncode:
-            await asyncio.sleep(0.1)  # a real server asks webhooks a moment after they are there
+            await asyncio.sleep(0.1)  # kube-apiserver calls webhooks shortly after they are registered
 
 
-async def without_kinds(client: Client, driver: str) -> None:
-    gone = {f"{kind.plural}.{kind.group}" for kind in kinds_of(driver).all}
-    await until(client, DEFINITION, "", lambda found: not gone & {each["metadata"]["name"] for each in found})
+async def wait_until_kinds_are_removed(client: Client, driver: str) -> None:
+    names = {f"{kind.plural}.{kind.group}" for kind in kinds_of(driver).all}
+    await wait_until(client, DEFINITION, "", lambda found: not names & {each["metadata"]["name"] for each in found})
 
 
 @pytest.mark.parametrize(
-    ("driver", "words", "refusal"),
+    ("driver", "arguments", "refusal"),
     [
         ("process", ("patch", "nodedriver", "process", "--type=merge", "-p", OFF), "spec.active: Forbidden: cannot be"),
         ("generic", ("delete", "nodedriver", "generic"), "cannot be deleted"),
     ],
     ids=["switched off", "deleted"],
 )
-async def test_it_goes_when_the_last_object_of_its_kinds_is_gone(
-    engine: Engine, client: Client, driver: str, words: tuple[str, ...], refusal: str
+async def test_a_driver_can_be_removed_after_its_last_object(
+    engine: Engine, client: Client, driver: str, arguments: tuple[str, ...], refusal: str
 ) -> None:
-    await in_use(client, engine, driver)
+    await put_in_use(client, engine, driver)
     config = kinds_of(driver).config
 
-    refused = engine.kubectl(*words, check=False)
+    refused = engine.kubectl(*arguments, check=False)
     assert refused.returncode == 1
     assert refusal in refused.stderr
     assert f"1 object of its kinds still exists ({config.kind} default/small)" in refused.stderr
-    still = await client.get(NODE_DRIVER.resource, driver)
-    assert still["spec"]["active"] is True
-    assert "deletionTimestamp" not in still["metadata"]
+    current = await client.get(NODE_DRIVER.resource, driver)
+    assert current["spec"]["active"] is True
+    assert "deletionTimestamp" not in current["metadata"]
 
     engine.kubectl("delete", f"{config.plural}.{config.group}", "small")
-    engine.kubectl(*words)
-    await without_kinds(client, driver)
+    engine.kubectl(*arguments)
+    await wait_until_kinds_are_removed(client, driver)
     engine.kubectl("delete", "nodedriver", driver, "--ignore-not-found")
 
 
-async def test_what_is_not_in_use_is_switched_as_one_likes(engine: Engine, client: Client) -> None:
+async def test_an_unused_driver_can_be_switched_on_and_off(engine: Engine, client: Client) -> None:
     driver = "digitalocean"
     for active in (True, False, True):
         change = json.dumps({"spec": {"active": active}})
         engine.kubectl("patch", "nodedriver", driver, "--type=merge", "-p", change)
-    await served(client, kinds_of(driver).machine)
+    await wait_until_served(client, kinds_of(driver).machine)

@@ -1,7 +1,7 @@
-"""Pods of a cluster that accepts no connection: kubectl runs programs in them, reads their logs, copies files and
-forwards ports through the tunnel, which the cluster's agent, a pod itself, opened from inside.
+"""Pods of a cluster without inbound connections: kubectl runs programs in them, reads their logs, copies files and
+forwards ports through the tunnel that the cluster's agent, a pod itself, opened from inside.
 
-A real kubelet and containerd in a machine of their own; the manager in a network that has no route to it.
+A real kubelet and containerd run in their own machine; the manager is in a network without a route to it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ import pytest
 import yaml
 
 from herder.machine.host.local import image
-from tests.support.canaries import canary, in_logs, in_store, nothing_told
-from tests.support.cluster_in_a_machine import ClusterInAMachine, kubelet_clients
+from tests.support.canaries import assert_no_secrets, canary, in_logs, in_store
 from tests.support.embedded import HERDER, Embedded
 from tests.support.images import BUSYBOX, PYTHON, Registry
+from tests.support.machine_cluster import MachineCluster, kubelet_clients
 from tests.support.peers import peer
-from tests.support.site import ready_for_debians
+from tests.support.site import require_local_machines
 from tests.unit.machine.local.host import Host
 
-PATIENCE = 90.0
-MANAGER, SITE = "10.98.0.1", "10.98.0.2"  # the two ends of the cable
+TIMEOUT = 90.0
+MANAGER, SITE = "10.98.0.1", "10.98.0.2"  # the ends of the virtual cable
 NETWORK, REGISTRY, AGENT = "10.97.0.0/24", "10.97.0.1:5000", "herder/agent:test"
 URL = f"https://{MANAGER}:7443"
 USERS = {name: canary(f"password of {name}") for name in ("dolly", "polly", "molly")}
-# Connections go out by the cable with the site's own address; there is no way back but for their answers.
+# Outgoing connections use the cable with the site's own address; only their responses are routed back.
 MASQUERADE = 'table ip site { chain out { type nat hook postrouting priority 100; oifname "cable" masquerade; }; }'
 
 LISTENING = """\
 echo from the pod > /tmp/page
 httpd -p 8080 -h /tmp
-mkfifo /tmp/told
-exec 3<>/tmp/told
+mkfifo /tmp/lines
+exec 3<>/tmp/lines
 echo ready
 while read line <&3; do echo "heard $line"; done
 """
-TRANSPORTS = {"websocket": "true", "spdy": "false"}  # kubectl's two ways; the older one is what it falls back to
+TRANSPORTS = {"websocket": "true", "spdy": "false"}  # kubectl's two transports; it falls back to the older one
 
 
 class Site:
@@ -55,14 +55,16 @@ class Site:
         self.directory = directory
         self.host = host
         self.network = f"herder-m-{uuid.uuid4().hex[:6]}"
-        self.around = ("nsenter", f"--net=/run/netns/{self.network}")
+        self.command_prefix = ("nsenter", f"--net=/run/netns/{self.network}")
         flags = ("--gateway", "--no-runner", "--no-machines", "--capi-core=external", "--advertise", MANAGER)
         flags += ("--set", f"agent-image={REGISTRY}/{AGENT}")
-        self.manager = Embedded(directory / "manager", flags=flags, listen=f"{MANAGER}:7443", around=self.around)
-        self.cluster: ClusterInAMachine
+        self.manager = Embedded(
+            directory / "manager", flags=flags, listen=f"{MANAGER}:7443", command_prefix=self.command_prefix
+        )
+        self.cluster: MachineCluster
 
     def lay_cable(self) -> None:
-        for words in (
+        for arguments in (
             f"netns add {self.network}",
             f"-n {self.network} link set lo up",
             f"-n {self.network} link add cable type veth peer name cable netns {self.host.name}",
@@ -71,7 +73,7 @@ class Site:
             f"-n {self.network} link set cable up",
             f"-n {self.host.name} link set cable up",
         ):
-            subprocess.run(["ip", *words.split()], check=True, timeout=30)
+            subprocess.run(["ip", *arguments.split()], check=True, timeout=30)
         inside = ["nsenter", f"--net=/run/netns/{self.host.name}"]
         forward = [*inside, "tee", "/proc/sys/net/ipv4/ip_forward"]
         subprocess.run(forward, input=b"1", stdout=subprocess.DEVNULL, check=True, timeout=30)
@@ -82,48 +84,54 @@ class Site:
 
     def start_cluster(self) -> None:
         machine = self.host.create("barn-1", kubernetes=True)
-        self.cluster = ClusterInAMachine(machine, REGISTRY)
+        self.cluster = MachineCluster(machine, REGISTRY)
         self.cluster.start()
         eventually(self.cluster.node_is_ready, "the node is ready", lambda: self.cluster.log("kubelet"))
         self.cluster.apply(kubelet_clients())
 
     def push_images(self, registry: Registry) -> None:
-        registry.fill()
+        registry.push_images()
         base, target = (f"127.0.0.1:{registry.port}/{name}" for name in (PYTHON, AGENT))
-        made = [*registry.around, HERDER, "agent", "image", "--base", base, "--push", target]
-        subprocess.run(made, check=True, timeout=120, capture_output=True)
+        command = [*registry.command_prefix, HERDER, "agent", "image", "--base", base, "--push", target]
+        subprocess.run(command, check=True, timeout=120, capture_output=True)
 
-    def run(self, *words: str | Path, kubeconfig: Path, stdin: str = "", check: bool = True, **more: str) -> Done:
-        given = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(self.directory), **more}
+    def run(self, *command: str | Path, kubeconfig: Path, stdin: str = "", check: bool = True, **more: str) -> Done:
+        variables = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(self.directory), **more}
         done = subprocess.run(
-            [*self.around, *words], input=stdin, env=given, capture_output=True, text=True, timeout=60, check=False
+            [*self.command_prefix, *command],
+            input=stdin,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         if check and done.returncode:
-            raise AssertionError(f"{words}: {done.stdout}{done.stderr}\n{self.manager.log()[-1500:]}")
+            raise AssertionError(f"{command}: {done.stdout}{done.stderr}\n{self.manager.log()[-1500:]}")
         return done
 
-    def administrator(self, *words: str | Path, stdin: str = "", check: bool = True) -> str:
-        return self.run(*words, kubeconfig=self.manager.kubeconfig, stdin=stdin, check=check).stdout
+    def administrator(self, *command: str | Path, stdin: str = "", check: bool = True) -> str:
+        return self.run(*command, kubeconfig=self.manager.kubeconfig, stdin=stdin, check=check).stdout
 
     def kubeconfig(self, user: str) -> Path:
         return self.directory / f"{user}.kubeconfig"
 
-    def kubectl(self, user: str, *words: str, stdin: str = "", check: bool = True, **more: str) -> Done:
-        """Through the manager, as that user."""
-        return self.run(peer("kubectl"), *words, kubeconfig=self.kubeconfig(user), stdin=stdin, check=check, **more)
+    def kubectl(self, user: str, *arguments: str, stdin: str = "", check: bool = True, **more: str) -> Done:
+        """Run kubectl through the manager, as that user."""
+        return self.run(peer("kubectl"), *arguments, kubeconfig=self.kubeconfig(user), stdin=stdin, check=check, **more)
 
-    def following(self, user: str, *words: str, **more: str) -> subprocess.Popen[str]:
-        """The same, of a command that goes on."""
-        given = os.environ | {"KUBECONFIG": str(self.kubeconfig(user)), **more}
-        command = [*self.around, peer("kubectl"), *words]
-        return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True)
+    def start_kubectl(self, user: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
+        """Start a kubectl command that keeps running."""
+        variables = os.environ | {"KUBECONFIG": str(self.kubeconfig(user)), **more}
+        command = [*self.command_prefix, peer("kubectl"), *arguments]
+        return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
 
 
 Done = subprocess.CompletedProcess[str]
 
 
 def eventually(holds: Callable[[], object], what: str, why: Callable[[], str] = str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, f"{what}: {why()}"
         time.sleep(0.2)
@@ -131,38 +139,38 @@ def eventually(holds: Callable[[], object], what: str, why: Callable[[], str] = 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    ready_for_debians()
+    require_local_machines()
     directory = tmp_path_factory.mktemp("site")
     with ExitStack() as stack:
         host = stack.enter_context(Host(directory, environment={"HERDER_LOCAL_NETWORK": NETWORK}))
-        made = Site(directory, host)
-        stack.callback(made.remove_cable)
-        made.lay_cable()
-        around = ("nsenter", f"--net=/run/netns/{host.name}")
-        registry = stack.enter_context(Registry(directory / "registry", 5000, around))
-        stack.callback(made.manager.stop)
+        site = Site(directory, host)
+        stack.callback(site.remove_cable)
+        site.lay_cable()
+        command_prefix = ("nsenter", f"--net=/run/netns/{host.name}")
+        registry = stack.enter_context(Registry(directory / "registry", 5000, command_prefix))
+        stack.callback(site.manager.stop)
         with ThreadPoolExecutor() as pool:
-            starting = [pool.submit(made.push_images, registry), pool.submit(made.start_cluster)]
-            made.manager.start()
+            starting = [pool.submit(site.push_images, registry), pool.submit(site.start_cluster)]
+            site.manager.start()
             for each in starting:
                 each.result()
-        yield made
-    nothing_told(in_store(directory / "manager" / "store"), in_logs(directory))
+        yield site
+    assert_no_secrets(in_store(directory / "manager" / "store"), in_logs(directory))
 
 
 @pytest.fixture(scope="module")
 def cluster(site: Site) -> str:
-    """Imported as the manual says, by one command in the cluster; its id. Its agent is connected."""
+    """Import the cluster as documented, by one command in it, and wait for its agent; returns its ID."""
     eventually(lambda: site.administrator(HERDER, "import", "barn", check=False), "it is imported")
     printed = site.administrator(HERDER, "import", "barn")
     url = next(word for word in printed.split() if word.startswith("https://"))
-    fetched = f"curl -skf {url} > /root/agent.yaml"
-    eventually(lambda: site.cluster.machine.ssh(f"{fetched} && echo y", check=False), "the manager can be reached")
+    download = f"curl -skf {url} > /root/agent.yaml"
+    eventually(lambda: site.cluster.machine.ssh(f"{download} && echo y", check=False), "the manager can be reached")
     site.cluster.kubectl("apply", "-f", "/root/agent.yaml")
     name = url.rpartition("_")[2].removesuffix(".yaml")
     connected = "jsonpath={.status.conditions[?(@.type=='Connected')].status}"
-    asked = (peer("kubectl"), "get", "clusters.management.cattle.io", name, "-o", connected)
-    eventually(lambda: site.administrator(*asked) == "True", "its agent is connected", lambda: _agent(site))
+    query = (peer("kubectl"), "get", "clusters.management.cattle.io", name, "-o", connected)
+    eventually(lambda: site.administrator(*query) == "True", "its agent is connected", lambda: _agent(site))
     return name
 
 
@@ -174,25 +182,29 @@ def _agent(site: Site) -> str:
 
 @pytest.fixture(scope="module")
 def users(site: Site, cluster: str) -> dict[str, str]:
-    """Dolly owns the cluster, Polly may look at its pods, and Molly has no part in it. Their ids."""
+    """Dolly owns the cluster, Polly may read its pods, and Molly has no access. Returns their IDs."""
     ids = {}
     checksum = site.administrator(HERDER, "import", "barn").split()[-1]
     for name, password in USERS.items():
-        made = (HERDER, "users", "create", name, "--password-stdin")
-        ids[name] = site.administrator(*made, stdin=password + "\n").strip()
+        command = (HERDER, "users", "create", name, "--password-stdin")
+        ids[name] = site.administrator(*command, stdin=password + "\n").strip()
         login = (HERDER, "login", URL, "-u", name, "--password-stdin", "--ca-checksum", checksum)
         site.administrator(*login, "--kubeconfig", site.kubeconfig(name), stdin=password + "\n")
         entry = yaml.safe_load(site.kubeconfig(name).read_text())
         entry["clusters"][0]["cluster"]["server"] += f"/k8s/clusters/{cluster}"
         site.kubeconfig(name).write_text(yaml.safe_dump(entry))
-    given = [_looking_at_pods(), _role(cluster, ids["dolly"], "cluster-owner"), _role(cluster, ids["polly"], "looking")]
-    site.administrator(peer("kubectl"), "apply", "-f", "-", stdin=yaml.safe_dump_all(given))
+    objects = [
+        _pod_reader_role(),
+        _role(cluster, ids["dolly"], "cluster-owner"),
+        _role(cluster, ids["polly"], "looking"),
+    ]
+    site.administrator(peer("kubectl"), "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
     for name in ("dolly", "polly"):
         eventually(lambda n=name: not site.kubectl(n, "get", "pods", check=False).returncode, f"{name} has her rights")
     return ids
 
 
-def _looking_at_pods() -> dict[str, Any]:
+def _pod_reader_role() -> dict[str, Any]:
     rule = {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}
     kind = {"apiVersion": "management.cattle.io/v3", "kind": "RoleTemplate", "metadata": {"name": "looking"}}
     return kind | {"context": "cluster", "rules": [rule]}
@@ -206,7 +218,7 @@ def _role(cluster: str, user: str, template: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pods(site: Site, users: dict[str, str]) -> None:
-    """Made by Dolly: one that listens, and for each transport one that repeats what it is told."""
+    """Pods of Dolly: one that listens, and for each transport one that echoes its input."""
     objects = [_pod("listening", "sh", "-c", LISTENING)]
     objects += [_pod(f"repeating-{way}", "cat", stdin=True) for way in TRANSPORTS]
     site.kubectl("dolly", "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
@@ -215,8 +227,8 @@ def pods(site: Site, users: dict[str, str]) -> None:
 
 def _pod(name: str, *command: str, stdin: bool = False) -> dict[str, Any]:
     container = {"name": "main", "image": f"{REGISTRY}/{BUSYBOX}", "command": list(command)}
-    talking = {"stdin": True, "stdinOnce": True} if stdin else {}
-    spec = {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [container | talking]}
+    interactive = {"stdin": True, "stdinOnce": True} if stdin else {}
+    spec = {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [container | interactive]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
@@ -226,40 +238,43 @@ def transport(request: pytest.FixtureRequest) -> dict[str, str]:
     return {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": wanted, "KUBECTL_PORT_FORWARD_WEBSOCKETS": wanted}
 
 
-def test_there_is_no_way_in(site: Site, cluster: str) -> None:
+def test_the_cluster_accepts_no_connections(site: Site, cluster: str) -> None:
     for port in (6443, 10250):
-        tried = ("curl", "-sk", "--max-time", "3", f"https://{site.cluster.address}:{port}/")
-        assert site.run(*tried, kubeconfig=site.manager.kubeconfig, check=False).returncode in (7, 28), port
+        request = ("curl", "-sk", "--max-time", "3", f"https://{site.cluster.address}:{port}/")
+        assert site.run(*request, kubeconfig=site.manager.kubeconfig, check=False).returncode in (7, 28), port
 
 
-def test_the_agent_is_a_pod(site: Site, cluster: str, users: dict[str, str]) -> None:
+def test_the_cluster_agent_is_a_pod(site: Site, cluster: str, users: dict[str, str]) -> None:
     ready = "jsonpath={.status.readyReplicas}"
-    asked = ("get", "deployment", "-n", "cattle-system", "cattle-cluster-agent", "-o", ready)
-    eventually(lambda: site.kubectl("dolly", *asked).stdout == "1", "its own probe says that it is well")
+    query = ("get", "deployment", "-n", "cattle-system", "cattle-cluster-agent", "-o", ready)
+    eventually(lambda: site.kubectl("dolly", *query).stdout == "1", "its own probe succeeds")
 
 
 @pytest.mark.usefixtures("pods")
-def test_a_program_runs_in_a_pod_with_what_it_is_given_and_its_exit_code_comes_back(
-    site: Site, transport: dict[str, str]
-) -> None:
-    words = ("exec", "-i", "listening", "--", "sh", "-c", "cat; echo oh >&2; exit 7")
-    done = site.kubectl("dolly", *words, stdin="baa\n" * 3, check=False, **transport)
+def test_exec_passes_stdin_and_returns_the_exit_code(site: Site, transport: dict[str, str]) -> None:
+    arguments = ("exec", "-i", "listening", "--", "sh", "-c", "cat; echo oh >&2; exit 7")
+    done = site.kubectl("dolly", *arguments, stdin="baa\n" * 3, check=False, **transport)
     assert done.stdout == "baa\n" * 3
     assert done.stderr == "oh\ncommand terminated with exit code 7\n"
     assert done.returncode == 7
 
 
 @pytest.mark.usefixtures("pods")
-@pytest.mark.parametrize("way", TRANSPORTS)
-def test_a_running_program_is_attached_to(site: Site, way: str) -> None:
+@pytest.mark.parametrize("protocol", TRANSPORTS)
+def test_attach_to_a_running_program(site: Site, protocol: str) -> None:
     done = site.kubectl(
-        "dolly", "attach", "-i", f"repeating-{way}", stdin="baa\n", KUBECTL_REMOTE_COMMAND_WEBSOCKETS=TRANSPORTS[way]
+        "dolly",
+        "attach",
+        "-i",
+        f"repeating-{protocol}",
+        stdin="baa\n",
+        KUBECTL_REMOTE_COMMAND_WEBSOCKETS=TRANSPORTS[protocol],
     )
     assert done.stdout == "baa\n"
 
 
 @pytest.mark.usefixtures("pods")
-def test_files_are_copied_both_ways(site: Site, transport: dict[str, str], tmp_path: Path) -> None:
+def test_files_are_copied_in_both_directions(site: Site, transport: dict[str, str], tmp_path: Path) -> None:
     sent, returned = tmp_path / "sent", tmp_path / "returned"
     sent.write_bytes(random.Random(1).randbytes(3 << 20))
     site.kubectl("dolly", "cp", str(sent), "listening:/tmp/fleece", **transport)
@@ -270,13 +285,13 @@ def test_files_are_copied_both_ways(site: Site, transport: dict[str, str], tmp_p
 
 
 @pytest.mark.usefixtures("pods")
-def test_lines_of_a_log_come_as_they_are_written(site: Site) -> None:
-    with site.following("dolly", "logs", "-f", "listening") as logs:
+def test_logs_are_followed(site: Site) -> None:
+    with site.start_kubectl("dolly", "logs", "-f", "listening") as logs:
         try:
             assert logs.stdout is not None
             assert logs.stdout.readline() == "ready\n"
             for word in ("one", "two"):
-                site.kubectl("dolly", "exec", "listening", "--", "sh", "-c", f"echo {word} > /tmp/told")
+                site.kubectl("dolly", "exec", "listening", "--", "sh", "-c", f"echo {word} > /tmp/lines")
                 assert logs.stdout.readline() == f"heard {word}\n"
         finally:
             logs.terminate()
@@ -284,7 +299,7 @@ def test_lines_of_a_log_come_as_they_are_written(site: Site) -> None:
 
 @pytest.mark.usefixtures("pods")
 def test_a_port_of_a_pod_is_forwarded(site: Site, transport: dict[str, str]) -> None:
-    with site.following("dolly", "port-forward", "listening", ":8080", **transport) as forwarding:
+    with site.start_kubectl("dolly", "port-forward", "listening", ":8080", **transport) as forwarding:
         try:
             assert forwarding.stdout is not None
             here = forwarding.stdout.readline().split()[2]
@@ -304,9 +319,7 @@ REFUSED = {
 
 @pytest.mark.usefixtures("pods")
 @pytest.mark.parametrize("verb", REFUSED)
-def test_who_may_only_look_does_only_that(
-    site: Site, users: dict[str, str], transport: dict[str, str], verb: str
-) -> None:
+def test_readers_cannot_open_streams(site: Site, users: dict[str, str], transport: dict[str, str], verb: str) -> None:
     assert "ready" in site.kubectl("polly", "logs", "listening").stdout
     refused = site.kubectl("polly", *REFUSED[verb], check=False, **transport)
     assert refused.returncode != 0
@@ -315,16 +328,16 @@ def test_who_may_only_look_does_only_that(
 
 @pytest.mark.usefixtures("pods")
 @pytest.mark.parametrize("verb", [*REFUSED, "logs"])
-def test_who_has_no_part_in_the_cluster_is_refused(site: Site, transport: dict[str, str], verb: str) -> None:
+def test_users_without_access_are_rejected(site: Site, transport: dict[str, str], verb: str) -> None:
     refused = site.kubectl("molly", *REFUSED.get(verb, ("logs", "listening")), check=False, **transport)
     assert refused.returncode != 0
     assert "may not use cluster" in refused.stderr
 
 
-def test_an_agent_that_is_lost_is_replaced_and_connects(site: Site, users: dict[str, str]) -> None:
+def test_a_lost_agent_is_replaced_and_connects(site: Site, users: dict[str, str]) -> None:
     lost = _ready_agents(site)
     site.cluster.kubectl("delete", "pods", "-n", "cattle-system", *lost, "--force", "--grace-period=0")
-    eventually(lambda: _ready_agents(site) - lost, "another one says that it is connected", lambda: _agent(site))
+    eventually(lambda: _ready_agents(site) - lost, "another agent is ready", lambda: _agent(site))
     assert "barn-1" in site.kubectl("dolly", "get", "nodes").stdout
 
 
@@ -337,7 +350,7 @@ def _ready_agents(site: Site) -> set[str]:
     }
 
 
-def test_the_machine_goes_with_all_its_containers(site: Site, users: dict[str, str]) -> None:
+def test_the_machine_is_deleted_with_all_its_containers(site: Site, users: dict[str, str]) -> None:
     machine = site.cluster.machine
     groups, directory = machine.groups(), machine.directory
     machine.hosted.remove()

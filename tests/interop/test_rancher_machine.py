@@ -1,5 +1,4 @@
-"""Either program takes over the other's machine: the real rancher-machine and ours, with nothing between them but the
-state Secret."""
+"""The real rancher-machine and Herder's take over each other's machines, with only the state Secret in common."""
 
 from __future__ import annotations
 
@@ -35,29 +34,29 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @dataclass
 class Programs:
-    """Both with the same Secret. The disk is cleared after each command, so that the Secret alone remembers."""
+    """Both programs with the same Secret. The disk is cleared after each command: only the Secret keeps state."""
 
     directory: Path
-    engine: Engine | None = None  # none: there is no Secret, and the disk remembers
+    engine: Engine | None = None  # None: there is no Secret, and the disk keeps the state
     namespace: str = ""
 
-    def ours(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self._run([*OURS], words)
+    def ours(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._run([*OURS], arguments)
 
-    def go(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self._run([str(peer("rancher-machine")), "--native-ssh"], words)
+    def go(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._run([str(peer("rancher-machine")), "--native-ssh"], arguments)
 
     def archive(self) -> bytes:
         assert self.engine is not None
-        shown = self.engine.kubectl("get", "secret", "state", "-n", self.namespace, "-o", "json").stdout
-        return base64.b64decode(json.loads(shown).get("data", {}).get("extractedConfig", ""))
+        output = self.engine.kubectl("get", "secret", "state", "-n", self.namespace, "-o", "json").stdout
+        return base64.b64decode(json.loads(output).get("data", {}).get("extractedConfig", ""))
 
     def script(self) -> str:
         path = self.directory / "script"
         path.write_text(SCRIPT)
         return str(path)
 
-    def _run(self, program: list[str], words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    def _run(self, program: list[str], arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         store = self.directory / "store"
         (store / "machines").mkdir(parents=True, exist_ok=True)
         environment = {
@@ -67,11 +66,11 @@ class Programs:
             "HERDER_RANCHER_MACHINE": str(peer("rancher-machine")),
         }
         if self.engine is not None:
-            places = {"K8S_SECRET_NAME": "state", "K8S_SECRET_NAMESPACE": self.namespace}
-            environment |= {**places, "KUBECONFIG": str(self.engine.kubeconfig)}
+            secret_variables = {"K8S_SECRET_NAME": "state", "K8S_SECRET_NAMESPACE": self.namespace}
+            environment |= {**secret_variables, "KUBECONFIG": str(self.engine.kubeconfig)}
         try:
             return subprocess.run(
-                [*program, *words], capture_output=True, text=True, env=environment, timeout=60, check=False
+                [*program, *arguments], capture_output=True, text=True, env=environment, timeout=60, check=False
             )
         finally:
             shutil.rmtree(store)
@@ -91,12 +90,12 @@ def generic(host: Sshd, script: str, name: str) -> tuple[str, ...]:
     )
 
 
-def succeeded(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.replace("(m1) Closing plugin on server side\n", "")  # which the Go program says or not
+def succeeded(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout.replace("(m1) Closing plugin on server side\n", "")  # which the Go program prints sometimes
 
 
-def test_what_the_go_program_creates_ours_shows_enters_and_removes(programs: Programs, host: Sshd) -> None:
+def test_herder_takes_over_machines_of_the_go_program(programs: Programs, host: Sshd) -> None:
     succeeded(programs.go(*generic(host, programs.script(), "m1")))
 
     assert succeeded(programs.ours("ip", "m1")) == "127.0.0.1\n"
@@ -110,23 +109,23 @@ def test_what_the_go_program_creates_ours_shows_enters_and_removes(programs: Pro
     assert entries(programs.archive()) == []
 
 
-def test_what_ours_creates_the_go_program_shows_and_removes(programs: Programs, host: Sshd) -> None:
+def test_the_go_program_takes_over_machines_of_herder(programs: Programs, host: Sshd) -> None:
     succeeded(programs.ours(*generic(host, programs.script(), "m1")))
     assert "installed by m1" in (host.directory / "installed").read_text()
 
     assert succeeded(programs.go("ip", "m1")) == "127.0.0.1\n"
     assert succeeded(programs.go("status", "m1")) == "Running\n"
     assert succeeded(programs.go("ssh", "m1", "hostname")) == "m1\n"
-    shown = json.loads(succeeded(programs.go("inspect", "m1")))
-    assert shown["Driver"]["SSHPort"] == host.port
+    inspected = json.loads(succeeded(programs.go("inspect", "m1")))
+    assert inspected["Driver"]["SSHPort"] == host.port
 
     assert "already exists" in programs.go(*generic(host, programs.script(), "m1")).stderr
     assert "Successfully removed m1" in succeeded(programs.go("rm", "-y", "--update-config", "m1"))
     assert entries(programs.archive()) == []
 
 
-def test_a_machine_may_change_hands_again_and_again(programs: Programs, host: Sshd) -> None:
-    """The Go program drops what is only ours from the record, and keeps the machine."""
+def test_a_machine_can_be_taken_over_repeatedly(programs: Programs, host: Sshd) -> None:
+    """The Go program drops Herder's own fields from the record, and keeps the machine."""
     succeeded(programs.ours(*generic(host, programs.script(), "m1")))
     for program in (programs.go, programs.ours, programs.go, programs.ours):
         assert succeeded(program("status", "m1")) == "Running\n"
@@ -143,7 +142,7 @@ def test_archives_of_both_have_the_same_entries(programs: Programs, host: Sshd) 
     assert ours == of_go
 
 
-def test_drivers_that_are_not_ours_run_in_the_go_program(programs: Programs) -> None:
+def test_other_drivers_run_in_the_go_program(programs: Programs) -> None:
     succeeded(programs.ours("create", "--driver", "noop", "--url", "tcp://127.0.0.1:1", "m1"))
     assert saved_machine(programs.archive()).driver == "noop"
     assert succeeded(programs.ours("url", "m1")) == "tcp://127.0.0.1:1\n"
@@ -153,7 +152,7 @@ def test_drivers_that_are_not_ours_run_in_the_go_program(programs: Programs) -> 
     assert entries(programs.archive()) == []
 
 
-def test_a_cloud_that_the_go_program_cannot_reach_is_its_error_and_its_exit_status(programs: Programs) -> None:
+def test_errors_and_exit_status_of_the_go_program_are_returned(programs: Programs) -> None:
     failed = programs.ours("create", "--driver", "digitalocean", "m1")
     assert failed.returncode == 1
     assert "digitalocean-access-token" in failed.stdout + failed.stderr
@@ -163,7 +162,7 @@ LOCAL = "create --driver generic --generic-ip-address 127.0.0.1"
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("arguments", "status"),
     [
         ("rm -y unknown", 0),
         ("rm -y --update-config unknown", 1),
@@ -180,12 +179,15 @@ LOCAL = "create --driver generic --generic-ip-address 127.0.0.1"
         ("ls -q", 0),
     ],
 )
-def test_exit_statuses_are_the_same(tmp_path: Path, words: str, status: int) -> None:
+def test_exit_statuses_are_the_same(tmp_path: Path, arguments: str, status: int) -> None:
     programs = Programs(tmp_path)
-    assert (programs.ours(*words.split()).returncode, programs.go(*words.split()).returncode) == (status, status)
+    assert (programs.ours(*arguments.split()).returncode, programs.go(*arguments.split()).returncode) == (
+        status,
+        status,
+    )
 
 
 def entries(archive: bytes) -> list[tuple[str, int, bool]]:
-    """Names without the part that is the test's own, modes, and whether it is a directory."""
+    """Names without the test's own part, modes, and whether each is a directory."""
     with tarfile.open(fileobj=BytesIO(archive)) as tar:
         return sorted((e.name.partition("/machines/")[2], e.mode, e.isdir()) for e in tar)

@@ -1,4 +1,4 @@
-"""EC2 machines of the real rancher-machine and of ours, each taken over by the other. An emulated cloud judges."""
+"""EC2 machines of the real rancher-machine and of Herder, each taken over by the other, on emulated EC2."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def cloud() -> Iterator[Ec2]:
 
 @dataclass
 class Programs:
-    """Both with one store, and with the credentials as a Job gets them."""
+    """Both programs with one store, and with the credentials as a Job gets them."""
 
     store: Path
 
-    def ours(self, *words: str) -> str:
-        return self._run(sys.executable, "-m", "herder.machine.cli.main", *words)
+    def ours(self, *arguments: str) -> str:
+        return self._run(sys.executable, "-m", "herder.machine.cli.main", *arguments)
 
-    def go(self, *words: str) -> str:
-        return self._run(str(peer("rancher-machine")), *words)
+    def go(self, *arguments: str) -> str:
+        return self._run(str(peer("rancher-machine")), *arguments)
 
-    def _run(self, *words: str) -> str:
+    def _run(self, *command: str) -> str:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.store), "MACHINE_STORAGE_PATH": str(self.store)}
-        done = subprocess.run(words, capture_output=True, text=True, env=environment | KEYS, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment | KEYS, timeout=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -55,7 +55,7 @@ def programs(tmp_path: Path) -> Programs:
 
 @pytest.fixture
 def creation(cloud: Ec2, tmp_path: Path) -> list[str]:
-    """Words that both programs understand; the emulator does not tell the Go one which VPC is the default."""
+    """Arguments that both programs accept; the emulator does not report the default VPC to the Go program."""
     cloud.reset()
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\necho hello\n")
@@ -64,42 +64,42 @@ def creation(cloud: Ec2, tmp_path: Path) -> list[str]:
     return ["create", "--driver", "amazonec2", "--custom-install-script", str(script), *flags, "m1"]
 
 
-def test_flags_are_those_of_the_real_program(programs: Programs) -> None:
+def test_flags_equal_those_of_the_real_program(programs: Programs) -> None:
     theirs = {
         flag.name: (flag.type, flag.default, flag.env)
         for flag in read_help(programs.go("create", "--driver", "amazonec2", "--help"))
         if flag.name.startswith("amazonec2-")
     }
     ours = {
-        flag.name: (flag.type, () if flag.type is FlagType.LIST else flag.default, flag.env)  # those are not shown
+        flag.name: (
+            flag.type,
+            () if flag.type is FlagType.LIST else flag.default,
+            flag.env,
+        )  # help does not show the defaults of lists
         for flag in create_flags("amazonec2") or ()
     }
     assert ours == theirs
 
 
-def test_what_the_real_program_makes_ours_shows_and_removes(
-    cloud: Ec2, programs: Programs, creation: list[str]
-) -> None:
+def test_herder_takes_over_machines_of_the_real_program(cloud: Ec2, programs: Programs, creation: list[str]) -> None:
     programs.go(*creation)
     (instance,) = cloud.instances()
     assert programs.ours("ip", "m1").strip() == instance["PublicIpAddress"]
     assert programs.ours("status", "m1").strip() == "Running"
     programs.ours("rm", "-y", "--update-config", "m1")
-    assert cloud.left() == {}
+    assert cloud.leftovers() == {}
 
 
-def test_what_ours_makes_the_real_program_shows_and_removes(
-    cloud: Ec2, programs: Programs, creation: list[str]
-) -> None:
+def test_the_real_program_takes_over_machines_of_herder(cloud: Ec2, programs: Programs, creation: list[str]) -> None:
     programs.ours(*creation)
     (instance,) = cloud.instances()
     assert programs.go("ip", "m1").splitlines()[0] == instance["PublicIpAddress"]
     assert programs.go("status", "m1").splitlines()[0] == "Running"
     programs.go("rm", "-y", "--update-config", "m1")
-    assert cloud.left() == {"security groups": ["rancher-nodes"]}  # which it never removes
+    assert cloud.leftovers() == {"security groups": ["rancher-nodes"]}  # which it never removes
 
 
-def test_both_make_the_same_machine_and_the_same_record(cloud: Ec2, programs: Programs, creation: list[str]) -> None:
+def test_both_create_the_same_machine_and_record(cloud: Ec2, programs: Programs, creation: list[str]) -> None:
     programs.go(*creation)
     theirs, their_instance = programs.driver_record(), cloud.instances()[0]
     programs.go("rm", "-y", "m1")
@@ -115,9 +115,7 @@ def test_both_make_the_same_machine_and_the_same_record(cloud: Ec2, programs: Pr
     assert (volume["Size"], volume["VolumeType"]) == (16, "gp2")
 
 
-def test_the_second_machine_of_either_uses_the_group_of_the_first(
-    cloud: Ec2, programs: Programs, creation: list[str]
-) -> None:
+def test_later_machines_use_the_existing_security_group(cloud: Ec2, programs: Programs, creation: list[str]) -> None:
     programs.go(*creation)
     (rules,) = cloud.client.describe_security_groups(GroupNames=["rancher-nodes"])["SecurityGroups"]
     programs.ours(*creation[:-1], "m2")
@@ -126,4 +124,4 @@ def test_the_second_machine_of_either_uses_the_group_of_the_first(
     programs.ours("rm", "-y", "m1")
     assert cloud.groups() == ["rancher-nodes"]
     programs.ours("rm", "-y", "m2")
-    assert cloud.left() == {}
+    assert cloud.leftovers() == {}

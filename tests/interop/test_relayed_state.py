@@ -1,4 +1,4 @@
-"""The Go program keeps its records through the relay of a Job, on both engines."""
+"""The Go program stores its records through the relay of a Job, on both engines."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ async def test_the_go_program_saves_and_reads_through_the_relay(engine: Engine, 
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
     await client.create(SECRET.resource, secret, namespace="default")
     environment = os.environ | {"MACHINE_STORAGE_PATH": str(store), "HOME": str(tmp_path)}
-    through = SecretClient(engine.connection, "default", name)
+    secret_client = SecretClient(engine.connection, "default", name)
 
     async def stored() -> list[str]:
         found = await client.get(SECRET.resource, name, namespace="default")
         return sorted(archive.unpack(base64.b64decode((found.get("data") or {}).get("extractedConfig") or "")))
 
-    with relayed(through, tmp_path, store_path=str(store), driver="none") as kubeconfig:
+    with relayed(secret_client, tmp_path, store_path=str(store), driver="none") as kubeconfig:
 
-        def run(*words: str) -> str:
+        def run(*arguments: str) -> str:
             flags = ("--kubeconfig", str(kubeconfig), "--secret-name", name, "--secret-namespace", "default")
-            command = [peer("rancher-machine"), *flags, *words]
+            command = [peer("rancher-machine"), *flags, *arguments]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout

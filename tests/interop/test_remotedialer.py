@@ -1,4 +1,4 @@
-"""The Go remotedialer against ours, in both roles, as it is released."""
+"""The released Go remotedialer against Herder's, in both roles."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ BULK = int(os.environ.get("HERDER_TUNNEL_MIB", "64")) * MIB
 STORM = int(os.environ.get("HERDER_TUNNEL_STORM", "100"))
 RECONNECTS = int(os.environ.get("HERDER_TUNNEL_RECONNECTS", "100"))
 QUIET_SECONDS = float(os.environ.get("HERDER_TUNNEL_QUIET", "0.2"))  # the Go client lists its streams every minute
-PATIENCE = 300
+TIMEOUT = 300
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes) -> bytes:
+async def echo_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, payload: bytes) -> bytes:
     try:
-        writer.write(question)
-        return await reader.readexactly(len(question))
+        writer.write(payload)
+        return await reader.readexactly(len(payload))
     finally:
         writer.close()
 
 
-async def opened(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stream that has carried something there and back."""
+async def open_stream(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A stream that has transferred data in both directions."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"known")
     assert await reader.readexactly(5) == b"known"
     return reader, writer
 
 
-async def answers(port: int) -> None:
-    """Until there is an answer: for a moment the Go server still dials through a session that is gone."""
+async def wait_for_answer(port: int) -> None:
+    """Wait for a response: for a moment, the Go server dials through a closed session."""
     answer = b""
     while answer != b"again":
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            answer = await ask(*await asyncio.open_connection("127.0.0.1", port), b"again")
+            answer = await echo_once(*await asyncio.open_connection("127.0.0.1", port), b"again")
 
 
-async def opened_sessions(registry: Registry, count: int) -> None:
-    """Until so many have been opened, now or earlier. Listeners are told of clients, not of sessions."""
+async def wait_for_sessions(registry: Registry, count: int) -> None:
+    """Wait until this many sessions were opened, now or earlier. Listeners are notified of clients, not of sessions."""
     while registry.counters.sessions_opened < count:
         await asyncio.sleep(0.02)
 
@@ -72,17 +72,19 @@ def is_up(client: TunnelClient) -> bool:
 
 
 class TestGoClientOnOurServer:
-    async def test_fifty_streams_at_once_do_not_mix(self) -> None:
-        async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), go_client(url):
+    async def test_fifty_concurrent_streams_do_not_mix(self) -> None:
+        async with asyncio.timeout(TIMEOUT), target(echo) as address, our_server() as (registry, url), go_client(url):
             await connected(registry)
-            questions = [os.urandom(100_000) for _ in range(50)]
-            streams = [registry.dial(KEY, "tcp", address).streams() for _ in questions]
-            answers = await asyncio.gather(*(ask(*s, question) for s, question in zip(streams, questions, strict=True)))
-            assert list(answers) == questions
+            payloads = [os.urandom(100_000) for _ in range(50)]
+            streams = [registry.dial(KEY, "tcp", address).streams() for _ in payloads]
+            wait_for_answer = await asyncio.gather(
+                *(echo_once(*s, payload) for s, payload in zip(streams, payloads, strict=True))
+            )
+            assert list(wait_for_answer) == payloads
 
-    async def test_a_bulk_transfer_arrives_whole_and_ends_in_order(self) -> None:
+    async def test_a_bulk_transfer_arrives_completely(self) -> None:
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(source(BULK)) as address,
             our_server() as (registry, url),
             go_client(url),
@@ -96,7 +98,7 @@ class TestGoClientOnOurServer:
 
     async def test_a_slow_reader_pauses_the_sender_and_memory_stays_bounded(self) -> None:
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(source(BULK)) as address,
             our_server() as (registry, url),
             go_client(url),
@@ -107,7 +109,7 @@ class TestGoClientOnOurServer:
             stream = next(iter(session.streams.values()))
             while not stream.peer_paused:
                 await asyncio.sleep(0)
-            assert await (registry.dial(KEY, "tcp", address)).receive(), "the others go on meanwhile"
+            assert await (registry.dial(KEY, "tcp", address)).receive(), "other streams continue meanwhile"
             received, most = 0, 0
             while chunk := await connection.receive():
                 received += len(chunk)
@@ -116,70 +118,72 @@ class TestGoClientOnOurServer:
             assert most <= session.limits.stream_bytes
             assert registry.counters.traffic.overflows == 0
 
-    async def test_a_quiet_stream_lives_on_through_pings_and_lists_of_streams(self) -> None:
-        async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), go_client(url):
+    async def test_an_idle_stream_survives_pings_and_syncs(self) -> None:
+        async with asyncio.timeout(TIMEOUT), target(echo) as address, our_server() as (registry, url), go_client(url):
             await connected(registry)
             reader, writer = registry.dial(KEY, "tcp", address).streams()
             writer.write(b"now")
             assert await reader.readexactly(3) == b"now"
             await asyncio.sleep(QUIET_SECONDS)
-            assert await ask(reader, writer, b"later") == b"later"
+            assert await echo_once(reader, writer, b"later") == b"later"
 
-    async def test_clients_of_a_go_server_that_peers_with_us_are_reached_through_it(self) -> None:
+    async def test_clients_of_a_peered_go_server_are_reachable(self) -> None:
         registry = Registry()
         listener = await serve(registry, lambda headers: headers.get("x-api-tunnel-id"), peering=True)
         peer = f"ours=ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}/connect"
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(echo) as address,
             go_server(extra=("-peer-id", "theirs", "-peer", peer)) as (url, _),
             go_client(url),
         ):
             while not registry.has(KEY):
                 await asyncio.sleep(0.01)
-            assert await ask(*registry.dial(KEY, "tcp", address).streams(), b"far away") == b"far away"
+            assert await echo_once(*registry.dial(KEY, "tcp", address).streams(), b"far away") == b"far away"
             registry.close()
             listener.close()
 
-    async def test_a_refused_dial_is_told_in_the_words_of_the_client(self) -> None:
-        async with asyncio.timeout(PATIENCE), our_server() as (registry, url), go_client(url):
+    async def test_a_refused_dial_returns_the_clients_error(self) -> None:
+        async with asyncio.timeout(TIMEOUT), our_server() as (registry, url), go_client(url):
             await connected(registry)
             connection = registry.dial(KEY, "tcp", "127.0.0.1:1")
             with pytest.raises(StreamError, match=r"^dial tcp 127\.0\.0\.1:1: connect: connection refused$"):
                 await connection.receive()
 
-    async def test_a_client_that_reconnects_again_and_again_is_reached_through_its_newest_session(self) -> None:
-        async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), go_client(url):
+    async def test_a_reconnecting_client_is_reached_through_its_newest_session(self) -> None:
+        async with asyncio.timeout(TIMEOUT), target(echo) as address, our_server() as (registry, url), go_client(url):
             for _ in range(RECONNECTS):
                 await connected(registry)
                 question = os.urandom(64)
-                assert await ask(*registry.dial(KEY, "tcp", address).streams(), question) == question
+                assert await echo_once(*registry.dial(KEY, "tcp", address).streams(), question) == question
                 registry.sessions(KEY)[-1].close()
             assert registry.counters.sessions <= 2
 
-    async def test_a_storm_in_which_all_sessions_end_at_once_and_all_come_back(self) -> None:
+    async def test_all_sessions_reconnect_after_a_simultaneous_end(self) -> None:
         numbered = HEADERS | {"X-Tunnel-Key": "storm-{}"}
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(echo) as address,
             our_server() as (registry, url),
             go_client(url, numbered, sessions=STORM),
         ):
             for storms in range(2):
-                await opened_sessions(registry, STORM * (storms + 1))
+                await wait_for_sessions(registry, STORM * (storms + 1))
                 keys = registry.clients()
                 streams = [registry.dial(key, "tcp", address).streams() for key in keys]
-                answers = await asyncio.gather(*(ask(*s, key.encode()) for s, key in zip(streams, keys, strict=True)))
-                assert [answer.decode() for answer in answers] == keys
+                wait_for_answer = await asyncio.gather(
+                    *(echo_once(*s, key.encode()) for s, key in zip(streams, keys, strict=True))
+                )
+                assert [answer.decode() for answer in wait_for_answer] == keys
                 for key in keys:
                     registry.disconnect(key, "the storm")
-            await opened_sessions(registry, STORM * 3)
+            await wait_for_sessions(registry, STORM * 3)
             assert len(registry.clients()) == STORM
 
-    async def test_a_wrong_token_gets_nowhere(self) -> None:
+    async def test_a_wrong_token_is_rejected(self) -> None:
         wrong = HEADERS | {"X-API-Tunnel-Token": "guessed"}
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             our_server() as (registry, url),
             go_client(url, wrong),
             go_client(url, HEADERS | {"X-Tunnel-Key": "another"}),
@@ -190,22 +194,22 @@ class TestGoClientOnOurServer:
 
 
 class TestOurClientOnAGoServer:
-    async def test_fifty_streams_at_once_do_not_mix(self) -> None:
+    async def test_fifty_concurrent_streams_do_not_mix(self) -> None:
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(echo) as address,
             go_server(address) as (url, [port]),
             our_client(url),
         ):
             await forwarded(url)
-            questions = [os.urandom(100_000) for _ in range(50)]
-            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in questions]
-            asked = (ask(*stream, question) for stream, question in zip(streams, questions, strict=True))
-            assert list(await asyncio.gather(*asked)) == questions
+            payloads = [os.urandom(100_000) for _ in range(50)]
+            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in payloads]
+            replies = (echo_once(*stream, payload) for stream, payload in zip(streams, payloads, strict=True))
+            assert list(await asyncio.gather(*replies)) == payloads
 
-    async def test_a_bulk_transfer_arrives_whole_and_ends_in_order(self) -> None:
+    async def test_a_bulk_transfer_arrives_completely(self) -> None:
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(source(BULK)) as address,
             go_server(address) as (url, [port]),
             our_client(url),
@@ -220,9 +224,9 @@ class TestOurClientOnAGoServer:
             assert received == BULK
             assert digest.digest() == hashlib.sha256(bytes(range(256)) * (BULK // 256)).digest()
 
-    async def test_a_slow_reader_on_the_far_side_pauses_us(self) -> None:
+    async def test_a_slow_remote_reader_pauses_the_client(self) -> None:
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(source(BULK)) as address,
             go_server(address) as (url, [port]),
             our_client(url) as client,
@@ -240,52 +244,52 @@ class TestOurClientOnAGoServer:
             writer.close()
             assert received == BULK
 
-    async def test_what_our_list_of_streams_leaves_out_the_server_drops(self) -> None:
+    async def test_the_server_drops_streams_missing_in_a_sync(self) -> None:
         often = Limits(sync_every=0.05)
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(echo) as address,
             go_server(address) as (url, [port]),
             our_client(url, limits=often) as client,
         ):
             await forwarded(url)
-            kept = await opened(port)
-            reader, writer = await opened(port)
+            kept = await open_stream(port)
+            reader, writer = await open_stream(port)
             assert client.link is not None
             streams = client.link.session.streams
-            number, forgotten = streams.popitem()  # the last one
+            number, forgotten = streams.popitem()  # the newest stream
             assert (await reader.read()).endswith(b"sync from client")
             writer.close()
-            streams[number] = forgotten  # whose socket is to be closed too
+            streams[number] = forgotten  # to close its socket, too
             forgotten.close()
-            assert await ask(*kept, b"still there") == b"still there"
+            assert await echo_once(*kept, b"still there") == b"still there"
 
-    async def test_a_refused_dial_is_told_in_the_words_upstream_uses(self) -> None:
-        async with asyncio.timeout(PATIENCE), go_server("127.0.0.1:1") as (url, [port]), our_client(url):
+    async def test_a_refused_dial_returns_upstreams_error(self) -> None:
+        async with asyncio.timeout(TIMEOUT), go_server("127.0.0.1:1") as (url, [port]), our_client(url):
             await forwarded(url)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert (await reader.read()).endswith(b"dial tcp 127.0.0.1:1: connect: connection refused")
             writer.close()
 
-    async def test_a_server_that_restarts_gets_its_client_back(self) -> None:
+    async def test_a_client_reconnects_to_a_restarted_server(self) -> None:
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(echo) as address,
             go_server(address) as (url, [port]),
             our_client(url) as client,
         ):
             for _ in range(RECONNECTS):
-                await answers(port)
+                await wait_for_answer(port)
                 assert client.link is not None
-                gone = client.link
-                gone.close()
-                await gone.done
+                old_link = client.link
+                old_link.close()
+                await old_link.done
             assert client.attempts >= RECONNECTS
 
-    async def test_a_storm_in_which_all_sessions_end_at_once_and_all_come_back(self) -> None:
+    async def test_all_sessions_reconnect_after_a_simultaneous_end(self) -> None:
         keys = [KEY, *(f"storm-{number}" for number in range(1, STORM))]
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT),
             target(echo) as address,
             go_server(address) as (url, [port]),
             contextlib.AsyncExitStack() as stack,
@@ -295,7 +299,7 @@ class TestOurClientOnAGoServer:
             for storms in range(3):
                 while any(client.attempts <= storms or not is_up(client) for client in clients):
                     await asyncio.sleep(0.02)
-                await answers(port)
+                await wait_for_answer(port)
                 assert set(await clients_of(url)) == set(keys)
                 for client in clients:
                     assert client.link is not None

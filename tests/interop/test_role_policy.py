@@ -1,4 +1,6 @@
-"""API servers that do not ask us let only those hand out rights by our kinds who may escalate them."""
+"""On API servers without Herder's admission, policies let only users with the verb `escalate` grant rights by Herder's
+kinds.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,19 @@ PATH = GLOBAL_ROLE.resource.path()
 
 @pytest.fixture
 async def client(engine: Engine) -> AsyncIterator[Client]:
-    made = engine.client()
+    client = engine.client()
     kinds = {f"{kind.plural}.{kind.group}" for kind in (GLOBAL_ROLE, PROJECT_BINDING, MANAGEMENT_CLUSTER)}
     definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in kinds]
-    await install_kinds(made, definitions)
-    await install_role_policies(made)
+    await install_kinds(client, definitions)
+    await install_role_policies(client)
     try:
-        yield made
+        yield client
     finally:
         for kind, name in product((POLICY_BINDING, POLICY), (ROLES, CREATORS)):
-            await made.delete(kind.resource, name)
-        # Others of this folder compare all kinds that there are.
-        await remove_kinds(made, (each["metadata"]["name"] for each in definitions))
-        await made.close()
+            await client.delete(kind.resource, name)
+        # Other tests of this folder compare the list of all kinds.
+        await remove_kinds(client, (each["metadata"]["name"] for each in definitions))
+        await client.close()
 
 
 MEMBER = msgspec.json.encode(
@@ -70,42 +72,46 @@ async def write_as(client: Client, user: str, method: str, path: str, body: byte
     return await client.raw(method, path, body=body, headers=headers)
 
 
-async def test_only_who_may_escalate_hands_out_rights(client: Client) -> None:
+async def test_granting_rights_requires_the_escalate_verb(client: Client) -> None:
     unique = uuid.uuid4().hex[:8]
-    names = {who: f"{who}-{unique}" for who in ("editor", "boss")}
-    for who, verbs in (("editor", ["create", "update", "patch", "get"]), ("boss", ["*"])):
+    names = {role_name: f"{role_name}-{unique}" for role_name in ("editor", "boss")}
+    for role_name, verbs in (("editor", ["create", "update", "patch", "get"]), ("boss", ["*"])):
         kinds = [GLOBAL_ROLE.plural, PROJECT_BINDING.plural, MANAGEMENT_CLUSTER.plural]
         rule = {"apiGroups": [GLOBAL_ROLE.group], "resources": kinds, "verbs": verbs}
-        await client.create(CLUSTER_ROLE.resource, cluster_role(names[who], [rule]))
-        subject = {"apiGroup": RBAC, "kind": "User", "name": names[who]}
-        await client.create(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(names[who], names[who], subject))
+        await client.create(CLUSTER_ROLE.resource, cluster_role(names[role_name], [rule]))
+        subject = {"apiGroup": RBAC, "kind": "User", "name": names[role_name]}
+        await client.create(
+            CLUSTER_ROLE_BINDING.resource, cluster_role_binding(names[role_name], names[role_name], subject)
+        )
     target = f"role-{unique}"
     try:
-        async with asyncio.timeout(30):  # until rights and the policy are in force
+        async with asyncio.timeout(30):  # until rights and the policy are enforced
             while (await write_as(client, names["boss"], "POST", PATH, role(target))).status != 201:
                 await asyncio.sleep(0.1)
-            while (told := await write_as(client, names["editor"], "POST", PATH, role(f"x-{unique}"))).status != 403:
-                await _gone(client, f"x-{unique}")
+            while (
+                rejected := await write_as(client, names["editor"], "POST", PATH, role(f"x-{unique}"))
+            ).status != 403:
+                await _delete(client, f"x-{unique}")
                 await asyncio.sleep(0.1)
-        assert b"requires the verb escalate" in told.content()
+        assert b"requires the verb escalate" in rejected.content()
         wider = await write_as(client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"rules": [{"verbs": ["*"]}]}')
         assert wider.status == 403
         bound = await write_as(client, names["editor"], "POST", PROJECT_BINDING.resource.path("default"), MEMBER)
         assert (bound.status, b"requires the verb escalate" in bound.content()) == (403, True)
-        labelled = await write_as(
+        labeled = await write_as(
             client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"metadata": {"labels": {"a": "b"}}}'
         )
-        assert labelled.status == 200, "what hands out nothing is not held up"
-        await _only_the_manager_says_who_made_a_cluster(client, names["editor"], f"c-{unique}")
+        assert labeled.status == 200, "writes that grant nothing are allowed"
+        await _assert_only_the_manager_sets_creators(client, names["editor"], f"c-{unique}")
     finally:
-        for left in (target, f"x-{unique}"):
-            await _gone(client, left)
+        for leftover in (target, f"x-{unique}"):
+            await _delete(client, leftover)
         for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
             for name in names.values():
                 await client.delete(kind.resource, name)
 
 
-async def _only_the_manager_says_who_made_a_cluster(client: Client, user: str, name: str) -> None:
+async def _assert_only_the_manager_sets_creators(client: Client, user: str, name: str) -> None:
     path = MANAGEMENT_CLUSTER.resource.path()
 
     async def create(**annotations: str) -> int:
@@ -130,6 +136,6 @@ async def _only_the_manager_says_who_made_a_cluster(client: Client, user: str, n
             await client.delete(MANAGEMENT_CLUSTER.resource, name)
 
 
-async def _gone(client: Client, name: str) -> None:
+async def _delete(client: Client, name: str) -> None:
     with suppress(NotFound):
         await client.delete(GLOBAL_ROLE.resource, name)

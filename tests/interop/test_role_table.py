@@ -41,8 +41,8 @@ from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.manager import Manager
 from tests.support.api import Api
+from tests.support.cluster_namespaces import namespace_of
 from tests.support.engines import Engine, remove_kinds
-from tests.support.homes import home_of
 
 TABLE = Path(__file__).with_name("role_table.txt")
 CONTROLLERS = tuple(
@@ -171,7 +171,7 @@ async def _assign_roles(client: Client, api: Api, stack: AsyncExitStack) -> None
     for kind, obj in (*_objects(), *_bindings()):
         is_home = kind == NAMESPACE and obj["metadata"]["name"] == MANAGED
         managed = await client.get(MANAGEMENT_CLUSTER.resource, MANAGED) if is_home else None
-        await _create(client, kind, home_of(managed) if managed else obj)
+        await _create(client, kind, namespace_of(managed) if managed else obj)
     await _until_bound(api)
 
 

@@ -1,4 +1,4 @@
-"""API servers that do not call us refuse by policies what the embedded server refuses by its own rules."""
+"""On API servers without Herder's admission, policies reject what the embedded server rejects by its own rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from herder.app.install import install_kinds, install_tenancy_policies
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
 from tests.support import tenancy
-from tests.support.api import MERGE, Answer, Api
+from tests.support.api import MERGE, Api, ApiResponse
 from tests.support.engines import Engine, remove_kinds
 from tests.support.tenancy import (
     ALLOWED,
@@ -36,7 +36,7 @@ from tests.support.tenancy import (
     Case,
 )
 
-PLACES = ("cattle-global-data", "fleet-default")
+NAMESPACES = ("cattle-global-data", "fleet-default")
 ALL = (
     *REFUSED,
     *ALLOWED,
@@ -53,38 +53,38 @@ CUSTOM = (PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN,
 
 
 @pytest.fixture(scope="module")
-async def judged(engine: Engine) -> AsyncIterator[Api]:
-    """The user of the table, on a server with all policies in force."""
+async def user_api(engine: Engine) -> AsyncIterator[Api]:
+    """The user of the table, on a server with all policies enforced."""
     client, api = engine.client(), Api(engine.connection)
     kinds = {f"{kind.plural}.{kind.group}" for kind in CUSTOM}
     definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD) if each["metadata"]["name"] in kinds]
     await install_kinds(client, definitions)
     await install_tenancy_policies(client)
-    await tenancy.give_rights(client)
-    for name in PLACES:
+    await tenancy.grant_rights(client)
+    for name in NAMESPACES:
         with suppress(AlreadyExists):
             meta = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await client.create(NAMESPACE.resource, meta)
     user = api.as_user(tenancy.USER)
     try:
-        await _until_in_force(client, user)
+        await _wait_until_enforced(client, user)
         yield user
     finally:
         for policy, _binding in POLICIES:
             for kind in (POLICY_BINDING, POLICY):
                 await client.delete(kind.resource, policy["metadata"]["name"])
-        await tenancy.take_rights(client)
+        await tenancy.revoke_rights(client)
         for case in ALL:
             if case.kind not in CUSTOM and "name" in case.meta:
                 await _remove(client, case)
-        # Others of this folder compare all kinds that there are.
+        # Other tests of this folder compare the list of all kinds.
         await remove_kinds(client, (each["metadata"]["name"] for each in definitions))
         await api.close()
         await client.close()
 
 
-async def _until_in_force(client: Client, user: Api) -> None:
-    """A real server learns of rights and policies a moment later; all of them come in one watch."""
+async def _wait_until_enforced(client: Client, user: Api) -> None:
+    """kube-apiserver loads rights and policies with a delay; all of them arrive in one watch."""
     async with asyncio.timeout(60):
         for case in (each for each in (*REFUSED, *SIGNS_OF_A_CORE) if each.patch is None and "name" in each.meta):
             while b"ValidatingAdmissionPolicy" not in (await _write(client, user, case)).content:
@@ -92,7 +92,7 @@ async def _until_in_force(client: Client, user: Api) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def _write(client: Client, user: Api, case: Case) -> Answer:
+async def _write(client: Client, user: Api, case: Case) -> ApiResponse:
     place = case.meta.get("namespace", "")
     if case.patch is None and case.delete_options is None:
         return await user.post(case.kind.resource.path(place), case.object)
@@ -114,10 +114,10 @@ async def _remove(client: Client, case: Case) -> None:
         await client.delete(case.kind.resource, case.meta["name"], namespace=place)
 
 
-async def _check_refused(engine: Engine, judged: Api, case: Case) -> None:
+async def _assert_rejected(engine: Engine, user_api: Api, case: Case) -> None:
     client = engine.client()
     try:
-        answer = await _write(client, judged, case)
+        answer = await _write(client, user_api, case)
         assert answer.status == 403, answer.text
         assert "ValidatingAdmissionPolicy" in answer.message
     finally:
@@ -125,67 +125,65 @@ async def _check_refused(engine: Engine, judged: Api, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
-async def test_what_the_manager_trusts_is_not_for_users_to_write(engine: Engine, judged: Api, case: Case) -> None:
-    await _check_refused(engine, judged, case)
+async def test_users_cannot_write_what_the_manager_trusts(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", ORPHANED, ids=lambda case: case.id)
-async def test_nothing_that_grants_rights_outlives_its_object(engine: Engine, judged: Api, case: Case) -> None:
-    await _check_refused(engine, judged, case)
+async def test_objects_that_grant_rights_are_not_orphaned(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", OWNED, ids=lambda case: case.id)
-async def test_no_former_owner_deletes_a_cluster_by_an_object_of_its_own(
-    engine: Engine, judged: Api, case: Case
-) -> None:
-    await _check_refused(engine, judged, case)
+async def test_users_cannot_set_owners_of_clusters(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", MOVED, ids=lambda case: case.id)
-async def test_a_cluster_keeps_its_workspace(engine: Engine, judged: Api, case: Case) -> None:
-    await _check_refused(engine, judged, case)
+async def test_a_cluster_keeps_its_workspace(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", OVERWRITTEN, ids=lambda case: case.id)
-async def test_a_credential_is_written_by_its_creator_alone(engine: Engine, judged: Api, case: Case) -> None:
-    await _check_refused(engine, judged, case)
+async def test_only_its_creator_writes_a_credential(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
-async def test_administrators_do_not_write_what_the_creator_of_a_credential_reads(engine: Engine, judged: Api) -> None:
-    """A user may have taken the name in advance."""
-    case, admin = OVERWRITTEN[0], judged.as_user("admin", "system:masters")
-    await _check_refused(engine, admin, case)
+async def test_administrators_cannot_write_credentials_of_users(engine: Engine, user_api: Api) -> None:
+    """A user may have taken the name in advance, and would read the administrator's data."""
+    case, admin = OVERWRITTEN[0], user_api.as_user("admin", "system:masters")
+    await _assert_rejected(engine, admin, case)
     path = case.kind.resource.path(case.meta["namespace"], case.meta["name"])
     (await admin.send("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, content_type=MERGE)).expect(200)
 
 
 @pytest.mark.parametrize("case", GRANTED_ROLES, ids=lambda case: case.id)
-async def test_roles_that_the_manager_fills_are_the_managers_alone(engine: Engine, judged: Api, case: Case) -> None:
-    await _check_refused(engine, judged, case)
+async def test_only_the_manager_writes_roles_that_it_fills(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", MACHINE_ROLES, ids=lambda case: case.id)
-async def test_roles_of_machines_are_the_managers_alone(engine: Engine, judged: Api, case: Case) -> None:
-    await _check_refused(engine, judged, case)
+async def test_only_the_manager_writes_roles_of_machines(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", SIGNS_OF_A_CORE, ids=lambda case: case.id)
-async def test_no_user_makes_it_seem_that_another_core_is_installed(engine: Engine, judged: Api, case: Case) -> None:
-    await _check_refused(engine, judged, case)
+async def test_users_cannot_imitate_another_core(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", [*ALLOWED, *OWN_ROLES, *OTHER_WORKLOADS], ids=lambda case: case.id)
-async def test_their_own_objects_are(engine: Engine, judged: Api, case: Case) -> None:
+async def test_users_can_write_their_own_objects(engine: Engine, user_api: Api, case: Case) -> None:
     client = engine.client()
     try:
-        (await _write(client, judged, case)).expect(200, 201)
+        (await _write(client, user_api, case)).expect(200, 201)
     finally:
         await client.close()
 
 
-async def test_the_server_still_issues_tokens_of_accounts(engine: Engine, judged: Api) -> None:
-    """Whoever fills in such Secrets is no user: on a real cluster, its controller-manager."""
-    admin = judged.as_user("admin", "system:masters").within("fleet-default")
+async def test_the_server_still_issues_service_account_tokens(engine: Engine, user_api: Api) -> None:
+    """The controller that fills such Secrets is exempt; on a real cluster, it is the controller-manager."""
+    admin = user_api.as_user("admin", "system:masters").in_namespace("fleet-default")
     meta = {"name": "issued", "annotations": {tenancy.ACCOUNT: "default"}}
     (await admin.post(admin.at("secrets"), {"metadata": meta, "type": tenancy.TOKEN_TYPE})).expect(201)
     try:

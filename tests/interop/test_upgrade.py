@@ -1,4 +1,4 @@
-"""Upgrade of the manager: this code takes over what the previous release created, and no machine notices."""
+"""Upgrade of the manager: this version takes over what the previous release created, without affecting machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
-from tests.support.machines import host_ended
+from tests.support.machines import host_shutdown
 from tests.support.peers import peer
 
 PREVIOUS = "558573ca90de44815902287b281b7e04d1adb3fd"
@@ -23,7 +23,7 @@ PREVIOUS = "558573ca90de44815902287b281b7e04d1adb3fd"
 REPOSITORY = Path(__file__).parents[2]
 PLAN = "rke.cattle.io/machine-plan"
 RUNS_ON_MACHINES = ("herder.embedded", "herder.clusteragent", "rancher-system-agent")
-PATIENCE = 300
+TIMEOUT = 300
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ class Manager:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._listen = f"127.0.0.1:{free_port()}"  # of all releases: machines know it
+        self._listen = f"127.0.0.1:{free_port()}"  # the same for all releases: machines know it
         self._process: Embedded | None = None
 
     def start(self, program: Path) -> None:
@@ -53,7 +53,7 @@ class Manager:
         self._process = Embedded(self.directory, flags=flags, listen=self._listen, program=program).start()
 
     def stop(self) -> None:
-        """As a service manager does. The search for secrets in the store knows the current schema alone."""
+        """Stop it as a service manager does. The secret scan of the store only supports the current schema."""
         assert self._process is not None
         assert self._process.process is not None
         self._process.process.terminate()
@@ -63,11 +63,11 @@ class Manager:
         if self._process is not None:
             self._process.kill()
 
-    def run(self, *words: str | Path) -> str:
-        given = os.environ | {"KUBECONFIG": str(self.directory / "kubeconfig"), "HOME": str(self.directory)}
-        done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    def run(self, *command: str | Path) -> str:
+        variables = os.environ | {"KUBECONFIG": str(self.directory / "kubeconfig"), "HOME": str(self.directory)}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=TIMEOUT)
         log = self._process.log()[-3000:] if self._process else ""
-        assert done.returncode == 0, f"{words}: {done.stdout[-3000:]}{done.stderr}\n{log}"
+        assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr}\n{log}"
         return done.stdout
 
     def get(self, path: str) -> Any:
@@ -103,7 +103,7 @@ class Manager:
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     found = Manager(tmp_path / "data")
-    with host_ended(tmp_path / "data"):
+    with host_shutdown(tmp_path / "data"):
         try:
             yield found
         finally:
@@ -126,8 +126,8 @@ def test_a_running_cluster_is_taken_over_unchanged(manager: Manager, previous_re
     after = manager.plans()
     assert len(after) == 3
     assert {name: after[name] for name in before} == before
-    still = manager.processes()
-    assert {process: still.get(process) for process in running} == running
+    current = manager.processes()
+    assert {process: current.get(process) for process in running} == running
     assert manager.secrets(f"?resourceVersion={revision}&resourceVersionMatch=Exact") == history
     manager.run(HERDER, "delete", "cluster", "meadow")
     assert manager.processes() == {}

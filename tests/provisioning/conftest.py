@@ -1,4 +1,4 @@
-"""One manager for each engine, on which all its scenarios run."""
+"""One manager per engine, on which all its scenarios run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.provisioning.scenarios import Running
+from tests.provisioning.scenarios import ScenarioRuns
 from tests.support.provisioned import SITES
 from tests.support.simulated_nodes import install_driver
 
 
 @pytest.fixture(scope="module")
-async def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    """On the engine that the module names; only those scenarios that were chosen."""
+async def scenario_runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ScenarioRuns]:
+    """The selected scenarios, running on the engine that the module names."""
     engine = request.module.ENGINE
     items = [item for item in request.session.items if item.path == request.path]
     chosen = [str(item.callspec.params["scenario"]) for item in items if isinstance(item, pytest.Function)]
     async with SITES[engine](tmp_path_factory.mktemp(engine)) as site:
         await install_driver(site)
-        scenarios = Running(site, chosen)
+        runs = ScenarioRuns(site, chosen)
         try:
-            yield scenarios
+            yield runs
         finally:
-            await scenarios.stop()
+            await runs.stop()

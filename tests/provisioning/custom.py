@@ -1,4 +1,4 @@
-"""Clusters of machines that somebody else made, of the upstream suite. Those with several servers are simulated."""
+"""Scenarios of the upstream suite with custom machines. Those with several servers are simulated."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from herder.api.rke import names
 from herder.api.rke.kinds import CUSTOM_MACHINE
 from herder.engine.meta.kinds import Object
 from herder.machine.host.kinds import Place
-from tests.support.capi import none_left, said, until
+from tests.support.capi import condition_status, none_left, wait_until
 from tests.support.engines import unique
-from tests.support.provisioned import Asked, Site
+from tests.support.provisioned import ManagerSite, ProvisionedCluster
 from tests.support.simulated_nodes import SimulatedNodes, simulated
 from tests.unit.machine.process.visits import run
 
@@ -23,8 +23,8 @@ ALL_ROLES = ("--worker", "--etcd", "--controlplane")
 OWN = "its own address"
 
 
-async def one_node_with_delete(site: Site) -> None:
-    cluster = await site.ask_for("test-custom-one-node")
+async def one_node_with_delete(site: ManagerSite) -> None:
+    cluster = await site.create_cluster("test-custom-one-node")
     flags = (*ALL_ROLES, "--label", "foo=bar", "--label", "ball=life")
     await _register(site, cluster, "custom-one", *flags)
     await cluster.wait()
@@ -32,17 +32,17 @@ async def one_node_with_delete(site: Site) -> None:
     assert _roles(machine) == set(names.ROLES)
     assert len(machine["status"]["addresses"]) == 2
     secret = await cluster.plan_secret(machine)
-    assert _told(secret, names.LABELS) == {"cattle.io/os": "linux", "foo": "bar", "ball": "life"}
-    await _every_flag_reaches_the_node(site, cluster)
+    assert _annotation(secret, names.LABELS) == {"cattle.io/os": "linux", "foo": "bar", "ball": "life"}
+    await _assert_every_flag_reaches_the_node(site, cluster)
     await cluster.delete_and_wait(CUSTOM_MACHINE)
     cluster.assert_few_conflicts(machines=2)
 
 
-async def _every_flag_reaches_the_node(site: Site, cluster: Asked) -> None:
-    """Beyond the upstream scenario: a worker that is told all that can be told of one."""
+async def _assert_every_flag_reaches_the_node(site: ManagerSite, cluster: ProvisionedCluster) -> None:
+    """Beyond the upstream scenario: a worker that is registered with every flag."""
     flags = ("--worker", "--node-name", "sheep-1", "--label", "colour=black", "--taint", "wool=thick:PreferNoSchedule")
     place = await _register(site, cluster, "custom-two", *flags, "--address", "203.0.113.9", "--internal-address", OWN)
-    machines = await cluster.until(
+    machines = await cluster.wait_until(
         MACHINE, lambda found: len([each for each in found if "nodeRef" in each["status"]]) == 2
     )
     [machine] = [each for each in machines if each["metadata"]["labels"].get(names.NODE_NAME) == "sheep-1"]
@@ -52,46 +52,46 @@ async def _every_flag_reaches_the_node(site: Site, cluster: Asked) -> None:
     assert labels["colour"] == "black"
     assert labels[names.MACHINE_UID] == machine["metadata"]["uid"]
     assert {"key": "wool", "value": "thick", "effect": "PreferNoSchedule"} in node["spec"]["taints"]
-    told = {each["type"]: each["address"] for each in machine["status"]["addresses"]}
-    assert (told["InternalIP"], told["ExternalIP"]) == (place.address, "203.0.113.9")
+    addresses = {each["type"]: each["address"] for each in machine["status"]["addresses"]}
+    assert (addresses["InternalIP"], addresses["ExternalIP"]) == (place.address, "203.0.113.9")
     assert machine["spec"]["providerID"] == node["spec"]["providerID"]
 
 
-async def _register(site: Site, cluster: Asked, name: str, *flags: str) -> Place:
-    """The command of the cluster, by the shell of a machine that is there already; `OWN` stands for its address."""
-    await asyncio.to_thread(site.others.start)
-    place = await asyncio.to_thread(site.others.create, name)
+async def _register(site: ManagerSite, cluster: ProvisionedCluster, name: str, *flags: str) -> Place:
+    """Run the registration command in the shell of an existing machine; `OWN` stands for its address."""
+    await asyncio.to_thread(site.custom_host.start)
+    place = await asyncio.to_thread(site.custom_host.create, name)
     command, token = await cluster.registration()
-    words = command.replace("{token}", token).replace("| sudo sh", "| sh")  # there is no other user to become
-    done = await run(place, " ".join((words, *(place.address if flag == OWN else flag for flag in flags))))
-    assert done.exit_status == 0, done.stderr
+    shell_command = command.replace("{token}", token).replace("| sudo sh", "| sh")  # process machines have no sudo
+    result = await run(place, " ".join((shell_command, *(place.address if flag == OWN else flag for flag in flags))))
+    assert result.exit_status == 0, result.stderr
     return place
 
 
-async def recreate_with_same_management_cluster_name(site: Site) -> None:
-    """The first node goes on running with its cluster's agent: a cluster that has the same names is none of theirs."""
+async def recreate_with_same_management_cluster_name(site: ManagerSite) -> None:
+    """The first node keeps running with its agent; a new cluster of the same name must reject both."""
     name, management = "test-custom-recreate-same-mgmt-cluster-name", unique("c-m")
-    named = {MANAGEMENT_NAME: management}
-    first = await site.ask_for(name, annotations=named)
-    before = await first.registration()
+    annotations = {MANAGEMENT_NAME: management}
+    first = await site.create_cluster(name, annotations=annotations)
+    first_registration = await first.registration()
     await _register(site, first, "custom-before", *ALL_ROLES)
     assert (await first.wait())["status"]["clusterName"] == management
     old = await site.client.get(MANAGEMENT_CLUSTER.resource, management)
     await site.client.delete(PROVISIONING_CLUSTER.resource, name, namespace=first.namespace)
-    await first.until(PROVISIONING_CLUSTER, none_left)
+    await first.wait_until(PROVISIONING_CLUSTER, none_left)
 
-    second = await site.ask_for(name, annotations=named, namespace=first.namespace)
+    second = await site.create_cluster(name, annotations=annotations, namespace=first.namespace)
 
-    def is_at_home(found: list[Object]) -> bool:
+    def is_recreated(found: list[Object]) -> bool:
         others = [each for each in found if each["metadata"]["name"] == management and _uid(each) != _uid(old)]
-        return any(said(each, "BackingNamespaceCreated") == "True" for each in others)
+        return any(condition_status(each, "BackingNamespaceCreated") == "True" for each in others)
 
-    await until(site.client, MANAGEMENT_CLUSTER, "", is_at_home)
-    after = await second.registration()
-    assert after != before, "its token is another"
-    await asyncio.sleep(3)  # time for the first agent to come back, which it tries each second
+    await wait_until(site.client, MANAGEMENT_CLUSTER, "", is_recreated)
+    second_registration = await second.registration()
+    assert second_registration != first_registration, "the token is a new one"
+    await asyncio.sleep(3)  # time for the first agent to reconnect, which it tries every second
     new = await site.client.get(MANAGEMENT_CLUSTER.resource, management)
-    assert said(new, "Connected") == "False", "no node was registered yet"
+    assert condition_status(new, "Connected") == "False", "no node was registered yet"
     await _register(site, second, "custom-after", *ALL_ROLES)
     assert (await second.wait())["status"]["clusterName"] == management
     new = await site.client.get(MANAGEMENT_CLUSTER.resource, management)
@@ -105,7 +105,7 @@ def _uid(obj: Object) -> str:
     return str(obj["metadata"]["uid"])
 
 
-async def three_node(site: Site) -> None:
+async def three_node(site: ManagerSite) -> None:
     async with simulated(site, "test-custom-three-node") as (cluster, nodes):
         await _register_three(nodes)
         await cluster.wait()
@@ -113,19 +113,21 @@ async def three_node(site: Site) -> None:
         assert [_roles(each) for each in machines] == [set(names.ROLES)] * 3
         for machine in machines:
             secret = await cluster.plan_secret(machine)
-            assert _told(secret, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"}
+            assert _annotation(secret, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"}
         cluster.assert_few_conflicts(machines=3)
 
 
-async def three_node_with_taints(site: Site) -> None:
+async def three_node_with_taints(site: ManagerSite) -> None:
     async with simulated(site, "test-custom-three-node-with-taints") as (cluster, nodes):
         await _register_three(nodes, "--taint", "key=value:NoExecute")
         await cluster.wait()
         machines = await cluster.machines()
         assert [_roles(each) for each in machines] == [set(names.ROLES)] * 3
         secrets = [await cluster.plan_secret(each) for each in machines]
-        assert all(_told(each, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"} for each in secrets)
-        tainted = [taints for each in secrets if (taints := _told(each, names.TAINTS))]
+        assert all(
+            _annotation(each, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"} for each in secrets
+        )
+        tainted = [taints for each in secrets if (taints := _annotation(each, names.TAINTS))]
         assert tainted == [[{"key": "key", "value": "value", "effect": "NoExecute"}]]
         cluster.assert_few_conflicts(machines=3)
 
@@ -139,7 +141,7 @@ async def _register_three(nodes: SimulatedNodes, *flags_of_one: str) -> None:
     await asyncio.gather(*registering)
 
 
-async def unique_roles(site: Site) -> None:
+async def unique_roles(site: ManagerSite) -> None:
     async with simulated(site, "test-custom-unique-roles") as (cluster, nodes):
         wanted = ("--etcd", "--etcd", "--etcd", "--controlplane", "--worker")
         registering = (
@@ -157,8 +159,8 @@ def _roles(machine: Object) -> set[str]:
     return {role for role in names.ROLES if labels.get(role) == "true"}
 
 
-def _told(secret: Object, mark: str) -> Any:
-    return json.loads(secret["metadata"]["annotations"].get(mark) or "null")
+def _annotation(secret: Object, name: str) -> Any:
+    return json.loads(secret["metadata"]["annotations"].get(name) or "null")
 
 
 SCENARIOS = {

@@ -1,4 +1,4 @@
-"""Clusters whose machines the manager makes, of the upstream suite: those that one server can be."""
+"""Scenarios of the upstream suite with machine pools, for which one server suffices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from herder.api.capi.kinds import NODE, SECRET
 from herder.api.machines.kinds import CONFIG_GROUP
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
-from tests.support.provisioned import PROCESS, Asked, Site
+from tests.support.provisioned import PROCESS, ManagerSite, ProvisionedCluster
 from tests.support.simulated_nodes import simulated
 
 ALL_ROLES = {"etcdRole": True, "controlPlaneRole": True, "workerRole": True}
@@ -21,8 +21,8 @@ CLONED_FROM_NAME = "cluster.x-k8s.io/cloned-from-name"
 EXCLUDE_DRAINING = "machine.cluster.x-k8s.io/exclude-node-draining"
 
 
-async def single_node_all_roles_with_delete(site: Site) -> None:
-    cluster = await site.ask_for("test-single-node-all-roles-with-delete", ALL_ROLES | {"quantity": 1})
+async def single_node_all_roles_with_delete(site: ManagerSite) -> None:
+    cluster = await site.create_cluster("test-single-node-all-roles-with-delete", ALL_ROLES | {"quantity": 1})
     await cluster.wait()
     [machine] = await cluster.machines()
     async with cluster.workload() as workload:
@@ -33,17 +33,19 @@ async def single_node_all_roles_with_delete(site: Site) -> None:
     cluster.assert_few_conflicts()
 
 
-async def machine_template_cloned_annotations(site: Site) -> None:
-    cluster = await site.ask_for("test-machine-template-cloned-annotations", ALL_ROLES | {"quantity": 1})
+async def machine_template_cloned_annotations(site: ManagerSite) -> None:
+    cluster = await site.create_cluster("test-machine-template-cloned-annotations", ALL_ROLES | {"quantity": 1})
     [pool] = (await cluster.wait())["spec"]["rkeConfig"]["machinePools"]
     [infrastructure] = await cluster.all(PROCESS.machine)
-    marks = infrastructure["metadata"]["annotations"]
-    assert marks[CLONED_FROM_KIND] == f"{PROCESS.template.kind}.{PROCESS.template.group}"
-    template = await site.client.get(PROCESS.template.resource, marks[CLONED_FROM_NAME], namespace=cluster.namespace)
-    marks = template["metadata"]["annotations"]
-    assert marks[names.CLONED_FROM_VERSION] == f"{CONFIG_GROUP}/v1"
-    assert marks[names.CLONED_FROM_KIND] == pool["machineConfigRef"]["kind"]
-    assert marks[names.CLONED_FROM_NAME] == pool["machineConfigRef"]["name"]
+    annotations = infrastructure["metadata"]["annotations"]
+    assert annotations[CLONED_FROM_KIND] == f"{PROCESS.template.kind}.{PROCESS.template.group}"
+    template = await site.client.get(
+        PROCESS.template.resource, annotations[CLONED_FROM_NAME], namespace=cluster.namespace
+    )
+    annotations = template["metadata"]["annotations"]
+    assert annotations[names.CLONED_FROM_VERSION] == f"{CONFIG_GROUP}/v1"
+    assert annotations[names.CLONED_FROM_KIND] == pool["machineConfigRef"]["kind"]
+    assert annotations[names.CLONED_FROM_NAME] == pool["machineConfigRef"]["name"]
     cluster.assert_few_conflicts()
 
 
@@ -62,47 +64,47 @@ DRAIN_OPTIONS = {
 }
 
 
-async def drain(site: Site) -> None:
-    """Pools that do not say how many have one machine."""
+async def drain(site: ManagerSite) -> None:
+    """Pools without a quantity have one machine."""
     strategy = {"controlPlaneDrainOptions": DRAIN_OPTIONS, "workerDrainOptions": DRAIN_OPTIONS}
-    cluster = await site.ask_for("test-drain", SERVER_ROLES, WORKER_ROLE, upgradeStrategy=strategy)
+    cluster = await site.create_cluster("test-drain", SERVER_ROLES, WORKER_ROLE, upgradeStrategy=strategy)
     await cluster.wait()
     machines = await cluster.machines()
     assert len(machines) == 2
 
-    def reconcile_all_again(spec: Object) -> None:
+    def bump_generation(spec: Object) -> None:
         spec["rkeConfig"]["provisionGeneration"] = 1
 
-    await cluster.edit(reconcile_all_again)
-    done = await asyncio.gather(*(_answer_hooks(cluster, machine) for machine in machines))
+    await cluster.edit(bump_generation)
+    done = await asyncio.gather(*(_confirm_hooks(cluster, machine) for machine in machines))
     await cluster.wait()
     assert done == [True, True]
     cluster.assert_few_conflicts(machines=2)
 
 
-async def _answer_hooks(cluster: Asked, machine: Object) -> bool:
-    """As those do whom the hooks are for: once before its drain, and once after it."""
-    for asked, hooks in ((names.PRE_DRAIN, PRE_HOOKS), (names.POST_DRAIN, POST_HOOKS)):
+async def _confirm_hooks(cluster: ProvisionedCluster, machine: Object) -> bool:
+    """Confirm the drain hooks as their controllers do: before and after the drain."""
+    for request, hooks in ((names.PRE_DRAIN, PRE_HOOKS), (names.POST_DRAIN, POST_HOOKS)):
         name = (await cluster.plan_secret(machine))["metadata"]["name"]
 
-        def is_asked(secrets: list[Object], name: str = name, asked: str = asked) -> bool:
-            return any(each["metadata"]["name"] == name and _mark(each, asked) for each in secrets)
+        def is_requested(secrets: list[Object], name: str = name, request: str = request) -> bool:
+            return any(each["metadata"]["name"] == name and _annotation(each, request) for each in secrets)
 
-        secrets = await cluster.until(SECRET, is_asked)
-        value = next(_mark(each, asked) for each in secrets if each["metadata"]["name"] == name)
-        answer = {"metadata": {"annotations": dict.fromkeys(hooks, value)}}
-        await cluster.client.patch(SECRET.resource, name, answer, namespace=cluster.namespace)
+        secrets = await cluster.wait_until(SECRET, is_requested)
+        value = next(_annotation(each, request) for each in secrets if each["metadata"]["name"] == name)
+        confirmation = {"metadata": {"annotations": dict.fromkeys(hooks, value)}}
+        await cluster.client.patch(SECRET.resource, name, confirmation, namespace=cluster.namespace)
     return True
 
 
-def _mark(secret: Object, name: str) -> Any:
+def _annotation(secret: Object, name: str) -> Any:
     return (secret["metadata"].get("annotations") or {}).get(name)
 
 
-async def drain_no_delete(site: Site) -> None:
-    """Only machines of the pool that says so are drained before they are deleted; machines are listed by name."""
+async def drain_no_delete(site: ManagerSite) -> None:
+    """Only machines of the pool that requests it are drained before deletion; machines are listed by name."""
     servers, workers = SERVER_ROLES | {"quantity": 1}, WORKER_ROLE | {"quantity": 1}
-    cluster = await site.ask_for(
+    cluster = await site.create_cluster(
         "test-drain-no-delete", servers | {"drainBeforeDelete": False}, workers | {"drainBeforeDelete": True}
     )
     await cluster.wait()
@@ -119,10 +121,10 @@ DIRECTORIES = {
 }
 
 
-async def data_directories(site: Site) -> None:
-    """On a real machine, but for the directory that only k3s and RKE2 have something for: that one by simulation."""
+async def data_directories(site: ManagerSite) -> None:
+    """On a real machine, except the directory that only k3s and RKE2 use: that one is simulated."""
     pool = ALL_ROLES | {"quantity": 1}
-    cluster = await site.ask_for("test-mp-data-directories", pool, dataDirectories=DIRECTORIES)
+    cluster = await site.create_cluster("test-mp-data-directories", pool, dataDirectories=DIRECTORIES)
     await cluster.wait()
     [machine] = await cluster.machines()
     root = site.root_of(machine["spec"]["infrastructureRef"]["name"])

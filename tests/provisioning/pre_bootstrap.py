@@ -1,5 +1,7 @@
-"""Clusters that must have Secrets of the manager's before anything else, of the upstream suite. Their nodes are
-simulated, since servers of K3s and RKE2 apply what the agent that comes first is made of."""
+"""Clusters whose Secrets must be synced before anything else is applied, of the upstream suite.
+
+Their nodes are simulated, because the agent that is deployed first is a manifest of K3s and RKE2 servers.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 from tests.provisioning.custom import ALL_ROLES
-from tests.support.capi import said
-from tests.support.provisioned import Asked, Site, made
+from tests.support.capi import condition_status
+from tests.support.provisioned import ManagerSite, ProvisionedCluster, bare_object
 from tests.support.simulated_nodes import simulated
 
 
-async def generic_secret_sync(site: Site) -> None:
+async def generic_secret_sync(site: ManagerSite) -> None:
     await _flow(site, "test-prebootstrap-secret-sync")
 
 
-async def ace(site: Site) -> None:
+async def ace(site: ManagerSite) -> None:
     await _flow(site, "test-prebootstrap-ace", spec={"localClusterAuthEndpoint": {"enabled": True}})
 
 
-async def _flow(site: Site, name: str, spec: Object | None = None) -> None:
+async def _flow(site: ManagerSite, name: str, spec: Object | None = None) -> None:
     async with simulated(site, name, spec=spec) as (cluster, nodes):
         await _create(
             cluster, "sync-me", "hello-ive-been-synced", {"hello": "world", "clusterId": secret_sync.PLACEHOLDER}
@@ -35,19 +37,21 @@ async def _flow(site: Site, name: str, spec: Object | None = None) -> None:
         ready = await cluster.wait()
         id_ = ready["status"]["clusterName"]
         management = await cluster.client.get(MANAGEMENT_CLUSTER.resource, id_)
-        assert said(management, secret_sync.PRE_BOOTSTRAPPED) == "True"
-        async with cluster.workload() as there:
-            synced = await there.get(SECRET.resource, "hello-ive-been-synced", namespace="kube-system")
+        assert condition_status(management, secret_sync.PRE_BOOTSTRAPPED) == "True"
+        async with cluster.workload() as downstream:
+            synced = await downstream.get(SECRET.resource, "hello-ive-been-synced", namespace="kube-system")
             assert _decoded(synced) == {"hello": "world", "clusterId": id_}
             assert synced["type"] == "Opaque"
-            synced = await there.get(SECRET.resource, "hello-basic-auth", namespace="kube-system")
+            synced = await downstream.get(SECRET.resource, "hello-basic-auth", namespace="kube-system")
             assert _decoded(synced) == basic
             assert synced["type"] == "kubernetes.io/basic-auth"
         cluster.assert_few_conflicts()
 
 
-async def _create(cluster: Asked, name: str, target: str, data: dict[str, str], type_: str = "Opaque") -> None:
-    secret = made(SECRET, name, cluster.namespace) | {"stringData": data, "type": type_}
+async def _create(
+    cluster: ProvisionedCluster, name: str, target: str, data: dict[str, str], type_: str = "Opaque"
+) -> None:
+    secret = bare_object(SECRET, name, cluster.namespace) | {"stringData": data, "type": type_}
     secret["metadata"]["annotations"] = {
         secret_sync.SYNC_BOOTSTRAP: "true",
         secret_sync.TARGET_NAMESPACE: "kube-system",

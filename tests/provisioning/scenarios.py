@@ -1,4 +1,4 @@
-"""The scenarios of the upstream provisioning suite by its names, run several at a time on one manager."""
+"""The scenarios of the upstream provisioning suite by their names, several at a time on one manager."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from tests.provisioning import custom, general, machine_provisioning, pre_bootstrap, simulated_machine_provisioning
-from tests.support.provisioned import Site
+from tests.support.provisioned import ManagerSite
 
-AT_ONCE = 6
+MAX_PARALLEL = 6
 
-Scenario = Callable[[Site], Awaitable[None]]
+Scenario = Callable[[ManagerSite], Awaitable[None]]
 SIMULATED: Mapping[str, Scenario] = {
     **simulated_machine_provisioning.SIMULATED,
     **custom.SIMULATED,
     **pre_bootstrap.SIMULATED,
 }
-"""Their nodes are simulated: they need several members of etcd, servers with a part of the roles, or K3s."""
+"""Scenarios with simulated nodes: they need several etcd members, servers with a subset of the roles, or K3s."""
 SCENARIOS: Mapping[str, Scenario] = {
     **general.SCENARIOS,
     **SIMULATED,
@@ -29,12 +29,12 @@ def label(scenario: str) -> str:
     return f"{scenario}-simulated-nodes" if scenario in SIMULATED else scenario
 
 
-class Running:
-    """Those that are wanted, as many at once as one machine bears; each test waits for its own."""
+class ScenarioRuns:
+    """Runs the selected scenarios, a limited number at a time; each test waits for its own."""
 
-    def __init__(self, site: Site, wanted: Iterable[str]) -> None:
+    def __init__(self, site: ManagerSite, wanted: Iterable[str]) -> None:
         self._site = site
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_PARALLEL)
         self._tasks = {name: asyncio.ensure_future(self._run(SCENARIOS[name])) for name in wanted}
 
     async def _run(self, scenario: Scenario) -> None:

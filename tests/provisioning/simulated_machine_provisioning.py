@@ -1,5 +1,6 @@
-"""Clusters whose machines the manager makes, of the upstream suite: those that need several members of etcd or servers
-with a part of the roles. Their nodes are simulated."""
+"""Scenarios of the upstream suite with machine pools that need several etcd members or servers with a subset of the
+roles. Their nodes are simulated.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ from collections.abc import Callable
 
 from herder.api.capi.kinds import MACHINE, MACHINE_SET, NODE
 from herder.engine.meta.kinds import Object
-from tests.support.capi import said
-from tests.support.provisioned import Asked, Site
+from tests.support.capi import condition_status
+from tests.support.provisioned import ManagerSite, ProvisionedCluster
 from tests.support.simulated_nodes import POD, simulated
 
 ALL_ROLES = {"etcdRole": True, "controlPlaneRole": True, "workerRole": True}
 TEMPLATE_HASH = "machine-template-hash"
 
 
-async def machine_set_delete_policy_oldest_set(site: Site) -> None:
+async def machine_set_delete_policy_oldest_set(site: ManagerSite) -> None:
     one = ALL_ROLES | {"quantity": 1}
     rolling = one | {"rollingUpdate": {"maxUnavailable": "10%", "maxSurge": "10%"}}
     async with simulated(site, "test-machine-set-delete-policy-oldest-set", one, rolling) as (cluster, _):
@@ -24,7 +25,7 @@ async def machine_set_delete_policy_oldest_set(site: Site) -> None:
         cluster.assert_few_conflicts(machines=2)
 
 
-async def multiple_etcd_nodes_scaled_down_then_delete(site: Site) -> None:
+async def multiple_etcd_nodes_scaled_down_then_delete(site: ManagerSite) -> None:
     control_plane = {"key": "node-role.kubernetes.io/control-plane", "operator": "In", "values": ["true"]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [control_plane]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -35,11 +36,11 @@ async def multiple_etcd_nodes_scaled_down_then_delete(site: Site) -> None:
     spec = {"clusterAgentDeploymentCustomization": {"overrideAffinity": affinity}}
     async with simulated(site, "etcd-scaled-down", *pools, spec=spec) as (cluster, _):
         await cluster.wait()
-        await _nodes_are_ready(cluster, 3)
+        await _assert_nodes_ready(cluster, 3)
         await cluster.edit(_scaled(0, 1))
-        await cluster.until(MACHINE, lambda found: len(found) == 2)
+        await cluster.wait_until(MACHINE, lambda found: len(found) == 2)
         await cluster.wait()
-        await _nodes_are_ready(cluster, 2)
+        await _assert_nodes_ready(cluster, 2)
         await cluster.delete_and_wait(POD.machine)
         cluster.assert_few_conflicts(machines=3)
 
@@ -51,40 +52,40 @@ def _scaled(pool: int, quantity: int) -> Callable[[Object], None]:
     return change
 
 
-async def _nodes_are_ready(cluster: Asked, count: int) -> None:
-    """Asked of the cluster's own API, by its kubeconfig."""
+async def _assert_nodes_ready(cluster: ProvisionedCluster, count: int) -> None:
+    """Read the Nodes from the cluster's own API, with its kubeconfig."""
     async with cluster.workload() as workload:
         nodes = (await workload.list(NODE.resource)).items
     assert len(nodes) == count
-    assert all(said(node, "Ready") == "True" for node in nodes)
+    assert all(condition_status(node, "Ready") == "True" for node in nodes)
 
 
-async def five_nodes_unique_roles_with_delete(site: Site) -> None:
+async def five_nodes_unique_roles_with_delete(site: ManagerSite) -> None:
     pools = (
         {"etcdRole": True, "quantity": 3},
         {"controlPlaneRole": True, "quantity": 1},
         {"workerRole": True, "quantity": 1},
     )
-    await _made_and_deleted(site, "test-five-nodes-unique-roles-with-delete", *pools)
+    await _create_and_delete(site, "test-five-nodes-unique-roles-with-delete", *pools)
 
 
-async def four_nodes_server_and_worker_roles_with_delete(site: Site) -> None:
+async def four_nodes_server_and_worker_roles_with_delete(site: ManagerSite) -> None:
     pools = (
         {"etcdRole": True, "controlPlaneRole": True, "quantity": 3},
         {"workerRole": True, "quantity": 1},
     )
-    await _made_and_deleted(site, "test-worker-roles-with-delete", *pools)
+    await _create_and_delete(site, "test-worker-roles-with-delete", *pools)
 
 
-async def _made_and_deleted(site: Site, name: str, *pools: Object) -> None:
+async def _create_and_delete(site: ManagerSite, name: str, *pools: Object) -> None:
     async with simulated(site, name, *pools) as (cluster, _):
         await cluster.wait()
         await cluster.delete_and_wait(POD.machine)
         cluster.assert_few_conflicts(sum(pool["quantity"] for pool in pools))
 
 
-async def single_node_all_roles_drain(site: Site) -> None:
-    """Another config is another machine: it joins, uncordoned, before the first one goes."""
+async def single_node_all_roles_drain(site: ManagerSite) -> None:
+    """A changed config replaces the machine: the new one joins, uncordoned, before the old one is deleted."""
     options = {
         "enabled": True,
         "deleteEmptyDirData": True,
@@ -107,18 +108,18 @@ async def single_node_all_roles_drain(site: Site) -> None:
         [first] = await cluster.machines()
         changed = await cluster.new_config(POD.config, userdata="# another")
 
-        def use_it(spec: Object) -> None:
+        def use_changed_config(spec: Object) -> None:
             spec["rkeConfig"]["machinePools"][0]["machineConfigRef"] = changed
 
-        await cluster.edit(use_it)
-        machines = await cluster.until(MACHINE, lambda found: any(_is_node(each, other=first) for each in found))
+        await cluster.edit(use_changed_config)
+        machines = await cluster.wait_until(MACHINE, lambda found: any(_is_node(each, other=first) for each in found))
         second = next(each for each in machines if _is_node(each, other=first))
         async with cluster.workload() as workload:
             node = await workload.get(NODE.resource, second["status"]["nodeRef"]["name"])
-        assert said(node, "Ready") == "True"
+        assert condition_status(node, "Ready") == "True"
         assert not node["spec"].get("unschedulable")
-        [left] = await cluster.until(MACHINE, lambda found: len(found) == 1)
-        assert left["metadata"]["name"] == second["metadata"]["name"]
+        [remaining] = await cluster.wait_until(MACHINE, lambda found: len(found) == 1)
+        assert remaining["metadata"]["name"] == second["metadata"]["name"]
         await cluster.wait()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.provisioning.scenarios import SCENARIOS, Running, label
+from tests.provisioning.scenarios import SCENARIOS, ScenarioRuns, label
 
 ENGINE = "real"
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=label)
-async def test(running: Running, scenario: str) -> None:
-    await running.result(scenario)
+async def test(scenario_runs: ScenarioRuns, scenario: str) -> None:
+    await scenario_runs.result(scenario)

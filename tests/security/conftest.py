@@ -1,4 +1,4 @@
-"""One server for all attacks: what one attack leaves behind is the next one's to find."""
+"""One server for all attacks: leftovers of one attack would fail the next one."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Requests and connections in flight: limits per user and in total, and turns for everybody."""
+"""Concurrent requests and connections: limits per user and in total, and fairness between users."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.support.attack import Raw, Target, request
+from tests.support.attack import RawConnection, Target, request
 
 PATH = "/api/v1/namespaces/alice/configmaps"
 
@@ -12,7 +12,7 @@ PATH = "/api/v1/namespaces/alice/configmaps"
 async def test_long_running_requests_of_one_user_have_a_limit(target: Target) -> None:
     limit = (await target.report())["usage"]["limits"]["long_running_per_user"]
 
-    async def watch() -> tuple[Raw, int, dict[str, str]]:
+    async def watch() -> tuple[RawConnection, int, dict[str, str]]:
         raw = await target.connect()
         raw.send(request("GET", f"{PATH}?watch=true&resourceVersion=0", "alice"))
         status, headers = await raw.head()
@@ -24,7 +24,7 @@ async def test_long_running_requests_of_one_user_have_a_limit(target: Target) ->
     assert {status for _, status, _ in watches} == {200}
     _, status, headers = await watch()
     assert (status, headers["retry-after"]) == (429, "1")
-    assert (await target.ask("GET", PATH, "alice"))[0] == 200  # other requests are counted apart
+    assert (await target.ask("GET", PATH, "alice"))[0] == 200  # short requests are counted separately
     assert (await target.ask("GET", PATH.replace("alice", "bob") + "?watch=false", "bob"))[0] == 200
     target.hang_up()
     await target.until(lambda report: report["usage"]["long_running"]["total"] == 0)
@@ -33,18 +33,18 @@ async def test_long_running_requests_of_one_user_have_a_limit(target: Target) ->
 
 async def test_connections_without_credentials_have_a_limit_per_source(target: Target) -> None:
     limit = (await target.report())["usage"]["limits"]["anonymous_connections_per_source"]
-    refused = 0
+    rejected = 0
     for _ in range(0, limit + 40, 20):
         opened = await asyncio.gather(*(target.connect() for _ in range(20)), return_exceptions=True)
-        refused += sum(isinstance(raw, BaseException) for raw in opened)
-    assert refused
+        rejected += sum(isinstance(raw, BaseException) for raw in opened)
+    assert rejected
     assert (await target.report())["usage"]["connections"] <= limit
     target.hang_up()
     await target.until(lambda report: report["usage"]["connections"] == 0)
     assert (await target.ask("GET", PATH, "alice"))[0] == 200
 
 
-async def test_connections_of_users_do_not_count_as_strangers(target: Target) -> None:
+async def test_connections_of_users_are_not_counted_as_anonymous(target: Target) -> None:
     raw = await target.connect()
     raw.send(request("GET", PATH + "?limit=1", "alice"))
     assert (await raw.answer())[0] == 200

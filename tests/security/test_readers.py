@@ -1,4 +1,4 @@
-"""Clients that ask for a lot and do not read it."""
+"""Clients that request a lot of data and do not read it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.attack import Raw, Target, request
+from tests.support.attack import RawConnection, Target, request
 
 MIB = 1 << 20
 PATH = "/api/v1/namespaces/alice/configmaps"
@@ -20,18 +20,18 @@ async def large_state(server_under_attack: Target) -> AsyncIterator[None]:
     target = server_under_attack
     for number in range(28):
         data = {"a": "x" * (950 << 10)}
-        made = {"metadata": {"name": f"large-{number}", "labels": {"state": "large"}}, "data": data}
-        assert (await target.ask("POST", PATH, "alice", made))[0] == 201
+        obj = {"metadata": {"name": f"large-{number}", "labels": {"state": "large"}}, "data": data}
+        assert (await target.ask("POST", PATH, "alice", obj))[0] == 201
     for number in range(100):
         data = {"a": "x" * (20 << 10)}
-        made = {"metadata": {"name": f"small-{number}", "labels": {"state": "large"}}, "data": data}
-        assert (await target.ask("POST", PATH, "alice", made))[0] == 201
+        obj = {"metadata": {"name": f"small-{number}", "labels": {"state": "large"}}, "data": data}
+        assert (await target.ask("POST", PATH, "alice", obj))[0] == 201
     yield
     assert (await target.ask("DELETE", f"{PATH}?labelSelector=state%3Dlarge", "alice"))[0] == 200
 
 
-async def stalled(target: Target, path: str, *headers: str) -> Raw:
-    """A request whose answer is read as far as its head."""
+async def stalled(target: Target, path: str, *headers: str) -> RawConnection:
+    """Send a request and read only the head of its response."""
     raw = await target.connect()
     raw.send(request("GET", path, "alice", None, *headers))
     assert (await raw.head())[0] == 200
@@ -40,7 +40,7 @@ async def stalled(target: Target, path: str, *headers: str) -> Raw:
 
 
 @pytest.mark.parametrize("query", ["watch=true", "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"])
-async def test_watchers_that_do_not_read_their_initial_state_hold_little(
+async def test_watchers_that_do_not_read_initial_events_use_little_memory(
     target: Target, large_state: None, query: str
 ) -> None:
     async with target.under_attack(grows_mib=24):
@@ -60,14 +60,14 @@ async def test_watchers_that_do_not_read_their_initial_state_hold_little(
     ],
     ids=["objects", "table", "metadata"],
 )
-async def test_readers_of_large_lists_that_stop_hold_little(target: Target, large_state: None, accept: str) -> None:
+async def test_stalled_readers_of_large_lists_use_little_memory(target: Target, large_state: None, accept: str) -> None:
     async with target.under_attack(grows_mib=24):
         for _ in range(20):
             await stalled(target, PATH, f"Accept: {accept}")
         await asyncio.sleep(0.3)
 
 
-async def test_a_compressed_list_is_made_as_it_is_read(target: Target, large_state: None) -> None:
+async def test_compressed_lists_are_generated_as_they_are_read(target: Target, large_state: None) -> None:
     async with target.under_attack(grows_mib=24):
         for _ in range(10):
             await stalled(target, PATH, "Accept-Encoding: gzip")
@@ -80,7 +80,7 @@ async def test_a_reader_gets_the_whole_list(target: Target, large_state: None) -
     assert len(json.loads(body)["items"]) == 128
 
 
-async def test_many_watches_of_a_large_object_share_it(target: Target) -> None:
+async def test_watches_share_the_memory_of_a_large_object(target: Target) -> None:
     revision = json.loads((await target.ask("GET", f"{PATH}?limit=1", "alice"))[2])["metadata"]["resourceVersion"]
     watchers = []
     async with target.under_attack(grows_mib=100):
@@ -90,18 +90,18 @@ async def test_many_watches_of_a_large_object_share_it(target: Target) -> None:
     async with target.under_attack(grows_mib=60):
         for number in range(4):
             data = {"a": "x" * (1_400 << 10)}
-            made = {"metadata": {"name": f"shared-{number}"}, "data": data}
-            assert (await target.ask("POST", PATH, "alice", made))[0] in (201, 413, 422)
+            obj = {"metadata": {"name": f"shared-{number}"}, "data": data}
+            assert (await target.ask("POST", PATH, "alice", obj))[0] in (201, 413, 422)
             patch = {"metadata": {"name": f"medium-{number}"}, "data": {"a": "x" * (900 << 10)}}
             assert (await target.ask("POST", PATH, "alice", patch))[0] == 201
         assert (await target.report())["usage"]["largest_connection_bytes"] <= 1 * MIB
     assert idle["usage"]["connections"] >= 100
     target.hang_up()
-    # Freed with the connection, not by the next garbage collection.
+    # Memory is freed with the connection, not by the next garbage collection.
     await target.until(lambda report: not report["usage"]["long_running"]["total"] and report["objects"] <= 1)
 
 
-async def test_a_watcher_that_does_not_read_events_is_ended_by_their_bytes(target: Target) -> None:
+async def test_a_stalled_watch_ends_after_too_many_unread_bytes(target: Target) -> None:
     name = {"metadata": {"name": "busy"}, "data": {"a": "x"}}
     status, _, body = await target.ask("POST", PATH, "alice", name)
     assert status == 201

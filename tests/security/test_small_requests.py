@@ -41,20 +41,20 @@ async def post(target: Target, path: str, body: dict[str, Any]) -> tuple[int, di
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
 @pytest.mark.parametrize("path", [CONFIGMAPS, "/version", "/api"])
-async def test_long_headers_of_strangers_are_not_taken_apart(target: Target, path: str, headers: list[str]) -> None:
+async def test_long_headers_of_anonymous_clients_are_not_parsed(target: Target, path: str, headers: list[str]) -> None:
     async with target.under_attack(grows_mib=16):
         _, body = await send(target, request("GET", path, "", None, *headers))
         assert len(body) < 64 << 10
 
 
-async def test_accept_headers_are_not_remembered_at_any_length(target: Target) -> None:
+async def test_caches_of_accept_headers_are_bounded(target: Target) -> None:
     async with target.under_attack(grows_mib=16):
         for number in range(150):
             accept = f"Accept: application/json,a/{number}" + "x" * 240_000
             await send(target, request("GET", CONFIGMAPS, "", None, accept))
 
 
-async def test_namespaces_that_strangers_name_are_not_remembered_at_any_length(target: Target) -> None:
+async def test_caches_of_namespaces_of_anonymous_clients_are_bounded(target: Target) -> None:
     async with target.under_attack(grows_mib=16):
         for number in range(600):
             path = f"/api/v1/namespaces/n{number}{'x' * 60_000}/pods"
@@ -74,7 +74,7 @@ async def test_selectors_have_a_limit(target: Target, method: str, query: str) -
             assert (await send(target, request(method, f"{CONFIGMAPS}?{query}{watch}", "alice")))[0] == 400
 
 
-async def test_a_selector_of_many_values_selects(target: Target) -> None:
+async def test_selectors_with_many_values_work(target: Target) -> None:
     await post(target, CONFIGMAPS, {"metadata": {"name": "selected", "labels": {"one-of-many": "v77"}}})
     values = ",".join(f"v{n}" for n in range(3_000))
     async with target.under_attack(grows_mib=16):
@@ -88,8 +88,8 @@ def role(name: str, rules: list[dict[str, list[str]]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("names", "status"), [(["a"], 201), ([f"n{n}" for n in range(9_000)], 400)])
-async def test_combinations_of_a_rule_have_a_limit(target: Target, names: list[str], status: int) -> None:
-    """The check for escalation compares the product of a rule's lists with what the author holds."""
+async def test_the_size_of_an_expanded_rule_is_limited(target: Target, names: list[str], status: int) -> None:
+    """The escalation check compares the product of a rule's lists with the rights of the author."""
     resources, verbs = ["configmaps", "secrets", "pods"] * 200, ["get", "list", "update", "create", "delete"] * 200
     rules = [{"apiGroups": [""], "resources": resources, "verbs": verbs, "resourceNames": names}]
     async with target.under_attack(grows_mib=16):
@@ -101,9 +101,7 @@ async def test_combinations_of_a_rule_have_a_limit(target: Target, names: list[s
     ({"user": "x", "groups": [f"g{n}" for n in range(1_000)]}, 201),
     ({"user": "x" * 1_000_000}, 201),
 ])  # fmt: skip
-async def test_subjects_of_reviews_are_not_remembered_at_any_length(
-    target: Target, subject: dict[str, Any], status: int
-) -> None:
+async def test_caches_of_review_subjects_are_bounded(target: Target, subject: dict[str, Any], status: int) -> None:
     wanted = {"namespace": "alice", "verb": "get", "resource": "pods"}
     review = {"kind": "LocalSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
     async with target.under_attack(grows_mib=24):
@@ -112,7 +110,7 @@ async def test_subjects_of_reviews_are_not_remembered_at_any_length(
             assert (await post(target, REVIEWS, {**review, "spec": spec}))[0] == status
 
 
-async def test_many_dependents_are_collected_in_turns(target: Target) -> None:
+async def test_garbage_collection_of_many_dependents_yields_to_requests(target: Target) -> None:
     _, owner = await post(target, CONFIGMAPS, {"metadata": {"name": "owner"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
     raw = await target.connect()
@@ -126,14 +124,14 @@ async def test_many_dependents_are_collected_in_turns(target: Target) -> None:
 
 
 @pytest.mark.parametrize("amount", ["1e999999999", "9" * 900 + "e2000", "1e2048"])
-async def test_absurd_quantities_are_no_internal_error(target: Target, amount: str) -> None:
+async def test_absurd_quantities_cause_no_internal_error(target: Target, amount: str) -> None:
     container = {"name": "c", "image": "i", "resources": {"requests": {"memory": amount}}}
     body = {"metadata": {"generateName": "p-"}, "spec": {"containers": [container]}}
     assert (await post(target, "/api/v1/namespaces/alice/pods", body))[0] in (201, 422)
 
 
-async def test_steps_of_field_paths_are_not_remembered_at_any_length(target: Target) -> None:
-    """Of objects that are refused, so that the store does not grow."""
+async def test_caches_of_field_paths_are_bounded(target: Target) -> None:
+    """The objects are rejected, so that the store does not grow."""
     async with target.under_attack(grows_mib=32):
         for number in range(40):
             metadata = {"name": "refused", "finalizers": [f"a.b/{number}{'x' * 700_000}"]}
@@ -141,7 +139,7 @@ async def test_steps_of_field_paths_are_not_remembered_at_any_length(target: Tar
 
 
 async def test_a_collection_of_large_objects_can_be_deleted(target: Target) -> None:
-    """What one user may compute at a time does not keep a namespace from being emptied."""
+    """The computation limit of one user does not prevent the deletion of a collection."""
     for number in range(24):
         body = {"metadata": {"name": f"large-{number}", "labels": {"kind": "large"}}, "data": {"a": "x" * 70_000}}
         assert (await post(target, CONFIGMAPS, body))[0] == 201
@@ -150,8 +148,8 @@ async def test_a_collection_of_large_objects_can_be_deleted(target: Target) -> N
     assert json.loads((await send(target, request("GET", chosen, "alice")))[1])["items"] == []
 
 
-async def test_an_answer_lists_no_more_errors_than_anybody_reads(target: Target) -> None:
-    """Unread answers stay in memory for minutes."""
+async def test_the_number_of_errors_in_a_response_is_limited(target: Target) -> None:
+    """Unread responses stay in memory for minutes."""
     invalid = {"metadata": {"name": "invalid"}, "data": {f"/{number}": "" for number in range(60_000)}}
     async with target.under_attack(grows_mib=64):
         status, body = await send(target, request("POST", CONFIGMAPS, "alice", json.dumps(invalid).encode()))

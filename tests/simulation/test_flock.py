@@ -22,7 +22,7 @@ SEEDS = range(1, 26)
 
 
 class Invariants:
-    """What must hold at every event, whatever goes wrong."""
+    """What must hold at every event, whatever fails."""
 
     def __init__(self) -> None:
         self.members: dict[str, Object] = {}
@@ -34,10 +34,10 @@ class Invariants:
         if kind == FLOCK:
             self.flock = None if event == "DELETED" else obj
             if event == "DELETED":
-                assert not self.members, "a flock is let go only when its members are gone"
+                assert not self.members, "a flock is deleted only after its members"
         elif kind == SECRET and event == "ADDED":
             self.keys.add(obj["metadata"]["uid"])
-            assert len(self.keys) == 1, "a key is made once, however often the manager dies"
+            assert len(self.keys) == 1, "a key is created once, however often the manager crashes"
         elif kind == CONFIG_MAP and FLOCK_LABEL in (obj["metadata"].get("labels") or {}):
             self._member(event, obj)
 
@@ -52,7 +52,7 @@ class Invariants:
             assert len(self.members) >= 2, "never below minAvailable"
 
 
-async def live_through(seed: int, faults: Faults) -> World:
+async def run_scenario(seed: int, faults: Faults) -> World:
     invariants = Invariants()
 
     async def random_key(arguments: Mapping[str, Any]) -> str:
@@ -82,21 +82,21 @@ async def live_through(seed: int, faults: Faults) -> World:
         )
         for change in ({}, {"message": "two"}, {"size": 3}, {"size": 6, "message": "three"}):
             await world.client.patch(FLOCK.resource, "f", {"spec": change}, namespace="default")
-            await world.until(lambda: ready(world))
+            await world.until(lambda: is_ready(world))
         await world.client.delete(FLOCK.resource, "f", namespace="default")
-        await world.until(lambda: gone(world))
+        await world.until(lambda: is_deleted(world))
         assert invariants.members == {}
         assert invariants.flock is None
     return world
 
 
-async def ready(world: World) -> bool:
+async def is_ready(world: World) -> bool:
     flock = await world.client.get(FLOCK.resource, "f", namespace="default")
     status = flock.get("status") or {}
     return status.get("phase") == "Ready" and status.get("observedGeneration") == flock["metadata"]["generation"]
 
 
-async def gone(world: World) -> bool:
+async def is_deleted(world: World) -> bool:
     try:
         await world.client.get(FLOCK.resource, "f", namespace="default")
     except NotFound:
@@ -104,17 +104,17 @@ async def gone(world: World) -> bool:
     return False
 
 
-def test_a_flock_lives_and_dies_when_nothing_goes_wrong() -> None:
-    world = loop.run(live_through(0, NONE))
+def test_a_flock_is_created_and_deleted_without_faults() -> None:
+    world = loop.run(run_scenario(0, NONE))
     assert world.crashes == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_invariants_hold_through_conflicts_losses_and_crashes(seed: int) -> None:
-    loop.run(live_through(seed, ROUGH))
+def test_invariants_hold_under_conflicts_losses_and_crashes(seed: int) -> None:
+    loop.run(run_scenario(seed, ROUGH))
 
 
 def test_the_same_seed_gives_the_same_event_log() -> None:
-    first, second = (loop.run(live_through(7, ROUGH)) for _ in range(2))
+    first, second = (loop.run(run_scenario(7, ROUGH)) for _ in range(2))
     assert first.log == second.log
-    assert first.digest() != loop.run(live_through(8, ROUGH)).digest()
+    assert first.digest() != loop.run(run_scenario(8, ROUGH)).digest()

@@ -1,4 +1,4 @@
-"""Workload clusters in simulation: watched, written to, cut and healed; replayable by seed like everything else."""
+"""Workload clusters in simulation: watched, written to, disconnected and reconnected; replayable by seed."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ RECORD = Projection("nodes", lambda node: {"spec": node["spec"], "metadata": nod
 
 
 def adopt(view: View) -> Decision:
-    """A machine, here a ConfigMap, finds its node, marks it there, and tells so here."""
+    """A machine, here a ConfigMap, finds its node, labels it, and records it in its own data."""
     if not view.name.startswith("machine-") or view.get(CONFIG_MAP, view.name) is None:
         return DONE
-    wish = Observe(CLUSTER, NODE, projection=RECORD, focus=("provider", f"sim://{view.name}"))
-    needs = Decision(observe=(wish, Connect(CLUSTER)))
-    seen = view.observed(wish)
+    subscription = Observe(CLUSTER, NODE, projection=RECORD, focus=("provider", f"sim://{view.name}"))
+    needs = Decision(observe=(subscription, Connect(CLUSTER)))
+    seen = view.observed(subscription)
     if not isinstance(seen, Observed) or not seen.objects:
-        return needs + waiting("its node does not show")
+        return needs + waiting("no node with its provider ID")
     [node] = seen.objects
     name = node["metadata"]["name"]
-    mark = Patch(Ref(NODE, name), {"metadata": {"labels": {"machine": view.name}}}, "whose it is", target=CLUSTER)
-    told = {
+    label_patch = Patch(
+        Ref(NODE, name), {"metadata": {"labels": {"machine": view.name}}}, "label with its machine", target=CLUSTER
+    )
+    record = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": view.name, "namespace": "default"},
         "data": {"node": name},
     }
-    marked = (node["metadata"].get("labels") or {}).get("machine") == view.name
-    return needs + Decision(writes=(Apply(CONFIG_MAP, told, "found"),) if marked else (mark,))
+    labeled = (node["metadata"].get("labels") or {}).get("machine") == view.name
+    return needs + Decision(writes=(Apply(CONFIG_MAP, record, "found"),) if labeled else (label_patch,))
 
 
 ADOPT = Controller("adopt", CONFIG_MAP, adopt)
@@ -63,7 +65,7 @@ def node(number: int) -> Object:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}, "spec": spec}
 
 
-async def live_through(seed: int, faults: Faults, fault: str) -> World:
+async def run_scenario(seed: int, faults: Faults, fault: str) -> World:
     async with World(seed, [ADOPT], faults=faults, watched=[CONFIG_MAP]) as world:
 
         async def all_found() -> bool:
@@ -72,18 +74,18 @@ async def live_through(seed: int, faults: Faults, fault: str) -> World:
 
         for number in range(MACHINES):
             await world.client.create(CONFIG_MAP.resource, machine(number), namespace="default")
-        await asyncio.sleep(20)  # there is no such cluster yet
+        await asyncio.sleep(20)  # the cluster does not exist yet
         await world.workloads.serve(CLUSTER)
         await asyncio.sleep(world.random.uniform(0, 60))
         world.workloads.cut(CLUSTER, fault)
-        beside = world.workloads.client(CLUSTER)
+        workload = world.workloads.client(CLUSTER)
         for number in range(MACHINES):
-            await beside.create(NODE.resource, node(number))
+            await workload.create(NODE.resource, node(number))
             await asyncio.sleep(world.random.uniform(0, 60))
         world.workloads.heal(CLUSTER)
         await world.until(all_found)
-        marked = await beside.list(NODE.resource)
-        assert [obj["metadata"]["labels"]["machine"] for obj in marked.items] == [
+        labeled = await workload.list(NODE.resource)
+        assert [obj["metadata"]["labels"]["machine"] for obj in labeled.items] == [
             f"machine-{n}" for n in range(MACHINES)
         ]
     return world
@@ -91,19 +93,19 @@ async def live_through(seed: int, faults: Faults, fault: str) -> World:
 
 @pytest.mark.parametrize("fault", ["", "refuse", "hang", "slow=2"])
 @pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["smooth", "rough"])
-def test_machines_find_their_nodes_whatever_happens_to_the_cluster(faults: Faults, fault: str) -> None:
+def test_machines_find_their_nodes_under_faults(faults: Faults, fault: str) -> None:
     for seed in range(1, 6):
-        loop.run(live_through(seed, faults, fault))
+        loop.run(run_scenario(seed, faults, fault))
 
 
 @pytest.mark.parametrize("fault", ["refuse", "hang"])
 def test_the_same_seed_gives_the_same_log(fault: str) -> None:
-    first, again = (loop.run(live_through(7, ROUGH, fault)) for _ in range(2))
+    first, again = (loop.run(run_scenario(7, ROUGH, fault)) for _ in range(2))
     assert first.log == again.log
-    assert first.digest() != loop.run(live_through(8, ROUGH, fault)).digest()
+    assert first.digest() != loop.run(run_scenario(8, ROUGH, fault)).digest()
 
 
-def test_a_cluster_that_was_stopped_is_gone_with_all_it_stored() -> None:
+def test_a_stopped_cluster_loses_its_objects() -> None:
     async def work() -> None:
         async with World(1, []) as world:
             await world.workloads.serve(CLUSTER)

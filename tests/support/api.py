@@ -1,4 +1,4 @@
-"""Short words for talking HTTP to an API server of any kind, and seeing exactly what it answered."""
+"""HTTP client of tests for any API server; responses keep status, headers, warnings and body as they were sent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
-PATIENCE = 120.0  # below faulthandler_timeout, which ends the whole worker
-"""Seconds until something that must happen is said not to: far more than it takes, on a busy machine too."""
+TIMEOUT = 120.0  # below faulthandler_timeout, which ends the whole worker
+"""Seconds after which a wait fails: far more than it takes, even on a busy machine."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiResponse:
     status: int
     headers: dict[str, str]  # names in lower case
     warnings: list[str]  # values of the Warning headers
@@ -57,17 +57,17 @@ class Answer:
 
     @property
     def failure(self) -> tuple[int, str, str]:
-        """How it was refused: the code, the reason and the words."""
+        """Code, reason and message of the Status."""
         return self.status, self.reason, self.message
 
     def expect(self, *statuses: int) -> Any:
-        """The body, given that the status is one of these."""
+        """Return the body; fail unless the status is one of these."""
         assert self.status in statuses, f"{self.status}: {self.text[:2000]}"
         return self.body
 
 
 class Api:
-    """One caller. Paths are told in short: `configmaps`, `apps/v1/deployments`, in the caller's namespace."""
+    """One client. Paths are written in short form: `configmaps`, `apps/v1/deployments`, in the client's namespace."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Api:
         self.headers = headers or {}
         self._session = session or aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=tls_context(connection)),
-            timeout=aiohttp.ClientTimeout(total=PATIENCE),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT),
             auto_decompress=False,
             headers={"User-Agent": "tester/1", "Accept": "application/json", "Accept-Encoding": "identity"},
             read_bufsize=1 << 20,
@@ -91,9 +91,9 @@ class Api:
     async def close(self) -> None:
         await self._session.close()
 
-    # --- who and where ------------------------------------------------------------------------------------------
+    # --- user and namespace -------------------------------------------------------------------------------------------
 
-    def within(self, namespace: str) -> Api:
+    def in_namespace(self, namespace: str) -> Api:
         return Api(self.connection, namespace=namespace, headers=self.headers, session=self._session)
 
     def with_headers(self, **headers: str) -> Api:
@@ -101,12 +101,12 @@ class Api:
         return Api(self.connection, namespace=self.namespace, headers=self.headers | more, session=self._session)
 
     def as_user(self, name: str, group: str = "") -> Api:
-        """Acts as somebody else, by impersonation."""
+        """Return a client that impersonates this user."""
         more = {"impersonate-user": name} | ({"impersonate-group": group} if group else {})
         return self.with_headers(**more)
 
     def with_token(self, token: str) -> Api:
-        """A caller of its own, without the administrator's certificate; close it after use."""
+        """Return a client with a token instead of the administrator's certificate; close it after use."""
         bare = replace(self.connection, client_certificate=None, client_key=None)
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return Api(bare, namespace=self.namespace, headers=headers)
@@ -114,26 +114,26 @@ class Api:
     async def in_new_namespace(self) -> Api:
         name = f"t-{uuid.uuid4().hex[:10]}"
         (await self.post("/api/v1/namespaces", {"metadata": {"name": name}})).expect(201)
-        return self.within(name)
+        return self.in_namespace(name)
 
     def at(self, resource: str, name: str = "", sub: str = "") -> str:
-        """Where a resource is in this namespace."""
+        """Path of a resource in this namespace."""
         return self._path(resource, f"namespaces/{self.namespace}/", name, sub)
 
     def cluster(self, resource: str, name: str = "", sub: str = "") -> str:
-        """Where a resource is that is in no namespace, or in all of them."""
+        """Path of a cluster-scoped resource, or of a resource in all namespaces."""
         return self._path(resource, "", name, sub)
 
     @staticmethod
-    def _path(resource: str, where: str, name: str, sub: str) -> str:
+    def _path(resource: str, scope: str, name: str, sub: str) -> str:
         group, _, plural = resource.rpartition("/")
         root = f"/apis/{group}" if group else "/api/v1"
-        return "/".join(part for part in (f"{root}/{where}{plural}", name, sub) if part)
+        return "/".join(part for part in (f"{root}/{scope}{plural}", name, sub) if part)
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    async def send(self, method: str, url: str, body: Any = None, **headers: str) -> Answer:
-        """`body` is sent as JSON, bytes as they are; the URL is sent as it is written."""
+    async def send(self, method: str, url: str, body: Any = None, **headers: str) -> ApiResponse:
+        """Send a request. `body` is sent as JSON, bytes and the URL are sent unchanged."""
         content = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         sent = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
         if content is not None:
@@ -148,31 +148,31 @@ class Api:
         ) as answer:
             read = await answer.read()
             names = {name.lower(): value for name, value in answer.headers.items()}
-            return Answer(answer.status, names, answer.headers.getall("Warning", []), read)
+            return ApiResponse(answer.status, names, answer.headers.getall("Warning", []), read)
 
-    async def get(self, url: str, **headers: str) -> Answer:
+    async def get(self, url: str, **headers: str) -> ApiResponse:
         return await self.send("GET", url, **headers)
 
-    async def post(self, url: str, body: Any, **headers: str) -> Answer:
+    async def post(self, url: str, body: Any, **headers: str) -> ApiResponse:
         return await self.send("POST", url, body, **headers)
 
-    async def put(self, url: str, body: Any, **headers: str) -> Answer:
+    async def put(self, url: str, body: Any, **headers: str) -> ApiResponse:
         return await self.send("PUT", url, body, **headers)
 
-    async def patch(self, url: str, body: Any, content_type: str = MERGE) -> Answer:
+    async def patch(self, url: str, body: Any, content_type: str = MERGE) -> ApiResponse:
         return await self.send("PATCH", url, body, content_type=content_type)
 
-    async def apply(self, url: str, body: Any, manager: str = "applier", *, force: bool = False) -> Answer:
+    async def apply(self, url: str, body: Any, manager: str = "applier", *, force: bool = False) -> ApiResponse:
         query = f"{'&' if '?' in url else '?'}fieldManager={manager}" + ("&force=true" if force else "")
         return await self.send("PATCH", url + query, body, content_type=APPLY)
 
-    async def delete(self, url: str, options: Any = None) -> Answer:
+    async def delete(self, url: str, options: Any = None) -> ApiResponse:
         return await self.send("DELETE", url, options)
 
-    # --- the same, given that it works ------------------------------------------------------------------------
+    # --- requests that must succeed -----------------------------------------------------------------------------------
 
     async def create(self, resource: str, obj: Any) -> Any:
-        """Create in this namespace; the object as it was stored."""
+        """Create an object in this namespace; return it as stored."""
         return (await self.post(self.at(resource), obj)).expect(201)
 
     async def create_cluster(self, resource: str, obj: Any) -> Any:
@@ -182,17 +182,17 @@ class Api:
         return (await self.get(url)).expect(200)
 
     async def names(self, url: str) -> list[str]:
-        """Names in a list, in its order."""
+        """Names of the items of a list, in order."""
         return [item["metadata"]["name"] for item in (await self.read(url))["items"]]
 
-    async def gone(self, url: str) -> None:
-        """Wait until there is no such object."""
+    async def until_gone(self, url: str) -> None:
+        """Wait until the object does not exist."""
         await self.until(url, lambda answer: answer.status == 404)
 
-    async def until(self, url: str, wanted: Callable[[Answer], bool]) -> Answer:
-        """Wait for what no watch can tell (that something is served, or is no more)."""
+    async def until(self, url: str, wanted: Callable[[ApiResponse], bool]) -> ApiResponse:
+        """Poll until the response satisfies `wanted`, for what no watch reports (such as whether a path is served)."""
         answer = await self.get(url)
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+        deadline = asyncio.get_running_loop().time() + TIMEOUT
         while not wanted(answer):
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"{url} is still {answer.status}: {answer.text}")
@@ -201,7 +201,7 @@ class Api:
         return answer
 
     async def until_object(self, url: str, wanted: Callable[[Any], bool]) -> Any:
-        """Wait by watch until an object is as wanted; `url` names it."""
+        """Watch one object until it satisfies `wanted`; `url` names it."""
         collection, _, name = url.rpartition("/")
         async with self.watch(f"{collection}?fieldSelector=metadata.name%3D{name}") as events:
             while True:
@@ -210,16 +210,16 @@ class Api:
                     return event["object"]
 
     @asynccontextmanager
-    async def watch(self, url: str, **headers: str) -> AsyncIterator[Watching]:
+    async def watch(self, url: str, **headers: str) -> AsyncIterator[WatchStream]:
         url += f"{'&' if '?' in url else '?'}watch=true"
         sent = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
         async with await self._open(url, sent) as answer:
             if answer.status != 200:
                 raise AssertionError(f"watch: {answer.status}: {(await answer.text())[:2000]}")
-            yield Watching(answer.content)
+            yield WatchStream(answer.content)
 
     async def _open(self, url: str, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """A stream. A real server asks watchers of a kind that has just changed to come back, and all clients do."""
+        """Open a stream. kube-apiserver returns 429 for watches of a kind that has just changed, and clients retry."""
         while True:
             answer = await self._session.get(
                 URL(self.connection.server + url, encoded=True),
@@ -232,12 +232,12 @@ class Api:
             await asyncio.sleep(0.05)
 
 
-class Watching:
+class WatchStream:
     """Events of one watch, one at a time."""
 
     def __init__(self, stream: aiohttp.StreamReader) -> None:
         self._stream = stream
-        self._held = b""
+        self._buffer = b""
 
     async def next(self) -> Any:
         line = await self._line()
@@ -250,19 +250,19 @@ class Watching:
         return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
 
     async def rest(self) -> list[Any]:
-        """Everything until the server ends the stream."""
+        """Every event until the server ends the stream."""
         events = []
         while line := await self._line():
             events.append(msgspec.json.decode(line))
         return events
 
     async def _line(self) -> bytes:
-        """The next line, or nothing at the end. Lines may be longer than any buffer."""
-        async with asyncio.timeout(PATIENCE):
-            while b"\n" not in self._held:
+        """The next line, empty at the end of the stream. A line may be longer than any buffer."""
+        async with asyncio.timeout(TIMEOUT):
+            while b"\n" not in self._buffer:
                 chunk = await self._stream.readany()
                 if not chunk:
                     return b""
-                self._held += chunk
-        line, _, self._held = self._held.partition(b"\n")
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line

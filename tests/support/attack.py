@@ -1,4 +1,4 @@
-"""The attacker's side: raw connections to an attack server, and what an attack may cost that server."""
+"""The attacker's side: raw connections to an attack server, and limits on what an attack may cost the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support.attack_server import token_of
 
-PATIENCE = 20
+TIMEOUT = 20
 TURN_MS = 50
 _ROOT = Path(__file__).parents[2]
 _LONGEST_LINE = 64 << 20
@@ -26,7 +26,7 @@ class Target:
         self._process = process
         self._port = port
         self._context = ssl.create_default_context(cadata=ca)
-        self.connections: list[Raw] = []
+        self.connections: list[RawConnection] = []
 
     @classmethod
     async def start(cls) -> Target:
@@ -35,17 +35,19 @@ class Target:
             cwd=_ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
-        told = json.loads(await process.stdout.readline())
-        return cls(process, told["port"], told["ca"])
+        ready = json.loads(await process.stdout.readline())
+        return cls(process, ready["port"], ready["ca"])
 
     async def stop(self) -> None:
         self.hang_up()
         self._process.kill()
         await self._process.communicate()
 
-    async def connect(self) -> Raw:
-        async with asyncio.timeout(PATIENCE):
-            raw = Raw(*await asyncio.open_connection("127.0.0.1", self._port, ssl=self._context, limit=_LONGEST_LINE))
+    async def connect(self) -> RawConnection:
+        async with asyncio.timeout(TIMEOUT):
+            raw = RawConnection(
+                *await asyncio.open_connection("127.0.0.1", self._port, ssl=self._context, limit=_LONGEST_LINE)
+            )
         self.connections.append(raw)
         return raw
 
@@ -55,7 +57,7 @@ class Target:
             self.connections.pop().reset()
 
     async def ask(self, method: str, path: str, user: str = "", body: Any = None) -> tuple[int, dict[str, str], bytes]:
-        """One request on a connection of its own: status, headers, body."""
+        """Send one request on its own connection; return status, headers and body."""
         raw = await self.connect()
         raw.send(request(method, path, user, None if body is None else json.dumps(body).encode()))
         answer = await raw.answer()
@@ -67,7 +69,7 @@ class Target:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{command}\n".encode())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             report: dict[str, Any] = json.loads(await self._process.stdout.readline())
         return report
 
@@ -79,7 +81,7 @@ class Target:
 
     @asynccontextmanager
     async def under_attack(self, *, grows_mib: float) -> AsyncIterator[None]:
-        """The attack is the block. No turn may cost more CPU than TURN_MS, and resident memory stays bounded."""
+        """Run the block as the attack. No event-loop turn may use more CPU than TURN_MS; memory stays bounded."""
         before = await self.reset()
         yield
         after = await self.report()
@@ -87,8 +89,8 @@ class Target:
         assert after["rss_mib"] - before["rss_mib"] <= grows_mib, f"{before['rss_mib']} -> {after['rss_mib']} MiB"
 
     async def until(self, holds: Any) -> dict[str, Any]:
-        """Ask for reports until one satisfies `holds`."""
-        async with asyncio.timeout(PATIENCE):
+        """Request reports until one satisfies `holds`."""
+        async with asyncio.timeout(TIMEOUT):
             while not holds(report := await self.report()):
                 await asyncio.sleep(0.02)
         return report
@@ -101,7 +103,7 @@ def request(method: str, path: str, user: str = "", body: bytes | None = None, *
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
-class Raw:
+class RawConnection:
     """One connection, byte by byte."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,8 +113,8 @@ class Raw:
     def send(self, content: bytes) -> None:
         self.writer.write(content)
 
-    async def pour(self, content: bytes, total: int) -> int:
-        """Send `content` again and again, up to `total` bytes, or until the server stops reading or hangs up."""
+    async def flood(self, content: bytes, total: int) -> int:
+        """Send `content` repeatedly, up to `total` bytes, until the server stops reading or disconnects."""
         sent = 0
         with suppress(ConnectionError, ssl.SSLError, TimeoutError):
             while sent < total:
@@ -123,7 +125,7 @@ class Raw:
         return sent
 
     async def head(self) -> tuple[int, dict[str, str]]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -131,7 +133,7 @@ class Raw:
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         status, headers = await self.head()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             if headers.get("transfer-encoding") == "chunked":
                 body = b"".join([piece async for piece in self.chunks()])
             else:

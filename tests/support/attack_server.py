@@ -1,8 +1,8 @@
-"""An embedded API server behind TLS in a process of its own, which reports what attacks cost it.
+"""An embedded API server behind TLS in its own process, which reports what attacks cost it.
 
-Commands come as lines on stdin, answers go as JSON lines to stdout: `report` answers the longest turn of the event
-loop, resident memory and the front's counters; `reset` starts a new measurement. The loop is asyncio's, so that
-turns can be measured; everything else is as in production.
+Commands are lines on stdin, responses are JSON lines on stdout: `report` returns the longest turn of the event loop,
+resident memory and the listener's counters; `reset` starts a new measurement. The event loop is asyncio's, whose turns
+can be measured; everything else is as in production.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-async def _silent(hijack: Hijack, request: Request) -> bool:
-    """A cluster that accepts the connection and never decides on the upgrade."""
+async def _stall_upgrade(hijack: Hijack, request: Request) -> bool:
+    """A cluster that accepts the connection and never responds to the upgrade."""
     if request.path.startswith("/silent"):
         await asyncio.sleep(3)
     return False
@@ -58,10 +58,10 @@ async def _serve(turns: Turns) -> None:
     server.authenticator.token_authenticators.append(StaticTokens({**users, token_of("admin"): _MASTERS}))
     await _grant(Client(InProcess(server, _MASTERS)))
     limits = Limits(long_running_per_user=200, anonymous_connections_per_source=100)  # as high as tests reach quickly
-    front = HttpFront(server, clock=_now, body_bytes=BODY_BYTES, upgrade=_silent, limit=limits)
+    front = HttpFront(server, clock=_now, body_bytes=BODY_BYTES, upgrade=_stall_upgrade, limit=limits)
     _, port = await front.listen("127.0.0.1", 0, pki.server_context())
     tune_interpreter()
-    _tell({"port": port, "ca": pki.authority.certificate_pem.decode()})
+    _print_line({"port": port, "ca": pki.authority.certificate_pem.decode()})
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while command := (await reader.readline()).strip():
@@ -69,12 +69,12 @@ async def _serve(turns: Turns) -> None:
             gc.collect()
             await asyncio.sleep(0)  # the collection is not part of the measurement
             turns.longest, turns.what = 0.0, ""
-        _tell(_report(turns, front))
+        _print_line(_report(turns, front))
     os._exit(0)
 
 
 async def _grant(client: Client) -> None:
-    """Each user may do everything with objects of the namespace of its name, and nothing elsewhere."""
+    """Grant each user all rights on objects of the namespace with its name, and none elsewhere."""
     namespaces = GroupVersionResource("", "v1", "namespaces")
     bindings = GroupVersionResource("rbac.authorization.k8s.io", "v1", "rolebindings")
     for name in NAMESPACES:
@@ -103,7 +103,7 @@ def resident_mib(pid: int) -> float:
     return 0.0
 
 
-def _tell(value: dict[str, Any]) -> None:
+def _print_line(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

@@ -1,6 +1,6 @@
-"""Requests that cost a server far more than they cost their sender, as data.
+"""Requests that cost a server far more than their sender, as data.
 
-Tests measure what each does to the event loop; `bench/abuse.py` measures what it does to other clients.
+Tests measure the event-loop time of each one; `bench/abuse.py` measures the latency of other clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 @dataclass(frozen=True)
 class Attack:
-    """One request. `path` has a place for the namespace; `accepted` says whether an honest client may send it."""
+    """One request. `path` has a placeholder for the namespace; `accepted` says whether an honest client may send it."""
 
     name: str
     method: str
@@ -107,8 +107,8 @@ def configmap(name: str, data: dict[str, str]) -> bytes:
 
 @cache
 def letters(count: int) -> str:
-    """Text on which `[ab]*a[ab]{300}$` meets another set of places at nearly every character."""
-    drawn = random.Random(1)  # the same text each time
+    """Text on which `[ab]*a[ab]{300}$` reaches a new set of states at nearly every character."""
+    drawn = random.Random(1)  # seeded, so that the text is always the same
     return "".join(drawn.choice("ab") for _ in range(count))
 
 
@@ -148,7 +148,7 @@ def owned(count: int) -> bytes:
 
 
 def definition_of_rules(count: int) -> bytes:
-    """A definition below 64 KiB whose rules take long to compile."""
+    """A CRD below 64 KiB whose rules take long to compile."""
     found = definition()
     names = {"plural": "rules", "singular": "rule", "kind": "Rule", "listKind": "RuleList"}
     found["metadata"]["name"] = f"rules.{GROUP}"
@@ -210,9 +210,9 @@ COMPUTATIONS: tuple[Attack, ...] = (
     Attack("apply, 1.2 MB", "PATCH", TARGETS + "/applied" + OWN_MANAGER, APPLY, lambda: applied(65_000)),
     Attack("JSON patch copies", "PATCH", CONFIGMAPS + "/patched", JSON_PATCH, doubling_copies, creates=CONFIGMAPS),
 )  # fmt: skip
-"""By computation: each is one ordinary request of an ordinary user."""
+"""Expensive computations: each is one ordinary request of an ordinary user."""
 
 
 def honest_configmap(size: int) -> bytes:
-    """A ConfigMap as bundles and dashboards make them: few keys, long values."""
+    """A ConfigMap as bundles and dashboards create it: few keys, long values."""
     return configmap("honest", {f"file{n}.json": "x" * (size // 8) for n in range(8)})

@@ -1,4 +1,4 @@
-"""One address before several servers, as clusters have it: each connection goes to the first that answers."""
+"""A TCP load balancer before several servers: each connection goes to the first server that accepts it."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Balancer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self._listening.set()
         await self._stop.wait()
         server.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.CancelledError):  # at the end of all
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.CancelledError):  # when the balancer stops
             for port in self._ports:
                 with suppress(OSError):
-                    onward = await asyncio.open_connection("127.0.0.1", port)
-                    await asyncio.gather(_carry(reader, onward[1]), _carry(onward[0], writer))
+                    upstream = await asyncio.open_connection("127.0.0.1", port)
+                    await asyncio.gather(_copy(reader, upstream[1]), _copy(upstream[0], writer))
                     return
             writer.close()
 
 
-async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     try:
         with suppress(OSError):
             while chunk := await source.read(64 * 1024):

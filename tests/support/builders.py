@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import Any
 
 from herder.api.capi.conditions.lists import timestamp
-from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import Decision, Parallel, Write
+from herder.engine.runtime.decision import Decision, Parallel, Patch, Write
 from tests.support.views import NOW, view_of
 
 LONG_AGO = "2025-01-01T00:00:00Z"
@@ -53,10 +54,35 @@ def new_object(
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta | (metadata or {}), **fields}
 
 
+def new_manifest(kind: Kind, name: str, namespace: str = "", **options: Any) -> Object:
+    """An object as a client sends it, without a UID; `options` are those of `new_object`."""
+    obj = new_object(kind, name, namespace, **options)
+    del obj["metadata"]["uid"]
+    return obj
+
+
 def owner_reference(kind: Kind, name: str, *, controller: bool = True) -> Object:
     """A reference to an object from `new_object`."""
     reference: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "name": name, "uid": f"{kind.kind}-{name}"}
     return reference | ({"controller": True, "blockOwnerDeletion": True} if controller else {})
+
+
+def owner_reference_to(owner: Object, *, controller: bool = True) -> Object:
+    """A reference to any object that has a UID."""
+    meta = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
+    return reference | ({"controller": True, "blockOwnerDeletion": True} if controller else {})
+
+
+def object_reference(kind: Kind, name: str) -> Object:
+    """A reference as in `spec.infrastructureRef`: the version is that of the contract."""
+    return {"apiGroup": kind.group, "kind": kind.kind, "name": name}
+
+
+def new_definition(kind: Kind, contract: str = "v1beta2") -> Object:
+    """The CustomResourceDefinition of a provider kind, labelled with its contract; without one if it is empty."""
+    labels = {f"cluster.x-k8s.io/{contract}": kind.version} if contract else {}
+    return new_object(DEFINITION, f"{kind.plural}.{kind.group}", labels=labels)
 
 
 def new_condition(
@@ -73,6 +99,25 @@ def new_condition(
     }
 
 
+def condition_of(obj: Object, type_: str) -> Object:
+    """The condition of this type in the status of an object, which must report it."""
+    found: Object = next(condition for condition in obj["status"]["conditions"] if condition["type"] == type_)
+    return found
+
+
+def condition_fields(obj: Object, type_: str) -> tuple[str, str, str]:
+    """Status, reason and message of a condition."""
+    found = condition_of(obj, type_)
+    return found["status"], found["reason"], found["message"]
+
+
+def legacy_condition_of(obj: Object, type_: str) -> Object:
+    """The v1beta1 condition of this type in the status of an object, which must report it."""
+    conditions = obj["status"]["deprecated"]["v1beta1"]["conditions"]
+    found: Object = next(condition for condition in conditions if condition["type"] == type_)
+    return found
+
+
 def new_cluster(name: str, namespace: str, *, provisioned: bool = True, paused: bool = False, **options: Any) -> Object:
     """A Cluster API Cluster; `options` are those of `new_object`."""
     spec = ({"paused": True} if paused else {}) | options.pop("spec", {})
@@ -85,6 +130,14 @@ def new_machine(name: str, namespace: str, *, cluster: str, control_plane: bool 
     labels = {CLUSTER_NAME: cluster} | ({CONTROL_PLANE: ""} if control_plane else {}) | options.pop("labels", {})
     spec = {"clusterName": cluster} | options.pop("spec", {})
     return new_object(MACHINE, name, namespace, labels=labels, spec=spec, **options)
+
+
+def merge_objects(defaults: Iterable[Object], objects: Iterable[Object]) -> list[Object]:
+    """The default objects and `objects`, each of which replaces the default of the same kind and name."""
+    merged = {
+        (obj["apiVersion"], obj["kind"], obj["metadata"]["name"]): obj for each in (defaults, objects) for obj in each
+    }
+    return list(merged.values())
 
 
 def reconcile(controller: Controller, key: str, *objects: Object, **options: Any) -> Decision:
@@ -108,12 +161,33 @@ def _flatten(decision: Decision) -> Iterator[Write]:
             yield step
 
 
+def patches_of(decision: Decision, kind: Kind | None = None) -> list[Patch]:
+    """The patches among the writes of a decision; with `kind`, only those of objects of that kind."""
+    return [write for write in writes_of(decision) if isinstance(write, Patch) and kind in (None, write.ref.kind)]
+
+
+def only_patch(decision: Decision) -> Object:
+    """The content of the one write of a decision, which must be a patch."""
+    (write,) = writes_of(decision)
+    assert isinstance(write, Patch)
+    return write.patch
+
+
+def patched(obj: Object, decision: Decision) -> Object:
+    """The object after those patches of a decision that are for it."""
+    for patch in patches_of(decision):
+        if (patch.ref.kind.kind, patch.ref.name) == (obj["kind"], obj["metadata"]["name"]):
+            obj = apply_merge_patch(obj, patch.patch)
+    return obj
+
+
 def summaries(decision: Decision) -> list[str]:
     """Each write in words: "Create Secret name", "Patch Machine name"."""
-    return [_summary(write) for write in writes_of(decision)]
+    return [write_summary(write) for write in writes_of(decision)]
 
 
-def _summary(write: Write) -> str:
+def write_summary(write: Write) -> str:
+    """One write in words, as in `summaries`."""
     kind, name = (
         (write.ref.kind, write.ref.name) if hasattr(write, "ref") else (write.kind, write.obj["metadata"]["name"])
     )
@@ -124,12 +198,24 @@ __all__ = [
     "DELETED_AT",
     "LONG_AGO",
     "NOW",
+    "condition_fields",
+    "condition_of",
+    "legacy_condition_of",
+    "merge_objects",
     "new_cluster",
     "new_condition",
+    "new_definition",
     "new_machine",
+    "new_manifest",
     "new_object",
+    "object_reference",
+    "only_patch",
     "owner_reference",
+    "owner_reference_to",
+    "patched",
+    "patches_of",
     "reconcile",
     "summaries",
+    "write_summary",
     "writes_of",
 ]

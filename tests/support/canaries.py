@@ -1,7 +1,7 @@
-"""No secret is ever told: secrets are found in what servers write, in objects of every revision, logs and audit lines.
+"""Secrets must never leak: scans what servers write (objects of every revision, logs and audit lines) for secrets.
 
-They are known by their form, not from a list, so that those of every process and of every test are found: canaries,
-which tests use as passwords and keys, and what the programs make themselves, which are private keys and tokens.
+Secrets are recognized by their form, not from a list, so that those of every process and test are found: canaries,
+which tests use as passwords and keys, and generated secrets, which are private keys and tokens.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from herder.engine.store.directory import DATABASE
 from herder.engine.store.records import Key
 
 _MARK = "herder-canary-"
-_TOLD = "a secret is told"
+_LEAKED = "secret leaked"
 _PLACES_SHOWN = 10
-_WATCHING = "PYTEST_VERSION" in os.environ  # benchmarks start the same servers, with far more in them
+_ENABLED = "PYTEST_VERSION" in os.environ  # benchmarks start the same servers with far more data
 
 SECRETS = "secrets"
-"""The one resource that secrets belong into."""
+"""The only resource that may hold secrets."""
 
 
 def canary(what: str) -> str:
-    """A secret for tests, always the same of one name (which is lower case words): found wherever it is told."""
+    """A secret for tests, always the same for one name (lower-case words). It is recognized wherever it leaks."""
     return _MARK + what.replace(" ", "-")
 
 
-# --- forms ----------------------------------------------------------------------------------------------------------
+# --- patterns ---------------------------------------------------------------------------------------------------------
 
 
 def _in_base64(text: str) -> list[bytes]:
-    """How it looks inside of something longer that is encoded, wherever it begins there."""
+    """How the text looks inside longer encoded data, at each of the three possible offsets."""
     found = []
     for shift in range(3):
         encoded = base64.b64encode(bytes(shift) + text.encode() + b"??")
@@ -54,36 +54,36 @@ def _in_base64(text: str) -> list[bytes]:
 class Form:
     name: str
     pattern: re.Pattern[bytes]
-    signs: Sequence[bytes] = (b"",)  # one of them is in every such secret: far quicker to look for than the pattern
-    fewest_different: int = 1  # bytes; what is made at random has many, unlike the filling of a test
+    markers: Sequence[bytes] = (b"",)  # every such secret contains one; far quicker to find than the pattern
+    min_distinct_bytes: int = 1  # bytes; random values have many, unlike the filling of a test
 
     def found_in(self, text: bytes) -> Iterator[re.Match[bytes]]:
-        if any(sign in text for sign in self.signs):
+        if any(marker in text for marker in self.markers):
             for match in self.pattern.finditer(text):
-                if len(set(match[0])) >= self.fewest_different:
+                if len(set(match[0])) >= self.min_distinct_bytes:
                     yield match
 
 
-def _literally(name: str, *signs: bytes) -> Form:
-    return Form(name, re.compile(b"|".join(re.escape(sign) for sign in signs)), signs)
+def _literal_form(name: str, *markers: bytes) -> Form:
+    return Form(name, re.compile(b"|".join(re.escape(marker) for marker in markers)), markers)
 
 
 _PRIVATE_KEY = "PRIVATE KEY-----"
 _TOKEN = re.compile(rb"[%s]{%d}" % (TOKEN_ALPHABET.encode(), TOKEN_LENGTH))
-_SIGNED = re.compile(rb"eyJ[\w-]{16,}\.eyJ[\w-]{16,}\.[\w-]{16,}")
+_SERVICE_ACCOUNT_TOKEN = re.compile(rb"eyJ[\w-]{16,}\.eyJ[\w-]{16,}\.[\w-]{16,}")
 _FORMS = (
     Form("the canary ", re.compile(rb"(?<=%s)[a-z0-9-]+" % _MARK.encode()), (_MARK.encode(),)),
-    _literally("a canary in base64", *_in_base64(_MARK)),
-    _literally("a private key", _PRIVATE_KEY.encode()),
-    _literally("a private key in base64", *_in_base64(_PRIVATE_KEY)),
-    Form("a token", _TOKEN, fewest_different=12),
-    Form("a service account's token", _SIGNED, (b".eyJ",)),
-    _literally("what a process of its own has found", _TOLD.encode()),
+    _literal_form("a canary in base64", *_in_base64(_MARK)),
+    _literal_form("a private key", _PRIVATE_KEY.encode()),
+    _literal_form("a private key in base64", *_in_base64(_PRIVATE_KEY)),
+    Form("a token", _TOKEN, min_distinct_bytes=12),
+    Form("a service account's token", _SERVICE_ACCOUNT_TOKEN, (b".eyJ",)),
+    _literal_form("a leak found by another process", _LEAKED.encode()),
 )
 
 
 def secrets_in(text: bytes) -> list[str]:
-    """Which secrets are told: by the name of their form, a canary by its own; never by value."""
+    """Which secrets the text contains: canaries by their own name, others by that of their form; never by value."""
     found = [
         f"{form.name}{match[0].decode()}" if form.name.endswith(" ") else form.name
         for form in _FORMS
@@ -92,11 +92,11 @@ def secrets_in(text: bytes) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- scans ------------------------------------------------------------------------------------------------------------
 
 
 def in_object(key: Key, value: bytes) -> Iterator[str]:
-    """Each as a sentence; `value` is the object as it is stored."""
+    """One sentence per secret in an object; `value` is the object as it is stored."""
     if key.resource == SECRETS or not secrets_in(value):
         return
     for path, text in _texts(json.loads(value), ""):
@@ -105,7 +105,7 @@ def in_object(key: Key, value: bytes) -> Iterator[str]:
 
 
 def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Every text and every key of a JSON value, and where it is."""
+    """Every string and every key of a JSON value, with its path."""
     if isinstance(value, dict):
         for key, each in value.items():
             hidden = "(a key)" if secrets_in(key.encode(errors="replace")) else key
@@ -119,13 +119,13 @@ def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def in_store(directory: Path) -> Iterator[str]:
-    """Every revision of every object that a server has kept, in the directory of its store."""
+    """Secrets in every revision of every object that a server has stored in this directory."""
     path = directory / DATABASE
     if not path.exists():
         return
-    # A reader of a store that was closed in order leaves nothing beside it; one that was not has a log to be read.
-    how = "mode=ro" if path.with_name(f"{DATABASE}-wal").exists() else "immutable=1"
-    connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True)
+    # After a clean shutdown there is no write-ahead log, and none must be created; after a crash it must be read.
+    mode = "mode=ro" if path.with_name(f"{DATABASE}-wal").exists() else "immutable=1"
+    connection = sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True)
     try:
         rows = connection.execute(
             "SELECT resource, namespace, name, value FROM revisions JOIN objects USING (object_id) WHERE resource != ?",
@@ -138,7 +138,7 @@ def in_store(directory: Path) -> Iterator[str]:
 
 
 def in_etcd(url: str) -> Iterator[str]:
-    """Every object that a real server has there; built-in kinds are not in JSON, so no field is named."""
+    """Secrets in every object that kube-apiserver stored in etcd; built-in kinds are not JSON, so no field is named."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         wanted = {"key": _base64("/registry/"), "range_end": _base64("/registry0")}
@@ -159,7 +159,7 @@ def _base64(text: str) -> str:
 
 
 def in_logs(directory: Path) -> Iterator[str]:
-    """Of a process and of what it has run: the audit log, those of pods and of machines."""
+    """Secrets in the logs of a process and of what it runs: the audit log, logs of pods and of machines."""
     for folder, _, names in os.walk(directory):
         for path in (Path(folder, name) for name in names if name == "log" or ".log" in name):
             if path.is_file() and not path.is_symlink():
@@ -173,24 +173,24 @@ def _in_log(path: Path, name: str) -> Iterator[str]:
             yield from (f"{secret} in {name}, line {number}" for secret in secrets_in(line))
 
 
-# --- verdicts ---------------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def nothing_told(*places: Iterator[str]) -> None:
-    """Raises where something is."""
-    if _WATCHING and (found := [sentence for place in places for sentence in place]):
-        raise AssertionError(_verdict(found))
+def assert_no_secrets(*places: Iterator[str]) -> None:
+    """Raise an error if any of these scans finds a secret."""
+    if _ENABLED and (found := [sentence for place in places for sentence in place]):
+        raise AssertionError(_report(found))
 
 
-def _verdict(found: Sequence[str]) -> str:
+def _report(found: Sequence[str]) -> str:
     different = list(dict.fromkeys(found))
-    shown = different[:_PLACES_SHOWN]
-    more = [f"and in {len(different) - len(shown)} more places"] if len(different) > len(shown) else []
-    return "\n  ".join([f"{_TOLD}:", *shown, *more])
+    listed = different[:_PLACES_SHOWN]
+    more = [f"and in {len(different) - len(listed)} more places"] if len(different) > len(listed) else []
+    return "\n  ".join([f"{_LEAKED}:", *listed, *more])
 
 
-class InProcess:
-    """What servers inside of the tests' own process keep, and what tests print and log."""
+class InProcessScanner:
+    """Scans what servers inside the tests' own process store, and what tests print and log."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
@@ -205,18 +205,18 @@ class InProcess:
 
         Database.append = watched  # type: ignore[method-assign, assignment]
 
-    def taken(self) -> list[str]:
+    def drain(self) -> list[str]:
         found, self._found = self._found, []
         return found
 
-    def judge(self, report: pytest.TestReport, *, allowed: Sequence[str] = ()) -> None:
-        """A test that told a secret has failed; only resources that are `allowed` may hold one."""
-        found = [sentence for sentence in self.taken() if not any(f" in {each} " in sentence for each in allowed)]
+    def check_report(self, report: pytest.TestReport, *, allowed: Sequence[str] = ()) -> None:
+        """Fail a test that leaked a secret; resources in `allowed` may hold one."""
+        found = [sentence for sentence in self.drain() if not any(f" in {each} " in sentence for each in allowed)]
         for name, content in report.sections:
             found += [f"{secret} in {name}" for secret in secrets_in(content.encode(errors="replace"))]
         if found and not report.failed:
             report.outcome = "failed"
-            report.longrepr = _verdict(found)
+            report.longrepr = _report(found)
 
 
-IN_PROCESS = InProcess()
+SCANNER = InProcessScanner()

@@ -1,4 +1,4 @@
-"""Cluster API as processes on an engine: the managers, a cluster's objects, and what can be seen of them meanwhile."""
+"""Cluster API managers as processes on an engine, the objects of a cluster, and waits for their status."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from herder.api.inmemory import kinds as inmemory
 from herder.engine.client.client import Client, WatchEvent
 from herder.engine.meta.errors import InternalError, Invalid, NotFound, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
-from tests.support.canaries import in_logs, nothing_told
+from tests.support.canaries import assert_no_secrets, in_logs
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
 from tests.support.kube import free_port
-from tests.support.processes import ended
+from tests.support.processes import terminate
 
 CORE_KINDS = (
     capi.CLUSTER,
@@ -27,7 +27,7 @@ CORE_KINDS = (
     capi.MACHINE,
     capi.MACHINE_HEALTH_CHECK,
 )
-PROVIDED_KINDS = (
+PROVIDER_KINDS = (
     inmemory.IN_MEMORY_CLUSTER,
     inmemory.IN_MEMORY_CONTROL_PLANE,
     inmemory.IN_MEMORY_MACHINE,
@@ -37,23 +37,23 @@ TEMPLATE_KINDS = (inmemory.IN_MEMORY_MACHINE_TEMPLATE, inmemory.IN_MEMORY_BOOTST
 EVENT = Kind("", "v1", "Event", "events")
 NAMESPACES = GroupVersionResource("", "v1", "namespaces")
 
-PATIENCE = 150.0
-"""Seconds until something that must happen is said not to: far more than it takes, on a busy machine too."""
+TIMEOUT = 150.0
+"""Seconds after which a wait fails: far more than it takes, even on a busy machine."""
 
 
 # --- managers ---------------------------------------------------------------------------------------------------
 
 
 class HerderRun:
-    """`herder run` on an engine, as a process of its own."""
+    """`herder run` on an engine, in its own process."""
 
-    def __init__(self, engine: Engine, directory: Path, *flags: str, around: tuple[str, ...] = ()) -> None:
-        """`around` are words before the command, such as those that enter a namespace."""
+    def __init__(self, engine: Engine, directory: Path, *flags: str, command_prefix: tuple[str, ...] = ()) -> None:
+        """`command_prefix` is a command prefix, such as one that enters a network namespace."""
         self.engine = engine
         self.kubeconfig = engine.kubeconfig
         self.directory = directory
         self.flags = flags
-        self.around = around
+        self.command_prefix = command_prefix
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> HerderRun:
@@ -61,7 +61,7 @@ class HerderRun:
         with (self.directory / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    *self.around,
+                    *self.command_prefix,
                     *(HERDER, "run", "--kubeconfig", self.kubeconfig, "--data-dir", self.directory),
                     *self.flags,
                 ],
@@ -76,9 +76,9 @@ class HerderRun:
         return (self.directory / "run.log").read_text(errors="replace")
 
     def stop(self) -> int:
-        """Its exit status, 0 after an orderly end. It must have told no secret."""
-        status = ended(self.process)
-        nothing_told(in_logs(self.directory))
+        """Stop the process and return its exit status, 0 after a clean shutdown. It must not have leaked a secret."""
+        status = terminate(self.process)
+        assert_no_secrets(in_logs(self.directory))
         return status
 
     def __enter__(self) -> HerderRun:
@@ -89,25 +89,27 @@ class HerderRun:
 
 
 def webhook_flags() -> tuple[str, ...]:
-    """The API server beside it asks it on loopback."""
+    """Webhooks on loopback, where the API server runs, too."""
     port = free_port()
     return ("--webhook-listen", f"127.0.0.1:{port}", "--webhook-url", f"https://127.0.0.1:{port}")
 
 
-async def served(client: Client, *kinds: Kind) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def wait_until_served(client: Client, *kinds: Kind) -> None:
+    async with asyncio.timeout(TIMEOUT):
         for kind in kinds:
             while not await _is_served(client, kind):
                 await asyncio.sleep(0.1)
 
 
-async def admitting(client: Client) -> None:
-    """Until what is written is filled in: on a real server the webhooks are asked a moment after they are there."""
-    async with asyncio.timeout(PATIENCE):
+async def wait_for_admission(client: Client) -> None:
+    """Wait until new objects are defaulted: kube-apiserver calls webhooks shortly after they are registered."""
+    async with asyncio.timeout(TIMEOUT):
         while True:
             try:
-                made = await client.create(capi.MACHINE_DEPLOYMENT.resource, TRIED, namespace="default", dry_run=True)
-                if made["spec"].get("replicas") == 1:
+                created = await client.create(
+                    capi.MACHINE_DEPLOYMENT.resource, ADMISSION_PROBE, namespace="default", dry_run=True
+                )
+                if created["spec"].get("replicas") == 1:
                     return
             except (Invalid, InternalError):
                 pass
@@ -119,7 +121,7 @@ _REFERENCE = {
     "kind": inmemory.IN_MEMORY_MACHINE_TEMPLATE.kind,
     "name": "t",
 }
-TRIED: Object = {
+ADMISSION_PROBE: Object = {
     "apiVersion": capi.MACHINE_DEPLOYMENT.api_version,
     "kind": capi.MACHINE_DEPLOYMENT.kind,
     "metadata": {"name": "tried"},
@@ -130,7 +132,7 @@ TRIED: Object = {
         },
     },
 }
-"""Admission fills in that it has one replica."""
+"""Admission sets its replicas to 1 by default."""
 
 
 async def _is_served(client: Client, kind: Kind) -> bool:
@@ -148,22 +150,22 @@ async def ensure_namespace(client: Client, name: str) -> None:
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-async def put_up(client: Client, namespace: str, objects: Iterable[tuple[Kind, Object]]) -> None:
+async def create_objects(client: Client, namespace: str, objects: Iterable[tuple[Kind, Object]]) -> None:
     for kind, obj in objects:
         await client.create(kind.resource, obj, namespace=namespace)
 
 
-async def until(
-    client: Client, kind: Kind, namespace: str, wanted: Callable[[list[Object]], bool], *, seconds: float = PATIENCE
+async def wait_until(
+    client: Client, kind: Kind, namespace: str, wanted: Callable[[list[Object]], bool], *, seconds: float = TIMEOUT
 ) -> list[Object]:
-    """Wait by watch until the objects of a kind are as wanted; and how they are then."""
+    """Watch the objects of a kind until they satisfy `wanted`, and return them."""
     objects: dict[str, Object] = {}
     known = False
     try:
-        async with asyncio.timeout(seconds), aclosing(events_of(client, kind, namespace)) as events:
+        async with asyncio.timeout(seconds), aclosing(watch_events(client, kind, namespace)) as events:
             async for event in events:
                 if event.type == "BOOKMARK":
-                    known = True  # all that was there is told
+                    known = True  # all existing objects were sent
                 elif event.type == "DELETED":
                     objects.pop(event.object["metadata"]["name"], None)
                 else:
@@ -171,13 +173,13 @@ async def until(
                 if known and wanted(list(objects.values())):
                     return list(objects.values())
     except TimeoutError:
-        told = "\n".join(f"{name}: {obj.get('status')}" for name, obj in objects.items())
-        raise AssertionError(f"{kind.plural} never became as wanted:\n{told}") from None
+        statuses = "\n".join(f"{name}: {obj.get('status')}" for name, obj in objects.items())
+        raise AssertionError(f"{kind.plural} did not reach the expected state in time:\n{statuses}") from None
     raise AssertionError(f"the watch of {kind.plural} has ended")
 
 
-async def events_of(client: Client, kind: Kind, namespace: str) -> AsyncGenerator[WatchEvent, None]:
-    """A real server asks watchers of a kind that has just changed to come back, and all clients do."""
+async def watch_events(client: Client, kind: Kind, namespace: str) -> AsyncGenerator[WatchEvent, None]:
+    """Watch events. kube-apiserver returns 429 for watches of a kind that has just changed, and clients retry."""
     while True:
         try:
             async with aclosing(client.watch(kind.resource, namespace=namespace, initial_events=True)) as events:
@@ -192,18 +194,18 @@ def phase(obj: Object) -> str:
     return str((obj.get("status") or {}).get("phase", ""))
 
 
-def said(obj: Object, type_: str) -> str:
-    """The status of a condition, empty where it is not told."""
+def condition_status(obj: Object, type_: str) -> str:
+    """The status of a condition; empty if the condition is missing."""
     known = (obj.get("status") or {}).get("conditions") or ()
     return next((str(each["status"]) for each in known if each["type"] == type_), "")
 
 
 def all_running(count: int) -> Callable[[list[Object]], bool]:
-    """Which Machines are wanted: so many, and each of them can be used."""
+    """A predicate: there are exactly `count` Machines, and all of them are running and available."""
 
     def wanted(machines: list[Object]) -> bool:
         return len(machines) == count and all(
-            phase(machine) == "Running" and said(machine, "Available") == "True" for machine in machines
+            phase(machine) == "Running" and condition_status(machine, "Available") == "True" for machine in machines
         )
 
     return wanted

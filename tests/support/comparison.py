@@ -18,7 +18,7 @@ from herder.api.capi.kinds import MACHINE_SET
 from herder.api.references.approvals import APPROVED
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
-from tests.support.capi import events_of
+from tests.support.capi import watch_events
 
 Snapshot = dict[str, Counter[str]]
 """By kind and masked name: the status of each such object as text, with how many have it."""
@@ -75,7 +75,7 @@ class Observer:
         return snapshot
 
     async def watch(self, kind: Kind) -> None:
-        async for event in events_of(self._client, kind, self._namespace):
+        async for event in watch_events(self._client, kind, self._namespace):
             if event.type != "BOOKMARK":
                 self.seen.append(event.object)
 
@@ -129,7 +129,7 @@ def differences(one: Snapshot, other: Snapshot) -> Iterable[str]:
                 yield f"{mark} {count} × {role}\n{mark}   {lines}"
 
 
-# --- one object without what is random --------------------------------------------------------------------------
+# --- objects without random values ------------------------------------------------------------------------------------
 
 _RANDOM = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b"), "<uid>"),
@@ -146,8 +146,8 @@ def normalized(names: Names, obj: Object) -> str:
     meta = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
     meta["managedFields"] = sorted(meta["managedFields"], key=lambda entry: json.dumps(entry, sort_keys=True))
     text = json.dumps(_without_record({**obj, "metadata": meta}), sort_keys=True)
-    for pattern, stand_in in _RANDOM:
-        text = pattern.sub(stand_in, text)
+    for pattern, placeholder in _RANDOM:
+        text = pattern.sub(placeholder, text)
     return names.masked(text)
 
 

@@ -1,4 +1,4 @@
-"""The EC2 emulator in a process of its own, and a client of it that judges what is there."""
+"""The EC2 emulator in its own process, and a client that checks which resources exist there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 
 from tests.support.canaries import canary
-from tests.support.processes import ended
+from tests.support.processes import terminate
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 REGION = "us-east-1"
 ZONE = "us-east-1a"
-IMAGE = "ami-0000000000000aaaa"  # an Ubuntu that the emulator has from the start
+IMAGE = "ami-0000000000000aaaa"  # an Ubuntu image that the emulator always has
 KEYS = {"AWS_ACCESS_KEY": "testing", "AWS_SECRET_KEY": canary("ec2 secret key")}
-"""The environment of a Job: the emulator takes any credentials."""
+"""The environment of a Job: the emulator accepts any credentials."""
 
 _ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ class Ec2:
         return self
 
     def __exit__(self, *_: object) -> None:
-        ended(self._process)
+        terminate(self._process)
 
     @property
     def url(self) -> str:
@@ -68,12 +68,12 @@ class Ec2:
         connection.close()
 
     def flags(self, **others: str) -> list[str]:
-        """What `create` needs to be told to work here; more by flag name, `root_size="20"`."""
-        said = {"endpoint": self.url, "region": REGION, "zone": ZONE, "ami": IMAGE} | others
-        return [f"--amazonec2-{name.replace('_', '-')}={value}" for name, value in said.items()]
+        """Flags that `create` needs for this emulator; others are added by flag name, such as `root_size="20"`."""
+        values = {"endpoint": self.url, "region": REGION, "zone": ZONE, "ami": IMAGE} | others
+        return [f"--amazonec2-{name.replace('_', '-')}={text}" for name, text in values.items()]
 
     def instances(self) -> list[InstanceTypeDef]:
-        """Those that cost money."""
+        """Instances that are not terminated."""
         return [
             instance
             for reservation in self.client.describe_instances()["Reservations"]
@@ -85,19 +85,19 @@ class Ec2:
         return [pair["KeyName"] for pair in self.client.describe_key_pairs()["KeyPairs"]]
 
     def groups(self) -> list[str]:
-        """But those that every VPC has from the start."""
+        """Security groups except the default one of each VPC."""
         groups = self.client.describe_security_groups()["SecurityGroups"]
         return [group["GroupName"] for group in groups if group["GroupName"] != "default"]
 
     def volumes(self) -> list[str]:
         return [volume["VolumeId"] for volume in self.client.describe_volumes()["Volumes"]]
 
-    def left(self) -> dict[str, Any]:
-        """Everything that a machine could leave behind; empty is as it should be."""
+    def leftovers(self) -> dict[str, Any]:
+        """Resources of deleted machines that still exist; empty if cleanup is complete."""
         everything = {
             "instances": [instance["InstanceId"] for instance in self.instances()],
             "key pairs": self.key_pairs(),
             "security groups": self.groups(),
             "volumes": self.volumes(),
         }
-        return {what: found for what, found in everything.items() if found}
+        return {resource: found for resource, found in everything.items() if found}

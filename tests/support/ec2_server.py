@@ -1,4 +1,4 @@
-"""A cloud that speaks EC2's protocol, on loopback: moto, and those refusals of the real EC2 that it leaves out.
+"""An emulator of EC2's API on loopback: moto, extended with rejections of the real EC2 that moto lacks.
 
 Prints its port when it is ready.
 """
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 STRICT = ("MOTO_ENABLE_AMI_VALIDATION", "MOTO_ENABLE_KEYPAIR_VALIDATION", "MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION")
-CANONICAL, SOMEBODY = "099720109477", "123123123123"
+CANONICAL, OTHER_OWNER = "099720109477", "123123123123"
 UBUNTU = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{}-server-{}"
 
-# name → owner, architecture, its name in Ubuntu's, day
+# image ID → owner, architecture, Ubuntu's name of the architecture, release date
 IMAGES = {
     "ami-0000000000000aaaa": (CANONICAL, "x86_64", "amd64", "20250101"),
     "ami-0000000000000bbbb": (CANONICAL, "x86_64", "amd64", "20260101"),
     "ami-0000000000000cccc": (CANONICAL, "arm64", "arm64", "20260101"),
-    "ami-0000000000000dddd": (SOMEBODY, "x86_64", "amd64", "20260601"),  # named to be mistaken for Canonical's
+    "ami-0000000000000dddd": (OTHER_OWNER, "x86_64", "amd64", "20260601"),  # an imitation of Canonical's image
 }
-NO_TOKEN = "ABCDE"  # what moto puts where a client says none
-LIVING = ("pending", "running", "stopping", "stopped")
+NO_TOKEN = "ABCDE"  # moto's token for requests without one
+EXISTING_STATES = ("pending", "running", "stopping", "stopped")
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def serve() -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    refuse_what_ec2_refuses()
+    add_rejections_of_ec2()
     application = one_at_a_time(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True)
     print(server.port, flush=True)
@@ -68,7 +68,7 @@ def serve() -> None:
 
 
 def one_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """Requests of several clients do not meet half-made objects; moto itself has no locks."""
+    """Serialize requests, so that no client sees a partially created object; moto itself has no locks."""
     lock = threading.Lock()
 
     def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -78,15 +78,17 @@ def one_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., 
     return serve
 
 
-def refuse_what_ec2_refuses() -> None:
+def add_rejections_of_ec2() -> None:
     from moto.ec2.exceptions import DependencyViolationError, InvalidSecurityGroupNotFoundError
     from moto.ec2.models import EC2Backend
 
     launch, delete_group = EC2Backend.run_instances, EC2Backend.delete_security_group
 
     def run_instances(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """In groups that exist, which are the instance's, and with the IPv6 addresses that its interface shall have;
-        asked again with the same token, it is the same instance."""
+        """Check security groups, and set the IPv6 addresses of the interfaces.
+
+        A repeated request with the same client token returns the same instance.
+        """
         token = kwargs.get("client_token")
         for reservation in self.reservations.values():
             if token != NO_TOKEN and any(instance.client_token == token for instance in reservation.instances):
@@ -104,9 +106,9 @@ def refuse_what_ec2_refuses() -> None:
         return reservation
 
     def delete_security_group(self: Any, name: str | None = None, group_id: str | None = None) -> None:
-        """None that an instance has."""
+        """Reject the deletion of a group that an instance uses."""
         for instance in self.all_instances():
-            if instance.state in LIVING and group_id in [group.id for group in instance.security_groups]:
+            if instance.state in EXISTING_STATES and group_id in [group.id for group in instance.security_groups]:
                 raise DependencyViolationError(f"resource {group_id} has a dependent object")
         delete_group(self, name, group_id)
 

@@ -1,4 +1,4 @@
-"""The embedded server as users run it: the `herder up` command in a process of its own."""
+"""The embedded server as users run it: the `herder up` command in its own process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import yaml
 
-from tests.support.canaries import in_logs, in_store, nothing_told
+from tests.support.canaries import assert_no_secrets, in_logs, in_store
 
 HERDER = Path(sys.executable).parent / "herder"
 
 
 class Embedded:
-    """Alone, without Cluster API or a gateway, unless the flags say otherwise: as bare as the real server beside it."""
+    """`herder up` without Cluster API, machines and gateway by default, like the kube-apiserver it is compared with."""
 
     def __init__(
         self,
@@ -25,15 +25,15 @@ class Embedded:
         *,
         flags: tuple[str, ...] = ("--capi-core=external", "--no-machines"),
         listen: str = "127.0.0.1:0",
-        around: tuple[str, ...] = (),
+        command_prefix: tuple[str, ...] = (),
         program: Path = HERDER,
     ) -> None:
-        """`around` are words before the command, such as those that enter a namespace."""
+        """`command_prefix` is a command prefix, such as one that enters a network namespace."""
         self.program = program
         self.directory = directory
         self.flags = flags if "--gateway" in flags else (*flags, "--no-gateway")
         self.listen = listen
-        self.around = around
+        self.command_prefix = command_prefix
         self.kubeconfig = directory / "kubeconfig"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -42,7 +42,16 @@ class Embedded:
         self.kubeconfig.unlink(missing_ok=True)
         with (self.directory / "up.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.around, self.program, "up", "--data-dir", self.directory, "--listen", self.listen, *self.flags],
+                [
+                    *self.command_prefix,
+                    self.program,
+                    "up",
+                    "--data-dir",
+                    self.directory,
+                    "--listen",
+                    self.listen,
+                    *self.flags,
+                ],
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -65,7 +74,7 @@ class Embedded:
         return (self.directory / "up.log").read_text(errors="replace")
 
     def stop(self) -> int:
-        """By SIGTERM, as a service manager does; the exit status. It must have told no secret."""
+        """Stop it with SIGTERM and return the exit status. It must not have leaked a secret."""
         if self.process is None:
             return 0
         self.process.send_signal(signal.SIGTERM)
@@ -74,7 +83,7 @@ class Embedded:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
-        nothing_told(in_store(self.directory / "store"), in_logs(self.directory))
+        assert_no_secrets(in_store(self.directory / "store"), in_logs(self.directory))
         return status
 
     def kill(self) -> None:

@@ -1,7 +1,7 @@
-"""The two engines that one suite of tests runs on: the embedded server, and a real kube-apiserver with etcd.
+"""The two engines of the conformance suite: the embedded server, and kube-apiserver with etcd.
 
-A server is started once for all tests that want it, as its users start it, and reached over TLS with the
-kubeconfig it wrote. `HERDER_TEST_EMBEDDED` and `HERDER_TEST_REAL` may name the kubeconfig of one that runs already.
+Each server is started once for all tests that need it, as users start it, and accessed over TLS with its kubeconfig.
+`HERDER_TEST_EMBEDDED` and `HERDER_TEST_REAL` name the kubeconfig of a server that runs already.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONTROLLERS = (
     "serviceaccount-controller",
     "serviceaccount-token-controller",
 )
-"""What the embedded server does by itself; workloads stay as they were written, on both engines."""
+"""Controllers that the embedded server has, too. Workload controllers run on neither engine."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Engine:
 
     @property
     def connection(self) -> RestConfig:
-        """As the administrator."""
+        """The connection of the administrator."""
         return kubeconfig.load(self.kubeconfig)
 
     def client(self) -> Client:
         return Client(HttpTransport(self.connection), field_manager="tester")
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """The real kubectl on this engine; its cache of discovery is the engine's own."""
+        """Run the real kubectl on this engine, with a discovery cache per engine."""
         environment = os.environ | {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": f"{self.kubeconfig}.cache"}
         done = subprocess.run(
             [peer("kubectl"), *arguments],
@@ -88,7 +88,7 @@ def embedded_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine
 
 @pytest.fixture(scope="session")
 def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """With a controller-manager for what is its work there: garbage collection, namespaces, service accounts."""
+    """kube-apiserver with a controller-manager, for garbage collection, namespaces and service accounts."""
     if running := os.environ.get("HERDER_TEST_REAL"):
         yield Engine("real", Path(running))
         return
@@ -112,7 +112,7 @@ async def admin(engine: Engine) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def api(admin: Api) -> Api:
-    """The administrator in a namespace of the test's own."""
+    """The administrator in a new namespace for this test."""
     return await admin.in_new_namespace()
 
 
@@ -124,13 +124,12 @@ async def client(engine: Engine) -> AsyncIterator[Client]:
 
 
 def unique(prefix: str = "t") -> str:
-    """A name that no other test uses, for what is not in a namespace."""
+    """A unique name for cluster-scoped objects."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
 async def remove_kinds(client: Client, names: Iterable[str]) -> None:
-    """Delete CustomResourceDefinitions and wait until they are gone: a test that defines them again would else meet
-    those that are being deleted."""
+    """Delete CustomResourceDefinitions and wait until they are removed, so that the next test can define them again."""
     wanted = list(names)
     for name in wanted:
         with suppress(NotFound):

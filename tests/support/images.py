@@ -1,6 +1,6 @@
-"""Container images made by hand, and a registry that they are pulled from: nothing comes from elsewhere.
+"""Container images built by the tests, and a registry to pull them from: nothing is downloaded.
 
-python -m tests.support.images REGISTRY     push them all to one on this machine, in whatever network this is run
+python -m tests.support.images REGISTRY     push all images to a registry on this host, in the current network
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from herder.clusteragent.registry import Reference, Repository
 from herder.machine.host.local import image as machine_image
 from herder.oci import Entry, Image, Layer, image, tar
 from tests.support.peers import peer
-from tests.support.processes import ended
+from tests.support.processes import terminate
 
 PAUSE, BUSYBOX, PYTHON = "pause:3.10.2", "busybox:test", "python:test"
-DEBIAN_PAUSE = "pause:3.6"  # what containerd of Debian asks for, unless it is told otherwise
+DEBIAN_PAUSE = "pause:3.6"  # the default of Debian's containerd
 APPLETS = ("sh", "cat", "httpd", "mkfifo", "nc", "sha256sum", "sleep", "tar")
 
 
@@ -28,7 +28,7 @@ def pause() -> Image:
 
 
 def busybox() -> Image:
-    """With a shell and what `kubectl cp` needs, from the layer that machines have."""
+    """A shell and what `kubectl cp` needs, from the layer of `local` machines."""
     program = machine_image.kubernetes_layer() / "usr/bin/busybox"
     files = [Entry(f"bin/{name}", program, 0o755) for name in APPLETS]
     files.append(Entry("tmp/empty", b""))  # for the directory
@@ -36,18 +36,18 @@ def busybox() -> Image:
 
 
 def python() -> Image:
-    """The interpreter that runs this: what is compiled for the one fits the other."""
+    """The interpreter that runs the tests, so that compiled modules fit."""
     return image([Layer.packed(interpreter.layer())], {"Env": interpreter.variables()})
 
 
-# --- where they are pulled from ---------------------------------------------------------------------------------------
+# --- registry ---------------------------------------------------------------------------------------------------------
 
 
 class Registry:
-    """Debian's, on all addresses of the network that `around` enters."""
+    """Debian's docker-registry, on all addresses of the network that the command prefix `command_prefix` enters."""
 
-    def __init__(self, directory: Path, port: int, around: tuple[str, ...]) -> None:
-        self.directory, self.port, self.around = directory, port, around
+    def __init__(self, directory: Path, port: int, command_prefix: tuple[str, ...]) -> None:
+        self.directory, self.port, self.command_prefix = directory, port, command_prefix
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Registry:
@@ -60,32 +60,37 @@ class Registry:
         }
         (self.directory / "config.yml").write_text(json.dumps(settings))
         with (self.directory / "registry.log").open("wb") as log:
-            command: list[str | Path] = [*self.around, "docker-registry", "serve", self.directory / "config.yml"]
+            command: list[str | Path] = [
+                *self.command_prefix,
+                "docker-registry",
+                "serve",
+                self.directory / "config.yml",
+            ]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         return self
 
     def __exit__(self, *_: object) -> None:
-        ended(self.process)
+        terminate(self.process)
 
-    def fill(self) -> None:
+    def push_images(self) -> None:
         here = Path(__file__).parents[2]
-        filling = (sys.executable, "-m", "tests.support.images", f"127.0.0.1:{self.port}")
-        subprocess.run([*self.around, *filling], check=True, cwd=here, timeout=120)
+        command = (sys.executable, "-m", "tests.support.images", f"127.0.0.1:{self.port}")
+        subprocess.run([*self.command_prefix, *command], check=True, cwd=here, timeout=120)
 
 
-async def push(made: Image, reference: str) -> None:
+async def push(built: Image, reference: str) -> None:
     async with Repository(Reference.parse(reference)) as repository:
-        await repository.put_image(made)
+        await repository.put_image(built)
 
 
 async def _push_all(registry: str) -> None:
-    await _answers(*registry.split(":"))
-    for name, made in ((PAUSE, pause()), (DEBIAN_PAUSE, pause()), (BUSYBOX, busybox()), (PYTHON, python())):
-        await push(made, f"{registry}/{name}")
+    await _wait_for_registry(*registry.split(":"))
+    for name, built in ((PAUSE, pause()), (DEBIAN_PAUSE, pause()), (BUSYBOX, busybox()), (PYTHON, python())):
+        await push(built, f"{registry}/{name}")
 
 
-async def _answers(host: str, port: str) -> None:
-    """It was started a moment ago."""
+async def _wait_for_registry(host: str, port: str) -> None:
+    """Wait until the registry accepts connections."""
     async with asyncio.timeout(30):
         while True:
             try:

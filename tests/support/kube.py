@@ -1,4 +1,4 @@
-"""A real kube-apiserver with etcd on loopback: the standard that the embedded server is held to.
+"""A real kube-apiserver with etcd on loopback: the reference for the embedded server.
 
 python -m tests.support.kube [--controllers=*] [DIR]     start one, print its kubeconfig, wait for Ctrl-C
 """
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from tests.support.canaries import in_etcd, in_logs, nothing_told
+from tests.support.canaries import assert_no_secrets, in_etcd, in_logs
 from tests.support.peers import peer
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 class Authority:
-    """A throw-away certificate authority."""
+    """A temporary certificate authority."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -51,7 +51,7 @@ class Authority:
     def issue(
         self, name: str, *, groups: tuple[str, ...] = (), server: bool = False, addresses: tuple[str, ...] = ()
     ) -> tuple[Path, Path]:
-        """`addresses`: of a server that is found elsewhere than on loopback."""
+        """Issue a certificate. `addresses` are those of a server besides loopback."""
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -85,8 +85,8 @@ class Authority:
         )
         if server:
             names = [x509.DNSName("localhost"), x509.DNSName("kubernetes.default.svc")]
-            found_at = [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
-            builder = builder.add_extension(x509.SubjectAlternativeName([*names, *found_at]), critical=False)
+            ip_addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
+            builder = builder.add_extension(x509.SubjectAlternativeName([*names, *ip_addresses]), critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
     def _write(self, name: str, content: bytes) -> Path:
@@ -103,7 +103,7 @@ class Authority:
 
 
 class RealKube:
-    """etcd and kube-apiserver, and the controller-manager where garbage collection or tokens are wanted."""
+    """etcd and kube-apiserver, with the controller-manager if garbage collection or tokens are needed."""
 
     def __init__(
         self,
@@ -139,13 +139,13 @@ class RealKube:
         return self
 
     def stop(self) -> None:
-        """What was written to it must have told no secret."""
-        # In this order: an API server whose etcd has gone takes minutes to exit.
+        """Stop all processes. What was stored and logged must not contain a secret."""
+        # In this order: an API server without its etcd takes minutes to exit.
         self._end("kube-controller-manager")
         self._end("kube-apiserver")
         try:
             if "etcd" in self.processes and self.processes["etcd"].poll() is None:
-                nothing_told(in_etcd(self.etcd), in_logs(self.directory))
+                assert_no_secrets(in_etcd(self.etcd), in_logs(self.directory))
         finally:
             self._end("etcd")
 
@@ -226,7 +226,7 @@ class RealKube:
             f"--controllers={','.join(self.controllers)}",
             "--use-service-account-credentials=false",
             "--leader-elect=false",
-            # Its default of 20 requests a second makes the end of a namespace take minutes.
+            # With the default of 20 requests per second, the deletion of a namespace takes minutes.
             "--kube-api-qps=1000",
             "--kube-api-burst=1000",
             "--bind-address=127.0.0.1",
@@ -280,7 +280,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", nargs="?", type=Path)
     parser.add_argument(
-        "--controllers", default="", help="of the controller-manager, with commas between; none: without"
+        "--controllers", default="", help="controllers of the controller-manager, separated by commas; empty: none"
     )
     options = parser.parse_args()
     directory = options.directory or Path(tempfile.mkdtemp(prefix="real-kube-"))
@@ -289,8 +289,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     wanted = tuple(options.controllers.split(",")) if options.controllers else ()
-    here = ("--advertise-address=127.0.0.1",)  # it would look for one where no other way leads
-    with RealKube(directory, controller_manager=bool(wanted), controllers=wanted, flags=here) as kube:
+    api_server_flags = ("--advertise-address=127.0.0.1",)  # without a default route it cannot determine one
+    with RealKube(directory, controller_manager=bool(wanted), controllers=wanted, flags=api_server_flags) as kube:
         print(f"export KUBECONFIG={kube.kubeconfig}", flush=True)
         stopped.wait()
 

@@ -1,4 +1,4 @@
-"""Clusters by kubeadm on `local` machines: their Cluster objects, and what they are installed from."""
+"""Kubeadm clusters on `local` machines: their Cluster objects, and the programs that they install."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kubernetes(version: str) -> str:
 
 
 def programs(directory: Path) -> Path:
-    """Those of VERSION, as they were built."""
+    """A directory with the programs of VERSION, as they were built."""
     directory.mkdir()
     for name in PROGRAMS:
         (directory / name).symlink_to(peer(name))
@@ -40,18 +40,20 @@ def programs(directory: Path) -> Path:
 
 
 def next_programs(directory: Path) -> Path:
-    """The same ones, which tell that they are of NEXT: to kubeadm, that is what makes another version."""
+    """The same programs with NEXT as the version that they report: kubeadm upgrades to what they report."""
     directory.mkdir()
-    told, instead = (kubernetes(version).encode() for version in (VERSION, NEXT))
+    version, next_version = (kubernetes(each).encode() for each in (VERSION, NEXT))
     for name in PROGRAMS:
         content = peer(name).read_bytes()
-        (directory / name).write_bytes(content.replace(told, instead))  # as long as the other: nothing moves
+        (directory / name).write_bytes(
+            content.replace(version, next_version)
+        )  # both have the same length, so no offset changes
         os.chmod(directory / name, 0o755)
     return directory
 
 
 def installer_function(name: str) -> str:
-    """The source of a function of the installer's script."""
+    """The source of a function in the installer's script."""
     lines = (resources.files("herder.kubeadm") / "run.sh").read_text().splitlines()
     start = lines.index(f"{name}() {{")
     return "\n".join(lines[start : lines.index("}", start) + 1])
@@ -84,15 +86,17 @@ def push_installer(site: Site, version: str, directory: Path) -> None:
 
 
 def kubeadm_cluster(name: str, pools: Mapping[str, int], **config: object) -> list[Object]:
-    """Machine configs, and last the Cluster. `config` are fields of rkeConfig."""
+    """Machine configs, and the Cluster as the last object. `config` has fields of rkeConfig."""
     roles = {"servers": ("etcd", "controlplane"), "workers": ("worker",)}
-    wanted = [Pool(pool, quantity, roles[pool], {"kubernetes": True}) for pool, quantity in pools.items()]
-    made = [obj for _, obj in cluster_objects(name, DEFAULT_WORKSPACE, driver="local", version=VERSION, pools=wanted)]
-    rke_config = made[-1]["spec"]["rkeConfig"]
+    machine_pools = [Pool(pool, quantity, roles[pool], {"kubernetes": True}) for pool, quantity in pools.items()]
+    objects = [
+        obj for _, obj in cluster_objects(name, DEFAULT_WORKSPACE, driver="local", version=VERSION, pools=machine_pools)
+    ]
+    rke_config = objects[-1]["spec"]["rkeConfig"]
     rke_config |= {"machineGlobalConfig": {"kubelet-arg": [*ON_A_FULL_DISK]}, **config}
     for pool in rke_config["machinePools"]:
         pool["drainBeforeDelete"] = True
         if pool["name"] == "workers":
             pool["labels"] = {"farm.example/breed": "merino", "node-role.kubernetes.io/worker": ""}
             pool["taints"] = [{"key": FENCED, "value": "loosely", "effect": "PreferNoSchedule"}]
-    return made
+    return objects

@@ -1,4 +1,4 @@
-"""The machine provider on an engine, as users start it, and the objects of a small cluster with a driver's machines."""
+"""The machine provider on an engine, as users start it, and objects of a small cluster with a driver's machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
 from herder.machine.errors import MachineError
 from herder.machine.host.client import HostClient
-from tests.support.capi import HerderRun, admitting, ensure_namespace, put_up, served, webhook_flags
+from tests.support.capi import (
+    HerderRun,
+    create_objects,
+    ensure_namespace,
+    wait_for_admission,
+    wait_until_served,
+    webhook_flags,
+)
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube, free_port
@@ -27,7 +34,7 @@ FLAGS = ("--capi-core=own", "--in-memory", "--machines")
 
 
 class Provider:
-    """An engine that provides machines; `crash` ends the process that decides and runs Jobs, and starts another."""
+    """An engine that provides machines; `crash` kills the process that reconciles and runs Jobs."""
 
     def __init__(self, engine: Engine, server: Embedded | HerderRun) -> None:
         self.engine = engine
@@ -49,9 +56,9 @@ def flags() -> tuple[str, ...]:
 
 @contextmanager
 def embedded(directory: Path) -> Iterator[Provider]:
-    # The same address after a crash: who was connected comes back to it.
+    # The same address after a crash, so that clients reconnect.
     listen = f"127.0.0.1:{free_port()}"
-    with host_ended(directory), Embedded(directory, flags=flags(), listen=listen) as server:
+    with host_shutdown(directory), Embedded(directory, flags=flags(), listen=listen) as server:
         yield Provider(Engine("embedded", server.kubeconfig), server)
 
 
@@ -60,17 +67,17 @@ def real(directory: Path) -> Iterator[Provider]:
     (directory / "kube").mkdir(parents=True)
     with RealKube(directory / "kube", controller_manager=True, controllers=CONTROLLERS) as kube:
         engine = Engine("real", kube.kubeconfig)
-        place = directory / "herder"
-        with host_ended(place), HerderRun(engine, place, "--runner", *flags(), *webhook_flags()) as ours:
-            yield Provider(engine, ours)
+        data_dir = directory / "herder"
+        with host_shutdown(data_dir), HerderRun(engine, data_dir, "--runner", *flags(), *webhook_flags()) as manager:
+            yield Provider(engine, manager)
 
 
 ENGINES: Mapping[str, Callable[[Path], object]] = {"embedded": embedded, "real": real}
 
 
 @contextmanager
-def host_ended(data_dir: Path) -> Iterator[None]:
-    """The daemon and its machines outlive who started it, but not the test."""
+def host_shutdown(data_dir: Path) -> Iterator[None]:
+    """Stop the daemon and its machines after the block; they outlive the process that started them."""
     try:
         yield
     finally:
@@ -82,7 +89,7 @@ def host_ended(data_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def environment(**variables: str) -> Iterator[None]:
-    """Of the processes that are started meanwhile."""
+    """Set environment variables of the processes that the block starts."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -95,16 +102,18 @@ def environment(**variables: str) -> Iterator[None]:
 # --- objects ----------------------------------------------------------------------------------------------------
 
 
-async def put_up_cluster(client: Client, namespace: str, *drivers: str) -> None:
-    """A control plane that exists as API alone: real machines of drivers join it as far as their creation."""
+async def create_cluster(client: Client, namespace: str, *drivers: str) -> None:
+    """A simulated control plane, so that real machines can be created for its cluster."""
     templates = [kinds_of(driver).template for driver in drivers]
-    await served(client, capi.CLUSTER, inmemory.IN_MEMORY_CLUSTER, inmemory.IN_MEMORY_CONTROL_PLANE, *templates)
-    await admitting(client)
+    await wait_until_served(
+        client, capi.CLUSTER, inmemory.IN_MEMORY_CLUSTER, inmemory.IN_MEMORY_CONTROL_PLANE, *templates
+    )
+    await wait_for_admission(client)
     await ensure_namespace(client, namespace)
-    await put_up(client, namespace, in_memory_cluster(NAME, workers=0))
+    await create_objects(client, namespace, in_memory_cluster(NAME, workers=0))
 
 
-async def put_up_machines(
+async def create_machines(
     client: Client,
     namespace: str,
     driver: str,
@@ -114,9 +123,9 @@ async def put_up_machines(
     name: str = "",
     failure_domain: str = "",
 ) -> str:
-    """A MachineDeployment over a template of the driver; its name."""
+    """Create a MachineDeployment and a template of the driver; return its name."""
     name = name or f"{driver}-pool"
-    await put_up(client, namespace, pool(driver, fields, count, name=name, failure_domain=failure_domain))
+    await create_objects(client, namespace, pool(driver, fields, count, name=name, failure_domain=failure_domain))
     return name
 
 
@@ -146,7 +155,7 @@ def pool(
     ]
 
 
-async def put_up_credential(client: Client, namespace: str, name: str, driver: str, **fields: str) -> None:
+async def create_credential(client: Client, namespace: str, name: str, driver: str, **fields: str) -> None:
     data = {f"{driver}credentialConfig-{field}": value for field, value in fields.items()}
     secret = {
         "apiVersion": "v1",
@@ -158,7 +167,7 @@ async def put_up_credential(client: Client, namespace: str, name: str, driver: s
     await client.create(capi.SECRET.resource, secret, namespace=namespace)
 
 
-# --- what became of them ------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------------------
 
 
 def condition(obj: Object, type_: str) -> Object:

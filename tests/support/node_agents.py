@@ -1,4 +1,4 @@
-"""Node agents as services run them, ours and the Go one, on plan Secrets of a server; and the Secrets' makers."""
+"""Node agents as services run them, Herder's and the Go one, on plan Secrets of a server; builders of such Secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from herder.agent.build import build
 from tests.support.peers import peer
 
 OURS, GO = "herder-agent", "rancher-system-agent"
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 T = TypeVar("T")
 
 
@@ -34,7 +34,7 @@ def zipapp(directory: Path) -> Path:
 
 @dataclass
 class NodeAgent:
-    """One agent with its directories; `start` may be called again after its end."""
+    """One agent with its directories; `start` can be called again after it has stopped."""
 
     directory: Path
     kubeconfig: str
@@ -49,7 +49,7 @@ class NodeAgent:
 
     def prepare(self) -> NodeAgent:
         self.directory.mkdir(parents=True, exist_ok=True)
-        private(
+        write_private(
             self.directory / "connection.json",
             json.dumps({"kubeConfig": self.kubeconfig, "namespace": self.namespace, "secretName": self.secret}),
         )
@@ -62,31 +62,35 @@ class NodeAgent:
             "remoteEnabled": True,
             "connectionInfoFile": str(self.directory / "connection.json"),
         }
-        private(self.directory / "config.yaml", yaml.safe_dump({**config, **self.settings}))
+        write_private(self.directory / "config.yaml", yaml.safe_dump({**config, **self.settings}))
         (self.directory / "interlock").mkdir(exist_ok=True)
         return self
 
     def start(self) -> NodeAgent:
         if not (self.directory / "config.yaml").exists():
             self.prepare()
-        words = self.command
-        if words is None and self.program == GO:
-            words = [peer("rancher-system-agent"), "sentinel"]
-        elif words is None:
-            words = [self.python, zipapp(self.directory.parent), "sentinel"]
-        assert words is not None
+        command_line = self.command
+        if command_line is None and self.program == GO:
+            command_line = [peer("rancher-system-agent"), "sentinel"]
+        elif command_line is None:
+            command_line = [self.python, zipapp(self.directory.parent), "sentinel"]
+        assert command_line is not None
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         own = {"CATTLE_AGENT_CONFIG": str(self.directory / "config.yaml"), "CATTLE_LOGLEVEL": "debug", "TZ": "UTC"}
         with (self.directory / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
-                words, stdout=log, stderr=log, env={**inherited, **own, **self.environment}, start_new_session=True
+                command_line,
+                stdout=log,
+                stderr=log,
+                env={**inherited, **own, **self.environment},
+                start_new_session=True,
             )
         return self
 
     def log(self) -> str:
         return (self.directory / "agent.log").read_text(errors="replace")
 
-    def wait(self, timeout: float = _PATIENCE) -> int:
+    def wait(self, timeout: float = _TIMEOUT) -> int:
         assert self.process is not None
         return self.process.wait(timeout)
 
@@ -102,7 +106,7 @@ class NodeAgent:
             self.process.wait()
 
     def resident(self) -> int:
-        """Bytes."""
+        """Resident memory in bytes."""
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
@@ -114,7 +118,7 @@ class NodeAgent:
         self.kill()
 
 
-def private(path: Path, content: str) -> None:
+def write_private(path: Path, content: str) -> None:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w") as stream:
@@ -150,24 +154,24 @@ def sh(script: str, name: str = "it", /, **more: Any) -> dict[str, Any]:
     return {"name": name, "command": "sh", "args": ["-c", script], "saveOutput": True, **more}
 
 
-def once(*instructions: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """A plan."""
+def new_plan(*instructions: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A plan with these one-time instructions."""
     return {"instructions": list(instructions), **more}
 
 
-def unpacked(packed: bytes) -> dict[str, Any]:
+def unpack(packed: bytes) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(gzip.decompress(packed)) if packed else {}
     return value
 
 
-def said(packed: bytes) -> dict[str, str]:
-    """Of applied-output and failed-output."""
-    return {name: base64.b64decode(text or "").decode() for name, text in unpacked(packed).items()}
+def decoded_outputs(packed: bytes) -> dict[str, str]:
+    """The decoded texts of applied-output and failed-output."""
+    return {name: base64.b64decode(text or "").decode() for name, text in unpack(packed).items()}
 
 
-def eventually(ask: Callable[[], T | None], what: str, timeout: float = _PATIENCE) -> T:
+def eventually(probe: Callable[[], T | None], what: str, timeout: float = _TIMEOUT) -> T:
     deadline = time.monotonic() + timeout
-    while not (found := ask()):
+    while not (found := probe()):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {timeout} s")
         time.sleep(0.02)

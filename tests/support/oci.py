@@ -1,4 +1,4 @@
-"""A tiny OCI registry in this process, and images for it made by hand."""
+"""A minimal OCI registry in this process, and builders of images for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Link:
 
 
 def layer(files: Mapping[str, bytes | str | Link | None], mode: int = 0o755) -> bytes:
-    """A tar; None makes a directory."""
+    """A tar archive; None creates a directory."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in files.items():
@@ -93,7 +93,7 @@ class Image:
         return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}).encode()
 
     def docker_archive(self, *tags: str) -> bytes:
-        """As `docker save` writes it."""
+        """The image as `docker save` writes it."""
         names = [f"{digest[7:19]}/layer.tar" for digest in self.layers]
         files: dict[str, bytes | str | Link | None] = dict(zip(names, self.contents, strict=True))
         config = f"{self.config[7:]}.json"
@@ -117,14 +117,14 @@ def image(*layers: Mapping[str, bytes | str | Link | None], compress: bool = Tru
 
 
 class Registry:
-    """Serves what was pushed; tells what it was asked for."""
+    """Serves the images that were pushed, and records the paths of requests."""
 
     def __init__(self) -> None:
         self.manifests: dict[tuple[str, str], bytes] = {}
         self.blobs: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.credentials: tuple[str, str] | None = None
-        self.scheme = "bearer"  # or basic: how credentials are asked for
+        self.scheme = "bearer"  # or basic: the scheme of the challenge
         self.redirect_blobs_to = ""
         self.url = ""
 
@@ -133,7 +133,7 @@ class Registry:
         return urlsplit(self.url).netloc
 
     def push(self, repository: str, tag: str, pushed: Image, *, index: bytes | None = None) -> str:
-        """The digest of what the tag names."""
+        """Push an image; return the digest that the tag refers to."""
         self.blobs.update(pushed.blobs)
         manifest = pushed.blobs[pushed.manifest]
         self.manifests[repository, pushed.manifest] = manifest
@@ -146,19 +146,19 @@ class Registry:
 
     def answer(self, path: str, authorization: str) -> tuple[int, dict[str, str], bytes]:
         target = urlsplit(path)
-        self.asked.append(path)
+        self.requests.append(path)
         if target.path == "/token":
             if self.credentials and authorization != self.basic():
                 return 401, {}, b"{}"
             scope = parse_qs(target.query).get("scope", [""])[0]
             return 200, {}, json.dumps({"token": f"token-for-{scope}"}).encode()
-        if self.credentials and not self._may(authorization):
+        if self.credentials and not self._is_authorized(authorization):
             realm = f'realm="{self.url}/token",service="tiny"'
             challenge = f"Bearer {realm}" if self.scheme == "bearer" else 'Basic realm="tiny"'
             return 401, {"WWW-Authenticate": challenge}, b'{"errors":[{"code":"UNAUTHORIZED"}]}'
         return self._content(target.path)
 
-    def _may(self, authorization: str) -> bool:
+    def _is_authorized(self, authorization: str) -> bool:
         if self.scheme == "basic":
             return authorization == self.basic()
         return authorization.startswith("Bearer token-for-repository:")
@@ -182,7 +182,7 @@ class Registry:
 
 @contextmanager
 def registry(*, certificate: Path | None = None, key: Path | None = None) -> Iterator[Registry]:
-    """On an address of this host; with TLS where there is a certificate."""
+    """A registry on loopback; with TLS if there is a certificate."""
     served = Registry()
 
     class Handler(BaseHTTPRequestHandler):

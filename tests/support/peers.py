@@ -1,4 +1,4 @@
-"""Where the real programs are, and what to say when one is not there."""
+"""Where the real programs are, and how tests behave if one is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peers import build
 
 @functools.cache
 def peer(name: str) -> Path:
-    """The built binary. Its absence fails a test in CI, where nothing may be skipped, and skips it elsewhere."""
+    """The built binary. If it is missing, the test fails in CI and is skipped elsewhere."""
     path = build.path_of(name)
     if not path.exists():
         message = f"needs the peer '{name}': run 'make peers'"

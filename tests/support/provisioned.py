@@ -1,5 +1,6 @@
-"""Clusters that one object asks for, on a manager as users run it, and the two waits of the upstream provisioning
-suite: until a cluster is as it was asked for, and until nothing is left of it."""
+"""Provisioning clusters on a manager as users run it, and the two waits of the upstream provisioning suite: until a
+cluster is ready, and until nothing is left of it.
+"""
 
 from __future__ import annotations
 
@@ -29,51 +30,51 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.machine.host.client import HostClient
 from tests.support.capi import (
     HerderRun,
-    admitting,
+    condition_status,
     ensure_namespace,
     none_left,
     phase,
-    said,
-    served,
-    until,
+    wait_for_admission,
+    wait_until,
+    wait_until_served,
     webhook_flags,
 )
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine, unique
 from tests.support.kube import RealKube, free_port
-from tests.support.machines import environment, host_ended
+from tests.support.machines import environment, host_shutdown
 from tests.unit.machine.host.hosts import Host
 
 PROCESS = kinds_of("process")
 VERSION = "v1.36.3+herder1"
 MOST_CONFLICTS = 10
-FLAGS = ("--capi-core=own", "--machines", "--log-level=debug")  # conflicts are told to who looks for them alone
+FLAGS = ("--capi-core=own", "--machines", "--log-level=debug")  # conflicts are logged at debug level
 VARIABLES = {
     "CATTLE_SYSTEM_AGENT_VERSION": f"v{__version__}",
     "CATTLE_WINS_AGENT_VERSION": "v0.5.1",
     "CATTLE_CSI_PROXY_AGENT_VERSION": "v1.3.0",
 }
-"""Of the manager's environment: what settings must be where the upstream suite looks at them."""
+"""The manager's environment: values of settings that the upstream suite checks."""
 
 
 # --- managers -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Site:
-    """A manager on an engine, the machines that it makes, and a host for those that others make."""
+class ManagerSite:
+    """A manager on an engine, the machines that it provisions, and a host for custom machines."""
 
     engine: Engine
     manager: Embedded | HerderRun
     url: str
-    directory: Path  # for what tests put up themselves
-    others: Host
+    directory: Path  # for files of the tests
+    custom_host: Host
     client: Client = field(init=False)
 
     def __post_init__(self) -> None:
         self.client = self.engine.client()
 
-    async def ask_for(
+    async def create_cluster(
         self,
         name: str,
         *pools: Object,
@@ -83,48 +84,50 @@ class Site:
         annotations: Object | None = None,
         namespace: str = "",
         **rke_config: Any,
-    ) -> Asked:
-        """A provisioning Cluster, in a namespace of its own unless one is named; pools are named by their place, and
-        have a config each."""
+    ) -> ProvisionedCluster:
+        """Create a provisioning Cluster, in a new namespace unless one is named.
+
+        Pools are named by their index, and have one machine config each.
+        """
         if not namespace:
             namespace = unique("test-ns")
             await ensure_namespace(self.client, namespace)
-        asked = Asked(self, namespace, name)
-        wanted = [
-            {"name": f"pool-{number}", "machineConfigRef": await asked.new_config(kinds.config), **pool}
+        cluster = ProvisionedCluster(self, namespace, name)
+        machine_pools = [
+            {"name": f"pool-{number}", "machineConfigRef": await cluster.new_config(kinds.config), **pool}
             for number, pool in enumerate(pools)
         ]
-        wanted_here = {**({"machinePools": wanted} if wanted else {}), **rke_config}
-        cluster = made(PROVISIONING_CLUSTER, name, namespace)
-        cluster["metadata"]["annotations"] = annotations or {}
-        cluster["spec"] = {"kubernetesVersion": version, "rkeConfig": wanted_here, **(spec or {})}
-        await self.client.create(PROVISIONING_CLUSTER.resource, cluster, namespace=namespace)
-        return asked
+        rke_fields = {**({"machinePools": machine_pools} if machine_pools else {}), **rke_config}
+        obj = bare_object(PROVISIONING_CLUSTER, name, namespace)
+        obj["metadata"]["annotations"] = annotations or {}
+        obj["spec"] = {"kubernetesVersion": version, "rkeConfig": rke_fields, **(spec or {})}
+        await self.client.create(PROVISIONING_CLUSTER.resource, obj, namespace=namespace)
+        return cluster
 
     def root_of(self, machine: str) -> Path:
-        """The files of a process machine that the manager has made."""
+        """The root directory of a process machine that the manager provisioned."""
         listed = HostClient.of(self.manager.directory / "host").machines()
-        [place] = [each["directory"] for each in listed if each["name"] == machine]
-        return Path(place) / "root"
+        [path] = [each["directory"] for each in listed if each["name"] == machine]
+        return Path(path) / "root"
 
 
 @asynccontextmanager
-async def embedded_site(directory: Path) -> AsyncIterator[Site]:
-    place = directory / "herder"
-    with environment(**VARIABLES), host_ended(place), Embedded(place, flags=("--gateway", *FLAGS)) as server:
+async def embedded_site(directory: Path) -> AsyncIterator[ManagerSite]:
+    data_dir = directory / "herder"
+    with environment(**VARIABLES), host_shutdown(data_dir), Embedded(data_dir, flags=("--gateway", *FLAGS)) as server:
         async with _ready(Engine("embedded", server.kubeconfig), server, server.url, directory) as site:
             yield site
 
 
 @asynccontextmanager
-async def real_site(directory: Path) -> AsyncIterator[Site]:
-    kube_place, place, gateway = directory / "kube", directory / "herder", f"127.0.0.1:{free_port()}"
-    kube_place.mkdir()
+async def real_site(directory: Path) -> AsyncIterator[ManagerSite]:
+    kube_dir, data_dir, gateway = directory / "kube", directory / "herder", f"127.0.0.1:{free_port()}"
+    kube_dir.mkdir()
     flags = ("--runner", "--gateway-listen", gateway, *FLAGS, *webhook_flags())
-    with RealKube(kube_place, controller_manager=True, controllers=CONTROLLERS) as kube, environment(**VARIABLES):
+    with RealKube(kube_dir, controller_manager=True, controllers=CONTROLLERS) as kube, environment(**VARIABLES):
         engine = Engine("real", kube.kubeconfig)
-        with host_ended(place), HerderRun(engine, place, *flags) as ours:
-            async with _ready(engine, ours, f"https://{gateway}", directory) as site:
+        with host_shutdown(data_dir), HerderRun(engine, data_dir, *flags) as manager:
+            async with _ready(engine, manager, f"https://{gateway}", directory) as site:
                 yield site
 
 
@@ -132,12 +135,14 @@ SITES: dict[str, Callable[[Path], Any]] = {"embedded": embedded_site, "real": re
 
 
 @asynccontextmanager
-async def _ready(engine: Engine, manager: Embedded | HerderRun, url: str, directory: Path) -> AsyncIterator[Site]:
-    with Host(directory / "others") as others:
-        site = Site(engine, manager, url, directory / "tests", others)
+async def _ready(
+    engine: Engine, manager: Embedded | HerderRun, url: str, directory: Path
+) -> AsyncIterator[ManagerSite]:
+    with Host(directory / "others") as custom_host:
+        site = ManagerSite(engine, manager, url, directory / "tests", custom_host)
         try:
-            await served(site.client, PROVISIONING_CLUSTER, PROCESS.config)
-            await admitting(site.client)
+            await wait_until_served(site.client, PROVISIONING_CLUSTER, PROCESS.config)
+            await wait_for_admission(site.client)
             yield site
         finally:
             await site.client.close()
@@ -147,10 +152,10 @@ async def _ready(engine: Engine, manager: Embedded | HerderRun, url: str, direct
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A cluster that was asked for."""
+class ProvisionedCluster:
+    """A provisioning Cluster that a test created."""
 
-    site: Site
+    site: ManagerSite
     namespace: str
     name: str
 
@@ -158,11 +163,11 @@ class Asked:
     def client(self) -> Client:
         return self.site.client
 
-    # --- what people do ---------------------------------------------------------------------------------------------
+    # --- user actions -------------------------------------------------------------------------------------------------
 
     async def new_config(self, kind: Kind, **fields: str) -> Object:
-        """A reference to it, as pools have one."""
-        config = made(kind, unique("nc"), self.namespace) | fields
+        """Create a machine config and return a reference to it, as pools have one."""
+        config = bare_object(kind, unique("nc"), self.namespace) | fields
         await self.client.create(kind.resource, config, namespace=self.namespace)
         return {"kind": kind.kind, "name": config["metadata"]["name"]}
 
@@ -170,7 +175,7 @@ class Asked:
         return await self.client.get(PROVISIONING_CLUSTER.resource, self.name, namespace=self.namespace)
 
     async def edit(self, change: Callable[[Object], None]) -> None:
-        """Of its spec. Whoever is overtaken looks again, as people do."""
+        """Change the spec; retry after a conflict, as users do."""
         while True:
             cluster = await self.get()
             change(cluster["spec"])
@@ -181,25 +186,25 @@ class Asked:
             return
 
     async def registration(self) -> tuple[str, str]:
-        """The command that makes a machine a node, and its token; there as soon as the cluster has an id."""
-        [cluster] = await self.until(
+        """The command that registers a custom machine, and its token; they exist as soon as the cluster has an ID."""
+        [cluster] = await self.wait_until(
             PROVISIONING_CLUSTER, lambda found: all(_status(each, "clusterName") for each in found)
         )
         id_ = _status(cluster, "clusterName")
-        [token] = await until(
+        [token] = await wait_until(
             self.client, REGISTRATION_TOKEN, id_, lambda found: any(_status(each, "nodeCommand") for each in found)
         )
         assert token["metadata"]["name"] == DEFAULT_TOKEN
-        kept = await self.client.get(SECRET.resource, _status(token, "tokenSecretName"), namespace=id_)
-        return _status(token, "insecureNodeCommand"), base64.b64decode(kept["data"]["token"]).decode()
+        secret = await self.client.get(SECRET.resource, _status(token, "tokenSecretName"), namespace=id_)
+        return _status(token, "insecureNodeCommand"), base64.b64decode(secret["data"]["token"]).decode()
 
-    # --- what is to be seen -----------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
-    async def until(self, kind: Kind, wanted: Callable[[list[Object]], bool]) -> list[Object]:
-        return await until(self.client, kind, self.namespace, wanted)
+    async def wait_until(self, kind: Kind, wanted: Callable[[list[Object]], bool]) -> list[Object]:
+        return await wait_until(self.client, kind, self.namespace, wanted)
 
     async def all(self, kind: Kind) -> list[Object]:
-        """In the order of their names."""
+        """Objects of a kind in the namespace, ordered by name."""
         return (await self.client.list_all(kind.resource, namespace=self.namespace)).items
 
     async def machines(self) -> list[Object]:
@@ -211,7 +216,7 @@ class Asked:
 
     @asynccontextmanager
     async def workload(self) -> AsyncIterator[Client]:
-        """As the cluster's own user, through the gateway and the tunnel."""
+        """A client of the provisioned cluster, as its own user, through the gateway and the tunnel."""
         secret = await self.client.get(SECRET.resource, kubeconfig_secret(self.name), namespace=self.namespace)
         text = base64.b64decode(secret["data"]["value"]).decode()
         client = Client(HttpTransport(kubeconfig.parse(text)))
@@ -220,41 +225,44 @@ class Asked:
         finally:
             await client.close()
 
-    # --- the suite's waits ------------------------------------------------------------------------------------------
+    # --- waits of the suite -------------------------------------------------------------------------------------------
 
     async def wait(self) -> Object:
-        """Until all that was asked for is there."""
-        [cluster] = await self.until(PROVISIONING_CLUSTER, lambda found: all(map(_is_ready, found)))
+        """Wait until the cluster and all its machines are ready."""
+        [cluster] = await self.wait_until(PROVISIONING_CLUSTER, lambda found: all(map(_is_ready, found)))
         pools = (cluster["spec"].get("rkeConfig") or {}).get("machinePools") or ()
         wanted = {names.machine_deployment(self.name, pool["name"]): pool.get("quantity", 1) for pool in pools}
-        await self.until(MACHINE_DEPLOYMENT, lambda found: _all_run(found, wanted))
-        await self.until(MACHINE, lambda found: bool(found) and all(_status(each, "nodeRef") for each in found))
+        await self.wait_until(MACHINE_DEPLOYMENT, lambda found: _all_run(found, wanted))
+        await self.wait_until(MACHINE, lambda found: bool(found) and all(_status(each, "nodeRef") for each in found))
         id_ = _status(cluster, "clusterName")
-        await until(self.client, MANAGEMENT_CLUSTER, "", lambda found: any(_is_managed(each, id_) for each in found))
+        await wait_until(
+            self.client, MANAGEMENT_CLUSTER, "", lambda found: any(_is_managed(each, id_) for each in found)
+        )
         return cluster
 
     async def delete_and_wait(self, infrastructure: Kind) -> None:
-        """Until nothing is left of it."""
+        """Delete the cluster and wait until nothing is left of it."""
         id_ = _status(await self.get(), "clusterName")
         await self.client.delete(PROVISIONING_CLUSTER.resource, self.name, namespace=self.namespace)
         for kind in (infrastructure, BOOTSTRAP, JOB, MACHINE, PROVISIONING_CLUSTER):
-            await self.until(kind, none_left)
-        await until(
+            await self.wait_until(kind, none_left)
+        await wait_until(
             self.client, MANAGEMENT_CLUSTER, "", lambda found: all(each["metadata"]["name"] != id_ for each in found)
         )
 
     def assert_few_conflicts(self, machines: int = 1) -> None:
-        """Of the manager's controllers, over what is in the cluster's namespace: ten for each machine, and ten of one
-        controller over one object."""
-        told = [each for each in self._manager_says("decides again") if each["because"] == "Conflict"]
-        over = Counter(f"{each['controller']} {each['key']}" for each in told)
-        assert over.total() <= MOST_CONFLICTS * machines, over
-        assert max(over.values(), default=0) <= MOST_CONFLICTS, over
+        """Conflicts of the manager's controllers over objects of the namespace: at most ten per machine, and ten of one
+        controller over one object.
+        """
+        conflicts = [each for each in self._manager_log("decides again") if each["because"] == "Conflict"]
+        counts = Counter(f"{each['controller']} {each['key']}" for each in conflicts)
+        assert counts.total() <= MOST_CONFLICTS * machines, counts
+        assert max(counts.values(), default=0) <= MOST_CONFLICTS, counts
 
-    def _manager_says(self, event: str) -> list[dict[str, Any]]:
+    def _manager_log(self, event: str) -> list[dict[str, Any]]:
         lines = [line for line in self.site.manager.log().splitlines() if event in line and line.startswith("{")]
-        told = [json.loads(line) for line in lines]
-        return [each for each in told if each["event"] == event and each["key"].startswith(f"{self.namespace}/")]
+        records = [json.loads(line) for line in lines]
+        return [each for each in records if each["event"] == event and each["key"].startswith(f"{self.namespace}/")]
 
 
 def _status(obj: Object, field_: str) -> Any:
@@ -265,23 +273,23 @@ def _is_ready(cluster: Object) -> bool:
     return (
         bool(_status(cluster, "clusterName") and _status(cluster, "ready"))
         and _status(cluster, "observedGeneration") == cluster["metadata"]["generation"]
-        and said(cluster, "Ready") == said(cluster, "Provisioned") == "True"
+        and condition_status(cluster, "Ready") == condition_status(cluster, "Provisioned") == "True"
     )
 
 
 def _is_managed(management: Object, id_: str) -> bool:
-    return management["metadata"]["name"] == id_ and said(management, "Ready") == "True"
+    return management["metadata"]["name"] == id_ and condition_status(management, "Ready") == "True"
 
 
 def _all_run(deployments: Sequence[Object], quantities: dict[str, int]) -> bool:
     return {each["metadata"]["name"] for each in deployments} == set(quantities) and all(
         phase(each) == "Running"
-        and said(each, "MachinesReady") == "True"
+        and condition_status(each, "MachinesReady") == "True"
         and _status(each, "replicas") == quantities[each["metadata"]["name"]]
         for each in deployments
     )
 
 
-def made(kind: Kind, name: str, namespace: str) -> Object:
+def bare_object(kind: Kind, name: str, namespace: str) -> Object:
     meta = {"name": name, "namespace": namespace}
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support.api import PATIENCE, Api
+from tests.support.api import TIMEOUT, Api
 
 GROUP = "rbac.authorization.k8s.io"
 RBAC = f"{GROUP}/v1"
@@ -55,7 +55,7 @@ async def wait_for_rights(api: Api, user: str, rules: list[dict[str, Any]], *, a
             "namespace": api.namespace,
             "name": (rule.get("resourceNames") or [""])[0],
         }
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (await review(api, user, **attributes))["allowed"] != allowed:
                 await asyncio.sleep(0.01)
 

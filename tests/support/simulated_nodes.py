@@ -1,8 +1,8 @@
-"""Simulated machines under a manager that is real: only what runs on them is played.
+"""Simulated machines under a real manager: only the machines themselves are simulated.
 
-They are made by a driver whose kinds the manager knows and whose machines nobody but this makes. Each asks the gateway
-who it is, runs the node agent's own core on its plan Secret, and becomes a Node of a cluster whose API is served from
-the test, with the real cluster agent dialling out from it.
+A driver whose kinds the manager knows, but whose machines only this module creates. Each machine registers with the
+gateway, runs the node agent's core on its plan Secret, and becomes a Node of a cluster whose API the test serves, with
+the real cluster agent connecting from it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from herder.sim.downstream import Downstream
 from herder.sim.lines import Line
 from herder.sim.nodes import MANIFEST, Pace, SimulatedNode, SimulationContext
 from herder.sim.provider import Provider
-from tests.support.capi import served
-from tests.support.provisioned import MOST_CONFLICTS, Asked, Site
+from tests.support.capi import wait_until_served
+from tests.support.provisioned import MOST_CONFLICTS, ManagerSite, ProvisionedCluster
 
 DRIVER = "pod"
 POD = kinds_of(DRIVER)
 FIELDS = {"userdata": {"type": "string", "create": True, "update": True}}
 VERSIONS = {"embedded": "v1.33.4+k3s1", "real": "v1.33.4+rke2r1"}
-"""One distribution on each engine: their plans differ, and what engines do does not depend on it."""
+"""One distribution per engine: plans differ by distribution, not by engine."""
 PACE = Pace(boot=0.5, pull=0.5, start=0.5)
 CREATION, REMOVAL = 1.0, 0.5  # seconds, at most
 
@@ -63,29 +63,29 @@ _ADMIN = User("simulation", groups=("system:masters", "system:authenticated"))
 _TOKEN = re.compile(r"^CATTLE_TOKEN='([^']+)'$", re.MULTILINE)
 
 
-async def install_driver(site: Site) -> None:
-    """Its kinds, of which the manager's provider of machines knows nothing: they are not marked as a driver's."""
+async def install_driver(site: ManagerSite) -> None:
+    """Install the driver's kinds without the driver label, so that the manager's machine provider ignores them."""
     for definition in driver_definitions(DRIVER, FIELDS):
         labels = {key: value for key, value in definition["metadata"]["labels"].items() if key != DRIVER_LABEL}
         await site.client.create(_CRDS, {**definition, "metadata": {**definition["metadata"], "labels": labels}})
-    await served(site.client, *POD.all)
+    await wait_until_served(site.client, *POD.all)
     await site.client.create(DYNAMIC_SCHEMA.resource, schema(f"{DRIVER}config", FIELDS))
 
 
 @asynccontextmanager
 async def simulated(
-    site: Site, name: str, *pools: Object, **wanted: Any
-) -> AsyncIterator[tuple[Asked, SimulatedNodes]]:
-    """A cluster of k3s or RKE2 that was asked for, and its machines."""
-    cluster = await site.ask_for(name, *pools, kinds=POD, version=VERSIONS[site.engine.name], **wanted)
+    site: ManagerSite, name: str, *pools: Object, **options: Any
+) -> AsyncIterator[tuple[ProvisionedCluster, SimulatedNodes]]:
+    """Create a k3s or RKE2 cluster with simulated machines."""
+    cluster = await site.create_cluster(name, *pools, kinds=POD, version=VERSIONS[site.engine.name], **options)
     async with SimulatedNodes(cluster, site.directory / cluster.namespace) as nodes:
         yield cluster, nodes
 
 
 class SimulatedNodes:
-    """Of one cluster: those that its pools ask for, and those that are registered."""
+    """The machines of one cluster: those of its pools, and those that are registered."""
 
-    def __init__(self, cluster: Asked, directory: Path) -> None:
+    def __init__(self, cluster: ProvisionedCluster, directory: Path) -> None:
         self._cluster = cluster
         self._failure: BaseException | None = None
         self._context = SimulationContext(
@@ -94,14 +94,14 @@ class SimulatedNodes:
             failed=self._fail,
             pace=PACE,
         )
-        self._transports: list[Registered] = []
+        self._transports: list[LazyTransport] = []
         self._api = ServedApi(directory)
-        self.downstream = DiallingDownstream(self._api, cluster, directory)
+        self.downstream = DialingDownstream(self._api, cluster, directory)
         self._provider = Provider(
             cluster.client,
             POD,
             cluster.namespace,
-            make=self._made,
+            make=self._new_node,
             random=self._context.random,
             failed=self._fail,
             creation=CREATION,
@@ -110,8 +110,8 @@ class SimulatedNodes:
         self._registered: list[SimulatedNode] = []
 
     async def __aenter__(self) -> SimulatedNodes:
-        self._keeping = asyncio.ensure_future(self.downstream.run())
-        self._keeping.add_done_callback(self._ended)
+        self._downstream_task = asyncio.ensure_future(self.downstream.run())
+        self._downstream_task.add_done_callback(self._ended)
         self._provider.start()
         return self
 
@@ -119,8 +119,8 @@ class SimulatedNodes:
         await self._provider.stop()
         for node in self._registered:
             node.destroy()
-        self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
+        self._downstream_task.cancel()
+        await asyncio.gather(self._downstream_task, return_exceptions=True)
         await self.downstream.set_tunnel(False)
         for transport in self._transports:
             await transport.close()
@@ -139,28 +139,28 @@ class SimulatedNodes:
 
     # --- machines -----------------------------------------------------------------------------------------------------
 
-    def _made(self, name: str, address: str, secret: str) -> SimulatedNode:
+    def _new_node(self, name: str, address: str, secret: str) -> SimulatedNode:
         async def connect() -> Transport:
-            _, transport = await self._ask_who_it_is(await self._token_in_script(name), name, {})
+            _, transport = await self._request_connection(await self._token_in_script(name), name, {})
             return transport
 
-        return self._node(name, address, secret, Registered(connect))
+        return self._build_node(name, address, secret, LazyTransport(connect))
 
     async def register(self, name: str, address: str, *flags: str) -> SimulatedNode:
-        """A machine that somebody else made, on which the command was run with these flags."""
+        """Register a custom machine, as the command does with these flags."""
         _, token = await self._cluster.registration()
         headers = _claims(flags) | {"x-cattle-node-name": name, "x-cattle-address": address}
-        secret, transport = await self._ask_who_it_is(token, name, headers)
+        secret, transport = await self._request_connection(token, name, headers)
 
         async def connected() -> Transport:
             return transport
 
-        node = self._node(name, address, secret, Registered(connected))
+        node = self._build_node(name, address, secret, LazyTransport(connected))
         self._registered.append(node)
         node.boot()
         return node
 
-    def _node(self, name: str, address: str, secret: str, transport: Registered) -> SimulatedNode:
+    def _build_node(self, name: str, address: str, secret: str, transport: LazyTransport) -> SimulatedNode:
         self._transports.append(transport)
         line = Line(transport)
         return SimulatedNode(
@@ -175,7 +175,7 @@ class SimulatedNodes:
         )
 
     async def _token_in_script(self, name: str) -> str:
-        """What the machine would find in the script that it was booted with."""
+        """The token in the bootstrap script of the machine."""
         machines = await self._cluster.machines()
         [machine] = [each for each in machines if each["spec"]["infrastructureRef"]["name"] == name]
         data = machine["spec"]["bootstrap"]["dataSecretName"]
@@ -184,37 +184,37 @@ class SimulatedNodes:
         assert found is not None, "the install script has no token"
         return found[1]
 
-    async def _ask_who_it_is(self, token: str, name: str, headers: dict[str, str]) -> tuple[str, Transport]:
-        """As the install script does: the name of its plan's Secret, and how it is reached."""
-        asking = HttpTransport(RestConfig(self._cluster.site.url, skip_tls_verify=True, token=token))
+    async def _request_connection(self, token: str, name: str, headers: dict[str, str]) -> tuple[str, Transport]:
+        """Request the connection as the install script does: the name of the plan Secret, and a transport to it."""
+        transport = HttpTransport(RestConfig(self._cluster.site.url, skip_tls_verify=True, token=token))
         own = {"x-cattle-id": hashlib.sha256(name.encode()).hexdigest()[:63]}
         try:
-            answer = await asking.send(Request("GET", "/v3/connect/agent", headers=own | headers))
+            answer = await transport.send(Request("GET", "/v3/connect/agent", headers=own | headers))
         finally:
-            await asking.close()
+            await transport.close()
         assert answer.status == 200, answer.content()
-        told = json.loads(answer.content())
-        assert told["namespace"] == self._cluster.namespace
-        return told["secretName"], HttpTransport(kubeconfig.parse(told["kubeConfig"]))
+        connection = json.loads(answer.content())
+        assert connection["namespace"] == self._cluster.namespace
+        return connection["secretName"], HttpTransport(kubeconfig.parse(connection["kubeConfig"]))
 
 
 def _claims(flags: tuple[str, ...]) -> dict[str, str]:
-    """What the install script makes of its flags."""
-    words = iter(flags)
+    """The headers that the install script derives from its flags."""
+    arguments = iter(flags)
     roles, labels, taints = dict[str, str](), ["cattle.io/os=linux"], list[str]()
-    for word in words:
-        if word == "--label":
-            labels.append(next(words))
-        elif word == "--taint":
-            taints.append(next(words))
+    for argument in arguments:
+        if argument == "--label":
+            labels.append(next(arguments))
+        elif argument == "--taint":
+            taints.append(next(arguments))
         else:
-            role = {"--etcd": "etcd", "--controlplane": "control-plane", "--worker": "worker"}[word]
+            role = {"--etcd": "etcd", "--controlplane": "control-plane", "--worker": "worker"}[argument]
             roles[f"x-cattle-role-{role}"] = "true"
     return {**roles, "x-cattle-labels": ",".join(labels), **({"x-cattle-taints": ",".join(taints)} if taints else {})}
 
 
-class Registered:
-    """A transport to the manager, of a machine that asks who it is before it asks anything else."""
+class LazyTransport:
+    """A transport to the manager that connects before its first request."""
 
     def __init__(self, connect: Callable[[], Awaitable[Transport]]) -> None:
         self._connect = connect
@@ -235,11 +235,11 @@ class Registered:
             await self._inner.close()
 
 
-# --- the cluster that they become -------------------------------------------------------------------------------------
+# --- the downstream cluster -------------------------------------------------------------------------------------------
 
 
 class ServedApi:
-    """The API of one cluster, on loopback, from when it is first served."""
+    """The API of one cluster on loopback; it starts with the first call of `serve`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -249,7 +249,7 @@ class ServedApi:
         self.kubeconfig = directory / "kubeconfig"
 
     async def serve(self, _cluster: str) -> None:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # secrets will be in it
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will contain secrets
         pki = Pki.load_or_create(self._directory / "pki", now=_now(), hosts=("127.0.0.1",))
         self._server = await assemble(None, clock=_now, entropy=os.urandom, pki=pki)
         self._front = HttpFront(self, clock=_now, body_bytes=BODY_BYTES)
@@ -259,7 +259,7 @@ class ServedApi:
     async def handle(self, request: Request) -> Response:
         assert self._server is not None
         if self._is_cut:
-            return Response(503, {"content-type": "text/plain"}, b"none of its servers runs")
+            return Response(503, {"content-type": "text/plain"}, b"no server of the cluster runs")
         return await self._server.handle(request)
 
     def cut(self, _cluster: str) -> None:
@@ -273,7 +273,7 @@ class ServedApi:
         return Client(InProcess(self._server, _ADMIN), field_manager="kubelet")
 
     def also_known_as(self, _alias: str, _cluster: str) -> None:
-        """Whoever wants in comes through the tunnel."""
+        """Nothing to do: clients connect through the tunnel."""
 
     async def close(self) -> None:
         if self._front is not None and self._server is not None:
@@ -281,10 +281,10 @@ class ServedApi:
             await self._server.stop()
 
 
-class DiallingDownstream(Downstream):
-    """With a cluster agent that dials the manager itself, by the manifest in the plans of its servers."""
+class DialingDownstream(Downstream):
+    """A downstream cluster whose agent connects to the manager, with the manifest from the plans of its servers."""
 
-    def __init__(self, api: ServedApi, cluster: Asked, directory: Path) -> None:
+    def __init__(self, api: ServedApi, cluster: ProvisionedCluster, directory: Path) -> None:
         super().__init__(api, cluster.client, cluster.namespace, cluster.name, clock=_now, note=lambda _line: None)
         self._api = api
         self._directory = directory
@@ -300,17 +300,17 @@ class DiallingDownstream(Downstream):
         return True
 
     async def _configuration(self) -> Configuration:
-        """What the servers apply of the manifest, and run of it."""
+        """Apply the manifest as servers do, and derive the agent's configuration from it."""
         manifests = self._directory / "manifests"
         manifests.mkdir(exist_ok=True)
         (manifests / "cluster-agent.yaml").write_bytes(self._manifest())
         applied = Manifests(self._api.client(self.key), manifests, self._directory / "applied.json")
-        told = agent_wanted(await applied.apply())
-        assert told is not None, "the manifest has no agent"
+        agent = agent_wanted(await applied.apply())
+        assert agent is not None, "the manifest has no agent"
         token = self._directory / "agent-token"
-        token.write_text(told.token)
+        token.write_text(agent.token)
         flags = ("--token-file", str(token), "--kubeconfig", str(self._api.kubeconfig))
-        return configuration(flags, dict(told.environment))
+        return configuration(flags, dict(agent.environment))
 
     def _manifest(self) -> bytes:
         files = (item for node in self.nodes.values() if node.running for item in node.disk.files.items())

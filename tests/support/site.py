@@ -1,6 +1,6 @@
-"""A site of its own for clusters of `local` machines: a network namespace with a manager and a registry in it.
+"""An isolated site for clusters of `local` machines: a network namespace with a manager and a registry in it.
 
-Whatever is asked is asked from inside. The manager has an API of its own, or is on a real kube-apiserver.
+All commands run inside the namespace. The manager has its own API, or runs on a real kube-apiserver.
 """
 
 from __future__ import annotations
@@ -24,64 +24,75 @@ import yaml
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.machine.host.local import cgroups, image
 from herder.machine.host.local.network import short_hash
-from tests.support.capi import TRIED, HerderRun, webhook_flags
+from tests.support.capi import ADMISSION_PROBE, HerderRun, webhook_flags
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.images import PYTHON, Registry
-from tests.support.machines import host_ended
+from tests.support.machines import host_shutdown
 from tests.support.peers import peer
-from tests.support.processes import ended
+from tests.support.processes import terminate
 
-NETWORK, HOST = "10.96.0.0/24", "10.96.0.1"  # of the machines; the host is in it, as their gateway
+NETWORK, HOST = "10.96.0.0/24", "10.96.0.1"  # of the machines; the host is their gateway
 PORT = 7443
 MANAGER = f"https://{HOST}:{PORT}"
-REGISTRY, MIRROR = "registry.test", f"http://{HOST}:5000"  # a name that leads nowhere but through a mirror
+REGISTRY, MIRROR = "registry.test", f"http://{HOST}:5000"  # a name that only the mirror resolves
 AGENT = "herder/agent:test"
 EMBEDDED, REAL = "embedded", "real"  # engines
 CLUSTERS = "clusters.provisioning.cattle.io"
-LEFT_ON_PURPOSE = "namespaces: namespace/herder-archive"  # the log of what happened
+KEPT_ON_PURPOSE = "namespaces: namespace/herder-archive"  # the provisioning log
 
 Object = dict[str, Any]
 Manager = Embedded | HerderRun
 
 
 class Site:
-    def __init__(self, directory: Path, settings: Mapping[str, str], patience: int, engine: str) -> None:
-        self.directory, self.patience = directory, patience
+    def __init__(self, directory: Path, settings: Mapping[str, str], timeout: int, engine: str) -> None:
+        self.directory, self.timeout = directory, timeout
         self.network = f"herder-{uuid.uuid4().hex[:8]}"
-        self.around = ("nsenter", f"--net=/run/netns/{self.network}", "env", f"HERDER_LOCAL_NETWORK={NETWORK}")
-        self.registry = Registry(directory / "registry", 5000, self.around)
-        self.manager = MANAGERS[engine](directory, self.around, _flags(settings))
+        self.command_prefix = ("nsenter", f"--net=/run/netns/{self.network}", "env", f"HERDER_LOCAL_NETWORK={NETWORK}")
+        self.registry = Registry(directory / "registry", 5000, self.command_prefix)
+        self.manager = MANAGERS[engine](directory, self.command_prefix, _flags(settings))
 
     def push_images(self) -> None:
-        self.registry.fill()
+        self.registry.push_images()
         base, target = (f"127.0.0.1:{self.registry.port}/{name}" for name in (PYTHON, AGENT))
         self(HERDER, "agent", "image", "--base", base, "--push", target)
 
-    def ask_for(self, name: str, *objects: Object) -> Cluster:
-        """`objects`: what it is made of, and last the Cluster itself."""
-        *others, asked = objects
-        self.eventually(lambda: self.applies(*others), "our kinds are served")
-        self.eventually(self._admits, "what is written is filled in")
-        before = self.traces()
-        self.apply(asked)
+    def create_cluster(self, name: str, *objects: Object) -> Cluster:
+        """Create a cluster; the last of `objects` is the Cluster itself."""
+        *others, cluster = objects
+        self.eventually(lambda: self.applies(*others), "Herder's kinds are served")
+        self.eventually(self._admission_works, "new objects are defaulted")
+        before = self.leftovers()
+        self.apply(cluster)
         return Cluster(self, name, before)
 
-    # --- asking ---------------------------------------------------------------------------------------------------
+    # --- commands -----------------------------------------------------------------------------------------------------
 
-    def __call__(self, *words: str | Path, kubeconfig: Path | None = None, stdin: str = "", check: bool = True) -> str:
-        given = os.environ | {"KUBECONFIG": str(kubeconfig or self.manager.kubeconfig), "HOME": str(self.directory)}
-        command: list[str | Path] = [*self.around, *words]
+    def __call__(
+        self, *command: str | Path, kubeconfig: Path | None = None, stdin: str = "", check: bool = True
+    ) -> str:
+        environment = os.environ | {
+            "KUBECONFIG": str(kubeconfig or self.manager.kubeconfig),
+            "HOME": str(self.directory),
+        }
+        command_line: list[str | Path] = [*self.command_prefix, *command]
         done = subprocess.run(
-            command, input=stdin, env=given, capture_output=True, text=True, check=False, timeout=self.patience + 30
+            command_line,
+            input=stdin,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=self.timeout + 30,
         )
         if check and done.returncode:
-            raise AssertionError(f"{words}: {done.stdout[-3000:]}{done.stderr}\n{self.manager.log()[-2000:]}")
+            raise AssertionError(f"{command}: {done.stdout[-3000:]}{done.stderr}\n{self.manager.log()[-2000:]}")
         return done.stdout
 
-    def kubectl(self, *words: str, **more: Any) -> str:
-        """To the manager."""
-        return self(peer("kubectl"), *words, **more)
+    def kubectl(self, *arguments: str, **more: Any) -> str:
+        """Run kubectl on the manager's API."""
+        return self(peer("kubectl"), *arguments, **more)
 
     def listed(self, kind: str) -> list[Object]:
         found: list[Object] = json.loads(self.kubectl("get", kind, "-n", DEFAULT_WORKSPACE, "-o", "json"))["items"]
@@ -91,56 +102,56 @@ class Site:
         return self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects), check=check)
 
     def applies(self, *objects: Object) -> bool:
-        """Whether all of them could be applied: a manager that has just started brings its kinds one by one."""
+        """Whether all objects could be applied: a manager that has just started installs its kinds one by one."""
         return len(self.apply(*objects, check=False).splitlines()) == len(objects)
 
-    def _admits(self) -> bool:
-        words = ("create", "--dry-run=server", "-n", "default", "-o", "jsonpath={.spec.replicas}", "-f", "-")
-        return self.kubectl(*words, stdin=json.dumps(TRIED), check=False) == "1"
+    def _admission_works(self) -> bool:
+        arguments = ("create", "--dry-run=server", "-n", "default", "-o", "jsonpath={.spec.replicas}", "-f", "-")
+        return self.kubectl(*arguments, stdin=json.dumps(ADMISSION_PROBE), check=False) == "1"
 
     def eventually(self, holds: Callable[[], object], what: str, why: Callable[[], str] = str) -> None:
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.timeout
         while not holds():
             assert time.monotonic() < deadline, f"{what}: {why()}\n{self.manager.log()[-2000:]}"
             time.sleep(0.3)
 
-    # --- what could be left behind ----------------------------------------------------------------------------------
+    # --- leftovers ----------------------------------------------------------------------------------------------------
 
-    def traces(self) -> frozenset[str]:
-        """At the manager and on the host."""
+    def leftovers(self) -> frozenset[str]:
+        """Everything that clusters leave at the manager and on the host."""
         kinds = (
             "machines,localmachines,localmachinetemplates,rkebootstraps,rkecontrolplanes,secrets,serviceaccounts,jobs"
         )
-        asked = ("get", kinds, "-n", DEFAULT_WORKSPACE, "-o", "name", "--ignore-not-found")
+        arguments = ("get", kinds, "-n", DEFAULT_WORKSPACE, "-o", "name", "--ignore-not-found")
         links = subprocess.run(
             ["ip", "-n", self.network, "-o", "link"], capture_output=True, text=True, check=True
         ).stdout
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         found = {
-            "objects": self.kubectl(*asked, check=False).split(),
+            "objects": self.kubectl(*arguments, check=False).split(),
             "namespaces": self.kubectl("get", "namespaces", "-o", "name", check=False).split(),
             "clusters": self.kubectl("get", "clusters.management.cattle.io", "-o", "name", check=False).split(),
             "links": [line.split()[1] for line in links.splitlines()],
             "mounts": [line for line in mounts if str(self.manager.directory) in line],
             "directories": [path.name for path in self.machine_directories()],
         }
-        return frozenset(f"{what}: {each}" for what, seen in found.items() for each in seen) - {LEFT_ON_PURPOSE}
+        return frozenset(f"{place}: {each}" for place, seen in found.items() for each in seen) - {KEPT_ON_PURPOSE}
 
     def machine_directories(self) -> list[Path]:
         directory = self.manager.directory / "host" / "machines"
         return list(directory.iterdir()) if directory.exists() else []
 
     def groups(self) -> list[Path]:
-        """The control groups of the machines that are there: no process is left outside of them."""
+        """The control groups of all machines: none of their processes runs outside of them."""
         directories = self.machine_directories()
         return [tree.base / short_hash(str(each), 12) for each in directories for tree in cgroups.trees()]
 
 
 class Cluster:
-    """One of the site's, from outside and from inside."""
+    """One cluster of the site, seen from the manager and from inside."""
 
     def __init__(self, site: Site, name: str, before: frozenset[str] = frozenset()) -> None:
-        """`before`: what could be seen of the site when it was asked for."""
+        """`before`: the site's leftovers when the cluster was created."""
         self.site, self.name, self.before = site, name, before
         self.kubeconfig = site.directory / f"{name}.kubeconfig"
 
@@ -151,21 +162,21 @@ class Cluster:
         self.site(HERDER, "upgrade", "cluster", self.name, version, "--no-wait")
 
     def until_ready(self, *pools: str) -> str:
-        """Sizes of pools as they are wanted then; those that they have anyway change nothing."""
-        told = self.site(HERDER, "scale", "cluster", self.name, *pools, "--timeout", str(self.site.patience))
+        """Wait until the cluster is ready, with these pool sizes; sizes that pools already have change nothing."""
+        output = self.site(HERDER, "scale", "cluster", self.name, *pools, "--timeout", str(self.site.timeout))
         if not self.kubeconfig.exists():
             self.kubeconfig.write_text(self.site(HERDER, "kubeconfig", self.name))
-        return told
+        return output
 
     def edit(self, *, version: str = "", **config: object) -> None:
-        """Fields of rkeConfig, and the version of Kubernetes if it is to be another."""
+        """Change fields of rkeConfig, and the Kubernetes version if one is given."""
         spec: Object = {"rkeConfig": config, **({"kubernetesVersion": version} if version else {})}
         patch = json.dumps({"spec": spec})
         self.site.kubectl("patch", CLUSTERS, self.name, "-n", DEFAULT_WORKSPACE, "--type=merge", "-p", patch)
 
-    def kubectl(self, *words: str, **more: Any) -> str:
-        """Through the manager and the tunnel of the cluster's agent."""
-        return self.site(peer("kubectl"), *words, kubeconfig=self.kubeconfig, **more)
+    def kubectl(self, *arguments: str, **more: Any) -> str:
+        """Run kubectl on the cluster, through the manager and the tunnel of the cluster's agent."""
+        return self.site(peer("kubectl"), *arguments, kubeconfig=self.kubeconfig, **more)
 
     def nodes(self) -> dict[str, Object]:
         found = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
@@ -179,101 +190,105 @@ class Cluster:
         return {name: each["metadata"]["uid"] for name, each in self.machines().items()}
 
     def plans(self) -> dict[str, Object]:
-        """The plan Secrets, by the machines that they are of."""
+        """The plan Secrets, by machine."""
         own = (each["metadata"] for each in self.site.listed("secrets") if each["type"] == "rke.cattle.io/machine-plan")
         names = {meta["labels"]["rke.cattle.io/machine-name"]: meta["name"] for meta in own}
         secrets = {each["metadata"]["name"]: each for each in self.site.listed("secrets")}
         return {machine: secrets[names[machine]] for machine in self.machines() if machine in names}
 
-    def told(self) -> str:
-        """All that its conditions say."""
+    def condition_messages(self) -> str:
+        """The messages of all conditions of the Cluster."""
         found = self.site.kubectl("get", CLUSTERS, self.name, "-n", DEFAULT_WORKSPACE, "-o", "json")
         conditions = json.loads(found).get("status", {}).get("conditions", ())
         return "\n".join(each.get("message") or "" for each in conditions)
 
-    def assert_its_agent_is_a_pod(self) -> None:
+    def assert_agent_is_a_pod(self) -> None:
         ready = "jsonpath={.status.readyReplicas}"
-        asked = ("get", "deployment", "-n", "cattle-system", "cattle-cluster-agent", "-o", ready)
-        self.site.eventually(lambda: self.kubectl(*asked) == "1", "the agent's own probe says that it is well")
+        arguments = ("get", "deployment", "-n", "cattle-system", "cattle-cluster-agent", "-o", ready)
+        self.site.eventually(lambda: self.kubectl(*arguments) == "1", "the agent's own probe succeeds")
 
     def delete(self) -> None:
-        self.site(HERDER, "delete", "cluster", self.name, "--timeout", str(self.site.patience))
+        self.site(HERDER, "delete", "cluster", self.name, "--timeout", str(self.site.timeout))
 
-    def assert_it_goes_without_a_trace(self) -> None:
+    def assert_deletion_leaves_nothing(self) -> None:
         groups = self.site.groups()
         assert all(group.exists() for group in groups)
         self.delete()
-        self.site.eventually(lambda: not self._left(), "nothing is left", lambda: str(self._left()))
+        self.site.eventually(lambda: not self._remaining(), "nothing is left", lambda: str(self._remaining()))
         assert not [group for group in groups if group.exists()]
 
-    def _left(self) -> list[str]:
-        return sorted(self.site.traces() - self.before)
+    def _remaining(self) -> list[str]:
+        return sorted(self.site.leftovers() - self.before)
 
 
 # --- managers ---------------------------------------------------------------------------------------------------------
 
 
 def _flags(settings: Mapping[str, str]) -> tuple[str, ...]:
-    told = {
+    values = {
         "server-url": MANAGER,
         "agent-image": f"{REGISTRY}/{AGENT}",
         "system-default-registry": REGISTRY,
         **settings,
     }
-    given = [word for name, value in told.items() for word in ("--set", f"{name}={value}")]
-    return ("--machines", "--capi-core=own", *given)
+    arguments = [flag for name, value in values.items() for flag in ("--set", f"{name}={value}")]
+    return ("--machines", "--capi-core=own", *arguments)
 
 
-def _embedded(directory: Path, around: tuple[str, ...], flags: tuple[str, ...]) -> Manager:
-    found_at = ("--gateway", "--advertise", "127.0.0.1", "--advertise", HOST)
-    return Embedded(directory / "manager", flags=(*found_at, *flags), listen=f"0.0.0.0:{PORT}", around=around)
+def _embedded(directory: Path, command_prefix: tuple[str, ...], flags: tuple[str, ...]) -> Manager:
+    addresses = ("--gateway", "--advertise", "127.0.0.1", "--advertise", HOST)
+    return Embedded(
+        directory / "manager", flags=(*addresses, *flags), listen=f"0.0.0.0:{PORT}", command_prefix=command_prefix
+    )
 
 
-def _real(directory: Path, around: tuple[str, ...], flags: tuple[str, ...]) -> Manager:
-    found_at = ("--gateway-listen", f"0.0.0.0:{PORT}", "--gateway-name", "127.0.0.1", "--gateway-name", HOST)
+def _real(directory: Path, command_prefix: tuple[str, ...], flags: tuple[str, ...]) -> Manager:
+    addresses = ("--gateway-listen", f"0.0.0.0:{PORT}", "--gateway-name", "127.0.0.1", "--gateway-name", HOST)
     engine = Engine(REAL, directory / "kube" / "kubeconfig")
-    return HerderRun(engine, directory / "manager", "--runner", *found_at, *flags, *webhook_flags(), around=around)
+    return HerderRun(
+        engine, directory / "manager", "--runner", *addresses, *flags, *webhook_flags(), command_prefix=command_prefix
+    )
 
 
 MANAGERS: Mapping[str, Callable[[Path, tuple[str, ...], tuple[str, ...]], Manager]] = {EMBEDDED: _embedded, REAL: _real}
 
 
 @contextmanager
-def _kube_inside(directory: Path, around: tuple[str, ...]) -> Iterator[None]:
-    """By a process of its own, which can be in another network than this one."""
-    command = [*around, sys.executable, "-m", "tests.support.kube", "--controllers", ",".join(CONTROLLERS)]
-    told = directory.with_suffix(".log")
+def _kube_inside(directory: Path, command_prefix: tuple[str, ...]) -> Iterator[None]:
+    """Start kube-apiserver in its own process, which can be in another network namespace."""
+    command = [*command_prefix, sys.executable, "-m", "tests.support.kube", "--controllers", ",".join(CONTROLLERS)]
+    log_file = directory.with_suffix(".log")
     with (
-        told.open("wb") as log,
+        log_file.open("wb") as log,
         subprocess.Popen(
             [*command, str(directory)], stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[2]
         ) as process,
     ):
         try:
             assert process.stdout is not None
-            assert process.stdout.readline(), told.read_text()  # once it is ready
+            assert process.stdout.readline(), log_file.read_text()  # once it is ready
             yield
         finally:
-            status = ended(process)
-        assert status == 0, told.read_text()
+            status = terminate(process)
+        assert status == 0, log_file.read_text()
 
 
-# --- setting up -------------------------------------------------------------------------------------------------------
+# --- setup ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def site_in(
-    directory: Path, settings: Mapping[str, str], *, patience: int, pods: bool, engine: str = EMBEDDED
+    directory: Path, settings: Mapping[str, str], *, timeout: int, pods: bool, engine: str = EMBEDDED
 ) -> Iterator[Site]:
-    """Removed with all that is in it. `pods`: with the images of the cluster agent and of test pods in its registry."""
-    ready_for_debians()
+    """A site that is removed after the block. `pods`: with images of the cluster agent and of test pods."""
+    require_local_machines()
     with ExitStack() as stack:
-        site = Site(directory, settings, patience, engine)
-        stack.enter_context(network(site.network))
+        site = Site(directory, settings, timeout, engine)
+        stack.enter_context(network_namespace(site.network))
         stack.enter_context(site.registry)
         if engine == REAL:
-            stack.enter_context(_kube_inside(directory / "kube", site.around))
-        stack.enter_context(host_ended(site.manager.directory))
+            stack.enter_context(_kube_inside(directory / "kube", site.command_prefix))
+        stack.enter_context(host_shutdown(site.manager.directory))
         with ThreadPoolExecutor() as pool:
             pushing = pool.submit(site.push_images) if pods else None
             stack.enter_context(site.manager)
@@ -282,8 +297,8 @@ def site_in(
         yield site
 
 
-def ready_for_debians() -> None:
-    """Or the test is skipped, and says what it needs."""
+def require_local_machines() -> None:
+    """Skip the test unless `local` machines can run here."""
     if os.geteuid() != 0:
         pytest.skip("machines and network namespaces of the test's own: needs root")
     for tool in ("ip", "nsenter", "mmdebstrap", "docker-registry"):
@@ -293,8 +308,8 @@ def ready_for_debians() -> None:
 
 
 @contextmanager
-def network(name: str) -> Iterator[None]:
-    """A namespace of that name, with nothing in it but loopback."""
+def network_namespace(name: str) -> Iterator[None]:
+    """A network namespace with only loopback."""
     subprocess.run(["ip", "netns", "add", name], check=True, timeout=30)
     try:
         subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True, timeout=30)

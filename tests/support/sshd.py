@@ -1,7 +1,7 @@
-"""A host with a real OpenSSH server, for as long as a test: in network, mount and host-name namespaces of its own, so
-that what is done to it is not done to us, and reached by a port on loopback.
+"""A host with a real OpenSSH server for one test: in its own network, mount and UTS namespaces, so that changes do not
+affect the real host, and accessible on a loopback port.
 
-It needs root, for the namespaces and because sshd does. Debian's packages are unpacked into a cache, not installed.
+Requires root, for the namespaces and for sshd. Debian's packages are unpacked into a cache, not installed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from herder.machine.ssh.keys import new_key_pair
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "herder" / "sshd"
 PACKAGES = ("openssh-server", "libwrap0", "libnsl2", "libtirpc3")
-INSIDE = Path("/run/machine")  # where the host sees its own directory
-FRIEND = "friend"  # a user who is not root; sudo asks for a password
+INSIDE = Path("/run/machine")  # the host's own directory, as mounted inside
+USER = "friend"  # not root: sudo requires a password
 
 _CONFIG = f"""
 HostKey {INSIDE}/host_key
@@ -39,7 +39,7 @@ Subsystem sftp internal-sftp
 SetEnv PATH={INSIDE}/bin:/usr/sbin:/usr/bin:/sbin:/bin
 """
 
-# Everything that a machine's setup writes to is the host's own.
+# Every directory that a machine's setup writes to is private to the host.
 _HOST = f"""set -e
 mount -t tmpfs none /run
 mkdir -p /run/sshd {INSIDE}
@@ -55,12 +55,12 @@ exec cat
 """
 
 _PROGRAMS = {
-    # Enough of sudo: root may, everybody else would have to type a password.
+    # A minimal sudo: root is allowed, other users would have to enter a password.
     "sudo": """while case "$1" in -*) ;; *) false ;; esac; do shift; done
 [ "$(id -u)" = 0 ] && exec "$@"
 echo "sudo: a password is required" >&2; exit 1
 """,
-    # The Go program installs packages wherever it goes.
+    # rancher-machine installs packages on every host.
     "apt-get": "exit 0\n",
     "shutdown": f'echo "$@" >>{INSIDE}/shutdowns\n',
 }
@@ -70,7 +70,7 @@ class Sshd:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.address = "127.0.0.1"
-        self.key = directory / "client_key"  # lets root and the friend in
+        self.key = directory / "client_key"  # accepted for root and USER
         self._host: subprocess.Popen[bytes] | None = None
         self._connections: list[subprocess.Popen[bytes]] = []
 
@@ -83,12 +83,12 @@ class Sshd:
         self.new_host_key()
         self._host = subprocess.Popen(
             ["unshare", "--net", "--uts", "--mount", "sh", "-c", _HOST, "sh", self.directory],
-            stdin=subprocess.PIPE,  # which closes when we die: then the host is gone, too
+            stdin=subprocess.PIPE,  # closes when the test process dies, which ends the host, too
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         assert self._host.stdout is not None
-        assert self._host.stdout.readline() == b"ready\n", "the host's namespaces could not be made"
+        assert self._host.stdout.readline() == b"ready\n", "the host's namespaces could not be created"
         self._listener = socket.create_server((self.address, 0))
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -104,25 +104,25 @@ class Sshd:
             self._host.communicate(timeout=20)
 
     def refuse(self) -> None:
-        """From now on the port is closed."""
+        """Close the port."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
 
     def without_sftp(self) -> None:
-        """From the next connection on, as on hosts that have the server alone."""
+        """Disable SFTP for further connections, as on hosts without sftp-server."""
         config = self.directory / "sshd_config"
         config.write_text("".join(line for line in _CONFIG.splitlines(keepends=True) if "sftp" not in line))
 
     def new_host_key(self) -> None:
-        """As if it was installed anew."""
+        """Replace the host key, as a reinstallation does."""
         for suffix in ("", ".pub"):
             self.directory.joinpath(f"host_key{suffix}").unlink(missing_ok=True)
         _keygen(self.directory / "host_key")
 
     def shell(self, command: str) -> str:
-        """What a command prints there, without SSH."""
+        """Run a command on the host without SSH; return its output."""
         done = subprocess.run(
             [*self._enter(), "sh", "-c", command], capture_output=True, text=True, timeout=20, check=True
         )
@@ -144,7 +144,7 @@ class Sshd:
             with connection, (self.directory / "sshd.log").open("ab") as log:
                 self._connections.append(
                     subprocess.Popen(
-                        [*self._enter(), programs(), "-i", "-e", "-f", INSIDE / "sshd_config"],
+                        [*self._enter(), sshd_program(), "-i", "-e", "-f", INSIDE / "sshd_config"],
                         stdin=connection,
                         stdout=connection,
                         stderr=log,
@@ -162,11 +162,9 @@ class Sshd:
             path.chmod(0o755)
         etc = self.directory / "etc"
         etc.mkdir(exist_ok=True)
-        users = (
-            f"root:*:0:0::/root:/bin/sh\n{FRIEND}:*:4321:4321::/tmp:/bin/sh\nsshd:*:4322:4322::/run/sshd:/bin/false\n"
-        )
+        users = f"root:*:0:0::/root:/bin/sh\n{USER}:*:4321:4321::/tmp:/bin/sh\nsshd:*:4322:4322::/run/sshd:/bin/false\n"
         (etc / "passwd").write_text(users)
-        (etc / "group").write_text(f"root:*:0:\n{FRIEND}:*:4321:\nsshd:*:4322:\n")
+        (etc / "group").write_text(f"root:*:0:\n{USER}:*:4321:\nsshd:*:4322:\n")
         (etc / "hostname").write_text("before\n")
         (etc / "hosts").write_text("127.0.0.1 localhost\n")
 
@@ -179,8 +177,8 @@ def _keygen(path: Path) -> None:
 
 
 @functools.cache
-def programs() -> Path:
-    """The server's program, fetched once."""
+def sshd_program() -> Path:
+    """The path of sshd, downloaded once."""
     program = CACHE / "usr/sbin/sshd"
     if not program.exists():
         _fetch()
@@ -192,18 +190,18 @@ def _fetch() -> None:
     with tempfile.TemporaryDirectory(dir=CACHE.parent) as folder:
         wanted = [name for name in PACKAGES if name == "openssh-server" or not ctypes.util.find_library(name[3:-1])]
         download = ["apt-get", "-qq", "download", *wanted]
-        if subprocess.run(download, cwd=folder, timeout=120, check=False).returncode:  # it has no lists yet
+        if subprocess.run(download, cwd=folder, timeout=120, check=False).returncode:  # there are no package lists yet
             subprocess.run(["apt-get", "-qq", "update"], timeout=300, check=True)
             subprocess.run(download, cwd=folder, timeout=120, check=True)
         for package in Path(folder).glob("*.deb"):
             subprocess.run(["dpkg", "-x", package, Path(folder) / "root"], check=True, timeout=60)
-        with contextlib.suppress(OSError):  # somebody else was faster
+        with contextlib.suppress(OSError):  # another process was faster
             (Path(folder) / "root").rename(CACHE)
 
 
 @contextlib.contextmanager
 def sshd(directory: Path) -> Iterator[Sshd]:
-    """Skips where it cannot be; in CI that fails."""
+    """A host with sshd; skips the test if that is not possible, and fails it in CI."""
     missing = _missing()
     if missing:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"a host with sshd needs {missing}")

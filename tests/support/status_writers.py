@@ -1,7 +1,7 @@
 """Every status field and every condition type has one writer among the controllers.
 
-Controllers that run in the process of a test are watched: a field that a second controller changes fails the test
-that caused it, unless `SHARED` says why two controllers may write it.
+Controllers that run in a test process are observed: a field that a second controller changes fails the test that
+caused it, unless `SHARED` says why two controllers may write it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StatusWriters:
         self.conflicts: list[str] = []
 
     def watch(self) -> None:
-        """From now on, whatever controllers of this process write is recorded."""
+        """Record all status writes of controllers in this process."""
         write = Writer.write
 
         async def recorded(writer: Writer, each: Write, manager: str) -> bool:
@@ -45,7 +45,7 @@ class StatusWriters:
 
         Writer.write = recorded  # type: ignore[method-assign]
 
-    def judge(self, report: pytest.TestReport) -> None:
+    def check_report(self, report: pytest.TestReport) -> None:
         """Fail the test if it made a second controller write a field."""
         if self.conflicts and report.when == "call":
             report.outcome = "failed"

@@ -1,7 +1,7 @@
-"""Writes by which a user could become more than they are: one table for every way in which admission is in force.
+"""Writes by which a user could gain rights: one table for every way in which admission is enforced.
 
 The user of the table may create Secrets, clusters and projects in every namespace and edit clusters and namespaces,
-which is more than any role of ours grants: what is refused here is refused by admission, not by RBAC.
+which is more than any default role grants: what is rejected here is rejected by admission, not by RBAC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from herder.engine.meta.kinds import Kind, Object
 USER = "mallory"
 TOKEN_TYPE = "kubernetes.io/service-account-token"
 ACCOUNT = "kubernetes.io/service-account.name"
-READERS_ROLE = "tenancy-writer"
+WRITER_ROLE = "tenancy-writer"
 RULES = [
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]},
     {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["held"], "verbs": ["get", "patch", "update"]},
@@ -56,15 +56,16 @@ RULES = [
 
 @dataclass(frozen=True)
 class Case:
-    """A create by the user; with `patch`, a merge patch by the user of what an administrator created; with
-    `delete_options`, the same for a delete."""
+    """A create by the user; with `patch`, a merge patch by the user of an object that an administrator created; with
+    `delete_options`, a delete of such an object.
+    """
 
     id: str
     kind: Kind
     meta: Object
     fields: Object = field(default_factory=dict)
     patch: Object | None = None
-    subresource: str = ""  # that is patched
+    subresource: str = ""  # to patch
     delete_options: Object | None = None
 
     @property
@@ -96,8 +97,8 @@ def _provisioned(id_: str, name: str, namespace: str = "fleet-default", **annota
 
 def _account_token(id_: str, name: str, data: Object | None = None, *, string: bool = False) -> Case:
     meta = {"name": name, "namespace": "fleet-default", "annotations": {ACCOUNT: "default"}}
-    given: Object = {} if data is None else {"stringData" if string else "data": data}
-    return Case(id_, SECRET, meta, {"type": TOKEN_TYPE, **given})
+    fields: Object = {} if data is None else {"stringData" if string else "data": data}
+    return Case(id_, SECRET, meta, {"type": TOKEN_TYPE, **fields})
 
 
 def _project(id_: str, name: str, cluster: str = "default") -> Case:
@@ -222,7 +223,7 @@ ORPHANED = (
         {"metadata": {"finalizers": None}},
     ),
 )
-"""Writes and deletions that would leave behind what grants rights by the name of the deleted object."""
+"""Writes and deletions that would leave objects behind that grant rights by the name of the deleted object."""
 
 
 MOVED = tuple(
@@ -234,7 +235,7 @@ MOVED = tuple(
     )
     for place in ("", "fleet-default")
 )
-"""A management Cluster that leaves its workspace is no longer that of its provisioning Cluster, and outlives it."""
+"""A management Cluster outside its workspace no longer belongs to its provisioning Cluster, and outlives it."""
 
 
 def _of_creator(id_: str, patch: Object) -> Case:
@@ -283,7 +284,7 @@ GRANTED_ROLES = (
     _role("a generated name of a global role", "", generateName="cattle-globalrole-"),
     _role("a role of cluster owners is emptied", "c-m-roles456-clusterowner", {"rules": []}, _READER),
 )
-"""Roles that the manager fills. Users who may bind an empty one would get what the manager then grants by it."""
+"""Roles that the manager fills. A user who may bind an empty one would gain the rights that the manager adds to it."""
 MACHINE_ROLES = (
     _role("a role of a machine's plan", "roles-machine-plan"),
     _role("a role of a machine's Job", "roles-machine-provision"),
@@ -339,12 +340,12 @@ OTHER_WORKLOADS = (
 )
 
 
-async def give_rights(client: Client) -> None:
-    await client.apply(CLUSTER_ROLE.resource, cluster_role(READERS_ROLE, RULES))
+async def grant_rights(client: Client) -> None:
+    await client.apply(CLUSTER_ROLE.resource, cluster_role(WRITER_ROLE, RULES))
     subject = {"apiGroup": RBAC, "kind": "User", "name": USER}
-    await client.apply(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(READERS_ROLE, READERS_ROLE, subject))
+    await client.apply(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(WRITER_ROLE, WRITER_ROLE, subject))
 
 
-async def take_rights(client: Client) -> None:
+async def revoke_rights(client: Client) -> None:
     for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
-        await client.delete(kind.resource, READERS_ROLE)
+        await client.delete(kind.resource, WRITER_ROLE)

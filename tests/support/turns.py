@@ -37,8 +37,8 @@ class Turns:
         self.longest, self.what, self.count = 0.0, "", 0
 
 
-async def in_turns_of_its_own(work: Coroutine[Any, Any, T]) -> T:
-    """Run it as a task, so that none of it counts for the caller's turn."""
+async def in_own_turns(work: Coroutine[Any, Any, T]) -> T:
+    """Run it as a task, so that none of its work counts for the caller's turn."""
     return await asyncio.create_task(work)
 
 
@@ -46,8 +46,8 @@ async def in_turns_of_its_own(work: Coroutine[Any, Any, T]) -> T:
 def measured_turns() -> Iterator[Turns]:
     """Measure every callback of every asyncio loop of this process (uvloop does not run callbacks this way).
 
-    What the caller itself does before it next waits is part of a turn that began earlier: use `in_turns_of_its_own`.
-    As in a server (`tune_interpreter`), the garbage collector leaves alone what exists now, here all test modules.
+    What the caller itself does before it next waits is part of a turn that began earlier: use `in_own_turns`.
+    As in a server (`tune_interpreter`), the garbage collector ignores objects that exist now, here all test modules.
     """
     turns = Turns()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Upstream Cluster API's managers on an engine, outside any cluster: their webhooks are called on loopback."""
+"""Upstream Cluster API's managers on an engine, outside any cluster: their webhooks listen on loopback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from tests.support.api import PATIENCE, Api
+from tests.support.api import TIMEOUT, Api
 from tests.support.engines import Engine
 from tests.support.kube import Authority, free_port
 from tests.support.peers import peer
-from tests.support.processes import ended
+from tests.support.processes import terminate
 
 CONTRACT = {"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"}
 
@@ -27,7 +27,7 @@ CONTRACT = {"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "
 @dataclass(frozen=True)
 class Program:
     peer: str
-    folder: str  # of its definitions and webhook configurations, beside the binary
+    folder: str  # of its CRDs and webhook configurations, next to the binary
     environment: tuple[tuple[str, str], ...] = ()
 
 
@@ -49,7 +49,7 @@ class UpstreamManager:
         self.process: subprocess.Popen[bytes] | None = None
 
     async def install(self, api: Api) -> None:
-        """Its definitions and webhook configurations, rewritten from a service in the cluster to an address here."""
+        """Install its CRDs and webhook configurations, with loopback URLs instead of Services."""
         authority = Authority(self.directory / "pki")
         certificate, key = authority.issue("webhooks", server=True)
         certificate.rename(certificate.with_name("tls.crt"))
@@ -87,7 +87,7 @@ class UpstreamManager:
                 stderr=log,
                 env=os.environ | dict(self.program.environment),
             )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not await asyncio.to_thread(self._is_ready):
                 if self.process.poll() is not None:
                     raise RuntimeError(f"{self.program.peer} has ended:\n{self.log()[-3000:]}")
@@ -97,8 +97,8 @@ class UpstreamManager:
         return (self.directory / "manager.log").read_text(errors="replace")
 
     def stop(self) -> int:
-        """Its exit status, 0 after an orderly end."""
-        return ended(self.process)
+        """Stop the process and return its exit status, 0 after a clean shutdown."""
+        return terminate(self.process)
 
     def _client(self, path: str) -> dict[str, str]:
         return {"url": f"https://127.0.0.1:{self.webhooks}{path}", "caBundle": self.bundle}
@@ -112,7 +112,7 @@ class UpstreamManager:
 
 
 async def install_definition(api: Api, definition: Any) -> None:
-    """By server-side apply, as its own installer does; until it is served."""
+    """Install a CRD by server-side apply, as upstream's installer does, and wait until it is served."""
     url = api.cluster("apiextensions.k8s.io/v1/customresourcedefinitions", definition["metadata"]["name"])
     (await api.apply(url, definition)).expect(201)
     await api.until_object(url, _is_established)
@@ -162,7 +162,7 @@ def dev_cluster(name: str, *, control_planes: int = 1, workers: int = 2, version
     }
     backend: Any = {"backend": {"inMemory": {}}}
     deployment = {"clusterName": name, "replicas": workers, "template": {"spec": machine}}
-    # Its in-memory backend writes into the annotations of a DevCluster without asking whether there are any.
+    # The in-memory backend fails if a DevCluster has no annotations.
     annotated = {"annotations": {"example.com/present": "true"}}
     return [
         _object("infrastructure.cluster.x-k8s.io/v1beta2", "DevCluster", name, backend, annotated),

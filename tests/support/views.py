@@ -1,4 +1,4 @@
-"""A view for one pass of a pure reconciler, over objects as the API server would show them."""
+"""A view for one reconcile of a pure reconciler, over objects as the API server would return them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ def view_of(
     objects: Iterable[Object] = (),
     *,
     now: datetime = NOW,
-    followed: Iterable[Kind] = (),
+    dynamic_kinds: Iterable[Kind] = (),
     results: Mapping[EffectKey, EffectResult] | None = None,
-    observed: Callable[[Observe], Observed | Unreachable | None] = lambda _wish: None,
+    observed: Callable[[Observe], Observed | Unreachable | None] = lambda _observe: None,
     connections: Mapping[str, ConnectionStatus] | None = None,
     settings: Callable[[str], str] = str,
     refused: Refusal | None = None,
 ) -> View:
-    """`key` is "namespace/name". Objects without a resourceVersion get one; each must be of a kind that the
-    controller watches, or of one in `followed`."""
+    """A View of the object `key` ("namespace/name").
+
+    Objects without a resourceVersion get one. Their kinds must be watched by the controller or be in `dynamic_kinds`.
+    """
     declared = [watch.kind for watch in controller.kinds()]
     caches = {kind: Cache(kind, controller.indexers(kind)) for kind in declared}
-    met = {kind: Cache(kind, {"controller": controller_uid}) for kind in followed}
+    dynamic_caches = {kind: Cache(kind, {"controller": controller_uid}) for kind in dynamic_kinds}
     for kind, cache in caches.items():
         cache.set_selectors("", kind.fields)
     for number, obj in enumerate(objects, start=1):
         meta = {"resourceVersion": str(number), "uid": f"{obj['kind']}-{obj['metadata']['name']}"} | obj["metadata"]
-        for kind, cache in (caches | met).items():
+        for kind, cache in (caches | dynamic_caches).items():
             if (kind.api_version, kind.kind) == (obj["apiVersion"], obj["kind"]) and cache.matches(obj):
                 cache.upsert({**obj, "metadata": meta})
     namespace, _, name = key.rpartition("/")
@@ -53,7 +55,7 @@ def view_of(
             seed=b"seed",
             strict=True,
             connection=(connections or {}).get,
-            dynamic_cache=met.get if controller.dynamic_watches is not None else None,
+            dynamic_cache=dynamic_caches.get if controller.dynamic_watches is not None else None,
             groups=lambda grouping, scope: Groups(grouping, caches, about, strict=True).in_scope(scope),
             refused=refused,
         )

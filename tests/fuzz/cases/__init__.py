@@ -1,4 +1,4 @@
-"""Bad requests chosen by hand, in groups: what somebody got wrong, or tried."""
+"""Invalid requests chosen by hand, in groups: mistakes and attacks."""
 
 from __future__ import annotations
 

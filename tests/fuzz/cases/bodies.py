@@ -1,12 +1,12 @@
 # ruff: noqa: E501 — many short requests to a line read better than one field a line
-"""Bodies that are not what their content type says, or are too much of it."""
+"""Bodies that do not match their content type, or are too large."""
 
 from __future__ import annotations
 
 import msgspec
 
+from tests.fuzz.server_pair import CONFIG_MAPS, CORE, DEFINITIONS, PODS, WIDGETS, config_map, widget
 from tests.fuzz.wire import Input
-from tests.fuzz.world import CONFIG_MAPS, CORE, DEFINITIONS, PODS, WIDGETS, config_map, widget
 
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
@@ -40,10 +40,10 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    told = b""
+    encoded = b""
     while value > 127:
-        told, value = told + bytes([value & 127 | 128]), value >> 7
-    return told + bytes([value])
+        encoded, value = encoded + bytes([value & 127 | 128]), value >> 7
+    return encoded + bytes([value])
 
 
 def envelope(raw: bytes, api_version: bytes = b"v1", kind: bytes = b"ConfigMap", more: bytes = b"") -> bytes:

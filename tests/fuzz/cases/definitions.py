@@ -1,5 +1,5 @@
 # ruff: noqa: E501 — many short requests to a line read better than one field a line
-"""Definitions of custom kinds: names, versions, schemas that are not structural, rules that do not compile."""
+"""CustomResourceDefinitions: names, versions, schemas that are not structural, rules that do not compile."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.conformance.objects import definition
 from tests.fuzz.cases.objects import changed
+from tests.fuzz.server_pair import DEFINITIONS, WIDGET_DEFINITION, posted
 from tests.fuzz.wire import Input
-from tests.fuzz.world import DEFINITIONS, WIDGET_DEFINITION, posted
 
 Obj = dict[str, Any]
 GOOD = definition(

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tests.fuzz.server_pair import CONFIG_MAPS, WIDGETS, config_map, posted, widget
 from tests.fuzz.wire import Input
-from tests.fuzz.world import CONFIG_MAPS, WIDGETS, config_map, posted, widget
 
 _TYPES = [
     "", "text/plain", "application", "application/", "/", "*/*", "application/*", "application/json;", "application/json; charset=utf-8", "application/json; charset=utf-16",

@@ -1,13 +1,12 @@
 # ruff: noqa: E501 — many short requests to a line read better than one field a line
-"""Objects that are well-formed and wrong: types, names, metadata, versions, unknown fields."""
+"""Objects that are well-formed and invalid: types, names, metadata, versions, unknown fields."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from tests.fuzz.wire import Input
-from tests.fuzz.world import (
+from tests.fuzz.server_pair import (
     BINDINGS,
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -26,13 +25,14 @@ from tests.fuzz.world import (
     posted,
     widget,
 )
+from tests.fuzz.wire import Input
 
 Obj = dict[str, Any]
 _STRICT = "dryRun=All&fieldValidation=Strict"
 
 
 def changed(obj: Obj, path: str, value: Any) -> Obj:
-    """A copy with one field set; `a/0/b` walks into lists, and None removes."""
+    """A copy with one field set; `a/0/b` descends into lists, and `...` removes the field."""
     copied = copy.deepcopy(obj)
     *parents, last = path.split("/")
     holder: Any = copied

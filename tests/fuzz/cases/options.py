@@ -1,10 +1,10 @@
 # ruff: noqa: E501 — many short requests to a line read better than one field a line
-"""Query options with values that they cannot have."""
+"""Query options with invalid values."""
 
 from __future__ import annotations
 
+from tests.fuzz.server_pair import CONFIG_MAPS, DEPLOYMENTS, PODS, WIDGETS, config_map, posted, widget
 from tests.fuzz.wire import Input
-from tests.fuzz.world import CONFIG_MAPS, DEPLOYMENTS, PODS, WIDGETS, config_map, posted, widget
 
 _LONG = "x" * 130
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 — many short requests to a line read better than one field a line
-"""Patches of all four types that cannot be read, cannot be applied, or lead to what may not be."""
+"""Patches of all four types that cannot be parsed, cannot be applied, or result in invalid objects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tests.fuzz.server_pair import CONFIG_MAPS, DEPLOYMENTS, GROUP, PODS, SERVICES, WIDGETS, config_map, posted, widget
 from tests.fuzz.wire import Input
-from tests.fuzz.world import CONFIG_MAPS, DEPLOYMENTS, GROUP, PODS, SERVICES, WIDGETS, config_map, posted, widget
 
 JSON_PATCH, MERGE = "application/json-patch+json", "application/merge-patch+json"
 STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-patch+yaml"

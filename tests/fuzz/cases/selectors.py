@@ -1,12 +1,12 @@
 # ruff: noqa: E501 — many short requests to a line read better than one field a line
-"""Label and field selectors that cannot be read, or select by what cannot be selected by."""
+"""Label and field selectors that cannot be parsed, or that use unsupported fields."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
+from tests.fuzz.server_pair import CONFIG_MAPS, DEPLOYMENTS, PODS, SECRETS, WIDGETS
 from tests.fuzz.wire import Input
-from tests.fuzz.world import CONFIG_MAPS, DEPLOYMENTS, PODS, SECRETS, WIDGETS
 
 _LABELS = [
     "=", "==", "a==", "=b", "a=b=c", "a===b", "a!=", "a!", "!", "!!a", "! a", "!a=b", "a b", "a,", ",a", "a,,b", ",", "a=b,", "a in", "a in ()", "a in (", "a in (b",

@@ -1,10 +1,10 @@
 # ruff: noqa: E501 — many short requests to a line read better than one field a line
-"""Paths and methods that nothing is behind."""
+"""Paths and methods that do not exist."""
 
 from __future__ import annotations
 
+from tests.fuzz.server_pair import CONFIG_MAPS, CORE, DEFINITIONS, DEPLOYMENTS, GROUP, PODS, SERVICES, WIDGETS
 from tests.fuzz.wire import Input
-from tests.fuzz.world import CONFIG_MAPS, CORE, DEFINITIONS, DEPLOYMENTS, GROUP, PODS, SERVICES, WIDGETS
 
 _READ = [
     "/nope", "/nope/", "//", "/..", "/api/..", "/api/v1/../v1/namespaces", "/%2e%2e/api", "/api/v1/%2e%2e",

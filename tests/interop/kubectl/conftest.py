@@ -11,7 +11,7 @@ from tests.support.engines import Engine
 
 @pytest.fixture(scope="module")
 def both(embedded_engine: Engine, real_engine: Engine) -> Iterator[SideBySide]:
-    """Both engines, with a namespace of the same name that holds one of everything."""
+    """Both engines, with a namespace of the same name that contains one object of each kind."""
     both = SideBySide(embedded_engine, real_engine)
     for engine in both.engines:
         engine.kubectl("create", "namespace", both.namespace)

@@ -1,4 +1,4 @@
-"""Where kubectl may print something else on the two engines, and why. Everything else must be the same."""
+"""Where kubectl's output may differ between the two engines, and why. Everything else must be equal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Difference:
-    command: str  # the commands it applies to, as a regular expression
-    pattern: str  # what is left out of the comparison
+    command: str  # a regular expression that matches the commands
+    pattern: str  # excluded from the comparison
     reason: str
 
 
@@ -92,8 +92,8 @@ DIFFERENCES = (
 )
 
 
-def allowed(command: str, text: str) -> str:
-    """The text without what may differ."""
+def without_differences(command: str, text: str) -> str:
+    """The text without the allowed differences."""
     for difference in DIFFERENCES:
         if re.match(difference.command, command):
             text = re.sub(difference.pattern, "", text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""One of everything that kubectl has words for."""
+"""One object of each kind that kubectl has commands for."""
 
 DEFINITION = """
 apiVersion: apiextensions.k8s.io/v1

@@ -1,4 +1,4 @@
-"""One kubectl command on both engines at once: what it prints must be the same, but for what is new each time."""
+"""Runs one kubectl command on both engines: the output must be equal, except for generated values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.interop.kubectl.differences import allowed
+from tests.interop.kubectl.differences import without_differences
 from tests.support.engines import Engine
 from tests.support.peers import peer
 
@@ -31,7 +31,7 @@ MASKS = [
     (r"(kube-api-access|debugger)-[a-z0-9]{5}", r"\1-XXXXX"),
     (r"^(diff -\S+ -\S+|---|\+\+\+) .*$", r"\1 FILES"),
     (r"/tmp/[\w./-]+", "FILE"),
-    (r"[ \t]{2,}", "  "),  # columns are as wide as what was masked
+    (r"[ \t]{2,}", "  "),  # the width of columns depends on the masked values
     (r"-{3,}", "---"),
     (r"[ \t]+$", ""),
 ]
@@ -39,8 +39,8 @@ MASKS = [
 
 def masked(text: str, namespace: str) -> str:
     text = text.replace(namespace, "NAMESPACE")
-    for pattern, instead in MASKS:
-        text = re.sub(pattern, instead, text, flags=re.MULTILINE)
+    for pattern, replacement in MASKS:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return text
 
 
@@ -53,26 +53,26 @@ class SideBySide:
         self.environment: dict[str, str] = {}
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        """What both say: output, then errors, then the exit status if it is not 0."""
+        """The output of both: stdout, stderr, and the exit status unless it is 0."""
         command = " ".join(arguments)
-        ours, theirs = self._pool.map(lambda engine: self._said(engine, arguments, stdin), self.engines)
-        ours, theirs = allowed(command, ours), allowed(command, theirs)
+        ours, theirs = self._pool.map(lambda engine: self._output(engine, arguments, stdin), self.engines)
+        ours, theirs = without_differences(command, ours), without_differences(command, theirs)
         if ours != theirs:
             lines = difflib.unified_diff(theirs.splitlines(), ours.splitlines(), "real", "embedded", lineterm="", n=2)
             self._disagreements.append(f"kubectl {command}\n" + "\n".join(lines))
         return theirs
 
     def check(self) -> None:
-        """All of a test's commands are run and compared before any disagreement fails it."""
-        told, self._disagreements = self._disagreements, []
-        assert not told, "\n\n".join(told)
+        """Fail on disagreements. All commands of a test run before the first disagreement fails it."""
+        disagreements, self._disagreements = self._disagreements, []
+        assert not disagreements, "\n\n".join(disagreements)
 
     def close(self) -> None:
         for engine in self.engines:
             engine.kubectl("delete", "namespace", self.namespace, "--wait=false", "--ignore-not-found")
         self._pool.shutdown()
 
-    def _said(self, engine: Engine, arguments: tuple[str, ...], stdin: str) -> str:
+    def _output(self, engine: Engine, arguments: tuple[str, ...], stdin: str) -> str:
         done = subprocess.run(
             [peer("kubectl"), *self._scope(arguments), *arguments],
             input=stdin,

@@ -1,4 +1,4 @@
-"""What kubectl shows of what is there."""
+"""The output of kubectl commands that read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_KIND = (
     "services", "ingresses", "networkpolicies", "poddisruptionbudgets", "persistentvolumeclaims", "resourcequotas",
     "limitranges", "serviceaccounts", "roles", "rolebindings", "leases", "horizontalpodautoscalers", "fences",
 )  # fmt: skip
-BORN_WITH = "kubernetes.io/bootstrapping=rbac-defaults"
+DEFAULT_RBAC = "kubernetes.io/bootstrapping=rbac-defaults"
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -70,9 +70,9 @@ def test_describe(both: SideBySide, kind: str) -> None:
         "get pod sheep -o jsonpath-as-json={.spec.containers[*].name}",
         "get events --for pod/sheep",
         "events --types=Warning",
-        f"get clusterroles -l {BORN_WITH} -o wide",
-        f"get clusterrolebindings -l {BORN_WITH} -o wide",
-        f"get roles,rolebindings -A -l {BORN_WITH}",
+        f"get clusterroles -l {DEFAULT_RBAC} -o wide",
+        f"get clusterrolebindings -l {DEFAULT_RBAC} -o wide",
+        f"get roles,rolebindings -A -l {DEFAULT_RBAC}",
         "get priorityclasses system-cluster-critical system-node-critical -o wide",
         "get apiservices",
         "get flowschemas",
@@ -126,10 +126,10 @@ def test_describe(both: SideBySide, kind: str) -> None:
     ],
 )
 def test_reading(both: SideBySide, arguments: str) -> None:
-    both.kubectl(*_words(arguments))
+    both.kubectl(*_split(arguments))
 
 
-def _words(arguments: str) -> list[str]:
+def _split(arguments: str) -> list[str]:
     if " -l app in " in arguments:
         first, _, selector = arguments.partition(" -l ")
         return [*first.split(), "-l", selector]

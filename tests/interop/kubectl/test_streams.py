@@ -1,4 +1,4 @@
-"""kubectl commands that stay: watching, waiting for a deletion, passing requests on."""
+"""kubectl commands that keep running: watches, waiting deletions, proxies."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from contextlib import contextmanager
 from typing import IO
 
 from tests.interop.kubectl.side_by_side import SideBySide, masked
-from tests.support.api import PATIENCE, Api
+from tests.support.api import TIMEOUT, Api
 from tests.support.engines import Engine
 from tests.support.peers import peer
 
 
 @contextmanager
 def running(engine: Engine, *arguments: str) -> Iterator[IO[str]]:
-    """What the command prints, line by line, while it runs."""
+    """The command's output, line by line, while it runs."""
     environment = os.environ | {"KUBECONFIG": str(engine.kubeconfig), "KUBECACHEDIR": f"{engine.kubeconfig}.cache"}
     with subprocess.Popen([peer("kubectl"), *arguments], stdout=subprocess.PIPE, text=True, env=environment) as process:
-        watchdog = threading.Timer(PATIENCE, process.kill)  # reading ends then, and the test fails
+        watchdog = threading.Timer(TIMEOUT, process.kill)  # then reading ends, and the test fails
         watchdog.start()
         try:
             assert process.stdout is not None
@@ -33,7 +33,7 @@ def running(engine: Engine, *arguments: str) -> Iterator[IO[str]]:
 
 
 def test_get_watch(both: SideBySide) -> None:
-    shown = []
+    outputs = []
     for engine in both.engines:
         scope = ("-n", both.namespace)
         watch = ("get", "fences", "-w", "--output-watch-events", "--field-selector=metadata.name=west", *scope)
@@ -47,9 +47,9 @@ def test_get_watch(both: SideBySide) -> None:
             seen.append(lines.readline())
             engine.kubectl("delete", "fence", "west", *scope)
             seen.append(lines.readline())
-        shown.append([masked(line, both.namespace).split() for line in seen])
-    assert shown[0] == shown[1]
-    assert shown[0] == [
+        outputs.append([masked(line, both.namespace).split() for line in seen])
+    assert outputs[0] == outputs[1]
+    assert outputs[0] == [
         ["EVENT", "NAME", "POSTS", "AGE"],
         ["ADDED", "west", "1", "AGE"],
         ["MODIFIED", "west", "2", "AGE"],
@@ -57,26 +57,26 @@ def test_get_watch(both: SideBySide) -> None:
     ]
 
 
-async def test_proxy_passes_requests_on(engine: Engine, api: Api) -> None:
+async def test_proxy_forwards_requests(engine: Engine, api: Api) -> None:
     with running(engine, "proxy", "--port=0") as lines:
         address = lines.readline().split()[-1]
         with urllib.request.urlopen(f"http://{address}/api/v1/namespaces/{api.namespace}", timeout=30) as answer:
             assert json.load(answer)["status"] == {"phase": "Active"}
 
 
-async def test_deletion_is_waited_for_until_the_finalizer_is_gone(engine: Engine, api: Api) -> None:
+async def test_delete_waits_until_the_finalizer_is_removed(engine: Engine, api: Api) -> None:
     await api.create("configmaps", {"metadata": {"name": "held", "finalizers": ["example.com/held"]}})
     with running(engine, "delete", "configmap", "held", "-n", api.namespace) as lines:
         assert "deleted" in lines.readline()
         url = api.at("configmaps", "held")
         await api.until_object(url, lambda found: "deletionTimestamp" in found["metadata"])
         (await api.patch(url, {"metadata": {"finalizers": None}})).expect(200)
-        assert lines.readline() == "", "it ends by itself"
-    await api.gone(url)
+        assert lines.readline() == "", "the command ends"
+    await api.until_gone(url)
 
 
-def test_the_kubeconfig_is_one_that_kubectl_understands(embedded_engine: Engine) -> None:
+def test_kubectl_understands_the_kubeconfig(embedded_engine: Engine) -> None:
     context = embedded_engine.kubectl("config", "current-context").stdout.strip()
     assert context in embedded_engine.kubectl("config", "get-contexts", "-o", "name").stdout
     viewed = embedded_engine.kubectl("config", "view").stdout
-    assert "REDACTED" in viewed or "DATA+OMITTED" in viewed, "credentials lie in the file itself"
+    assert "REDACTED" in viewed or "DATA+OMITTED" in viewed, "credentials are embedded in the file"

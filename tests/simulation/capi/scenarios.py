@@ -1,4 +1,4 @@
-"""The lives that herds go through: rollouts, users who change their minds, and storms."""
+"""Scenarios: rollouts, edits during rollouts, and failing nodes."""
 
 from __future__ import annotations
 
@@ -11,185 +11,187 @@ from herder.api.inmemory.names import FAIL, NEVER_READY, NODE_READY
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import Faults
 from herder.sim.world import World
-from tests.simulation.capi.herd import Herd
+from tests.simulation.capi.rollout_simulation import RolloutSimulation
 
 FIRST = "herd"
 SURGES = (0, 1, 2, 3, "20%", "34%", "100%")
 UNAVAILABLE = (0, 1, 2, "20%", "50%", "100%")
-SHARE_THAT_FAILS = 0.25
-MANY = 20
-"""Times that a user comes by: at the last all that is old has been deleted."""
+FAILURE_RATE = 0.25
+USER_VISITS = 20
+"""How often the user deletes Machines: at the end, all outdated ones are deleted."""
 
 
 async def rolling_update(seed: int, faults: Faults) -> World:
-    """A new template is rolled out, while some of the new machines do not come up for a while."""
+    """A new template is rolled out, while some of the new machines fail for a while."""
 
-    async def story(herd: Herd) -> None:
-        random = herd.random
-        workers, troubled = random.randint(3, 6), random.random() < 0.5
-        await herd.bring_up(workers, rollout=rolling(herd))
-        if troubled:
-            herd.meanwhile(trouble(herd))
-        await herd.change_template("second")
-        await herd.until_settled()
-        await herd.check_quiet()
-        made = herd.account.created[MACHINE]
-        assert made == 2 * workers + 1, f"{made} Machines were made, though each of {workers} was replaced once"
+    async def steps(simulation: RolloutSimulation) -> None:
+        random = simulation.random
+        workers, inject = random.randint(3, 6), random.random() < 0.5
+        await simulation.create_cluster(workers, rollout=rolling(simulation))
+        if inject:
+            simulation.run_in_background(inject_failures(simulation))
+        await simulation.change_template("second")
+        await simulation.until_settled()
+        await simulation.check_settled()
+        machine_count = simulation.invariants.created[MACHINE]
+        assert machine_count == 2 * workers + 1, (
+            f"{machine_count} Machines were created, but each of {workers} must be replaced once"
+        )
 
-    return await live(seed, faults, story)
+    return await run(seed, faults, steps)
 
 
 async def on_delete(seed: int, faults: Faults) -> World:
-    """A new template takes effect where the user deletes Machines, and nowhere else."""
+    """A new template takes effect only for Machines that the user deletes."""
 
-    async def story(herd: Herd) -> None:
-        random = herd.random
-        await herd.bring_up(random.randint(3, 6), rollout={"strategy": {"type": "OnDelete"}})
-        await herd.change_template("second")
-        for _ in range(MANY):
-            outdated = [name_of(machine) for machine in herd.account.outdated()]
+    async def steps(simulation: RolloutSimulation) -> None:
+        random = simulation.random
+        await simulation.create_cluster(random.randint(3, 6), rollout={"strategy": {"type": "OnDelete"}})
+        await simulation.change_template("second")
+        for _ in range(USER_VISITS):
+            outdated = [name_of(machine) for machine in simulation.invariants.outdated()]
             for name in random.sample(outdated, min(random.randint(1, 2), len(outdated))):
-                await herd.delete_machine(name)
+                await simulation.delete_machine(name)
             if outdated and random.random() < 0.3:
-                await herd.edit(replicas=random.randint(2, 6))
-            await herd.pass_time(0, 30)
-        await herd.until_settled()
-        await herd.check_quiet()
+                await simulation.edit(replicas=random.randint(2, 6))
+            await simulation.pass_time(0, 30)
+        await simulation.until_settled()
+        await simulation.check_settled()
 
-    return await live(seed, faults, story)
+    return await run(seed, faults, steps)
 
 
-async def changes_of_mind(seed: int, faults: Faults) -> World:
-    """In the middle of a rollout the user scales, pauses, deletes, changes the strategy and the template."""
+async def edits_during_rollout(seed: int, faults: Faults) -> World:
+    """During a rollout the user scales, pauses, deletes Machines, and changes strategy and template."""
 
-    async def story(herd: Herd) -> None:
-        random = herd.random
-        await herd.bring_up(random.randint(3, 6), rollout=rolling(herd))
-        await herd.change_template("second")
+    async def steps(simulation: RolloutSimulation) -> None:
+        random = simulation.random
+        await simulation.create_cluster(random.randint(3, 6), rollout=rolling(simulation))
+        await simulation.change_template("second")
         for number in range(random.randint(3, 5)):
-            await herd.pass_time(0, 25)
-            await change_mind(herd, f"template-{number}")
+            await simulation.pass_time(0, 25)
+            await random_edit(simulation, f"template-{number}")
         if random.random() < 0.3:
-            return  # and wants nothing of it any more
-        await herd.until_settled()
-        await herd.check_quiet()
+            return  # the cluster is deleted during the rollout
+        await simulation.until_settled()
+        await simulation.check_settled()
 
-    return await live(seed, faults, story)
+    return await run(seed, faults, steps)
 
 
-async def change_mind(herd: Herd, template: str) -> None:
-    random = herd.random
+async def random_edit(simulation: RolloutSimulation, template: str) -> None:
+    random = simulation.random
     match random.choice(("scale", "scale", "pause", "pause", "hold", "strategy", "template", "back", "delete")):
         case "scale":
-            await herd.edit(replicas=random.randint(0, 6))
+            await simulation.edit(replicas=random.randint(0, 6))
         case "pause":
-            await herd.pause(True)
-            await herd.pass_time(0, 20)
+            await simulation.pause(True)
+            await simulation.pass_time(0, 20)
             if random.random() < 0.5:
-                await herd.edit(replicas=random.randint(1, 6))
-            await herd.pass_time(0, 20)
-            await herd.pause(False)
+                await simulation.edit(replicas=random.randint(1, 6))
+            await simulation.pass_time(0, 20)
+            await simulation.pause(False)
         case "hold":
-            await herd.edit(paused=True)
-            await herd.pass_time(0, 10)
-            await herd.edit(replicas=random.randint(1, 6))
-            await herd.pass_time(0, 10)
-            await herd.edit(paused=False)
+            await simulation.edit(paused=True)
+            await simulation.pass_time(0, 10)
+            await simulation.edit(replicas=random.randint(1, 6))
+            await simulation.pass_time(0, 10)
+            await simulation.edit(paused=False)
         case "strategy":
-            await herd.edit(rollout=rolling(herd))
+            await simulation.edit(rollout=rolling(simulation))
         case "template":
-            await herd.change_template(template)
+            await simulation.change_template(template)
         case "back":
-            await herd.edit(template={"spec": {"infrastructureRef": {"name": FIRST}}})
+            await simulation.edit(template={"spec": {"infrastructureRef": {"name": FIRST}}})
         case "delete":
-            for machine in random.sample(herd.account.members(), min(1, len(herd.account.members()))):
-                await herd.delete_machine(name_of(machine))
+            for machine in random.sample(simulation.invariants.members(), min(1, len(simulation.invariants.members()))):
+                await simulation.delete_machine(name_of(machine))
 
 
 async def storm(seed: int, faults: Faults) -> World:
-    """Nodes break, some at a time and many at once, and at times the cluster does not answer."""
+    """Nodes break, a few or many at once, and sometimes the cluster does not respond."""
 
-    async def story(herd: Herd) -> None:
-        random = herd.random
+    async def steps(simulation: RolloutSimulation) -> None:
+        random = simulation.random
         most = random.choice((2, 3, "40%", "60%"))
         workers, in_flight = random.randint(4, 6), random.choice((1, 2, "25%"))
-        strategy = rolling(herd) if random.random() < 0.7 else {"strategy": {"type": "OnDelete"}}
-        await herd.bring_up(workers, rollout=strategy, remediation={"maxInFlight": in_flight})
-        await herd.check_health(timeout=random.choice((40, 60, 90)), most=most)
+        strategy = rolling(simulation) if random.random() < 0.7 else {"strategy": {"type": "OnDelete"}}
+        await simulation.create_cluster(workers, rollout=strategy, remediation={"maxInFlight": in_flight})
+        await simulation.check_health(timeout=random.choice((40, 60, 90)), most=most)
         if random.random() < 0.5:
-            await herd.change_template("second")
-            for machine in random.sample(herd.account.members(), 2):  # so that both revisions have some
-                await herd.delete_machine(name_of(machine))
-            await herd.pass_time(0, 60)
+            await simulation.change_template("second")
+            for machine in random.sample(simulation.invariants.members(), 2):  # so that both revisions have Machines
+                await simulation.delete_machine(name_of(machine))
+            await simulation.pass_time(0, 60)
         for _ in range(random.randint(1, 3)):
-            await herd.pass_time(0, 60)
-            await strike(herd)
-        await calm(herd)
+            await simulation.pass_time(0, 60)
+            await break_nodes(simulation)
+        await heal_all(simulation)
 
-    return await live(seed, faults, story)
+    return await run(seed, faults, steps)
 
 
-async def strike(herd: Herd) -> None:
-    random = herd.random
-    names = sorted(name_of(machine) for machine in herd.account.members())
+async def break_nodes(simulation: RolloutSimulation) -> None:
+    random = simulation.random
+    names = sorted(name_of(machine) for machine in simulation.invariants.members())
     for name in random.sample(names, min(random.choice((1, 1, 2, len(names))), len(names))):
-        await herd.break_node(name, random.choice(("False", "Unknown")))
-        await herd.pass_time(0, 3)
+        await simulation.break_node(name, random.choice(("False", "Unknown")))
+        await simulation.pass_time(0, 3)
     if random.random() < 0.3:
-        await herd.cut_off(random.choice(("refuse", "hang")), random.uniform(10, 400))
-    await herd.pass_time(0, 200)
+        await simulation.disconnect(random.choice(("refuse", "hang")), random.uniform(10, 400))
+    await simulation.pass_time(0, 200)
 
 
-async def calm(herd: Herd) -> None:
-    """What was not replaced because too much was broken comes back by itself; then all is well again."""
-    for name in sorted(herd.account.broken):
-        await herd.heal_node(name)
-    for machine in herd.account.outdated():
-        await herd.delete_machine(name_of(machine))  # where only users replace Machines
-    await herd.until_settled()
-    await herd.check_quiet()
+async def heal_all(simulation: RolloutSimulation) -> None:
+    """Heal Nodes that were not replaced because too many were broken; then everything must settle."""
+    for name in sorted(simulation.invariants.broken):
+        await simulation.heal_node(name)
+    for machine in simulation.invariants.outdated():
+        await simulation.delete_machine(name_of(machine))  # with OnDelete, only users replace Machines
+    await simulation.until_settled()
+    await simulation.check_settled()
 
 
 SCENARIOS: dict[str, Callable[[int, Faults], Coroutine[Any, Any, World]]] = {
     "rolling update": rolling_update,
     "on delete": on_delete,
-    "changes of mind": changes_of_mind,
+    "changes of mind": edits_during_rollout,
     "storm": storm,
 }
 
 
-async def live(seed: int, faults: Faults, story: Callable[[Herd], Awaitable[None]]) -> World:
-    herd = Herd(seed, faults)
-    async with herd.world:
-        await story(herd)
-        await herd.delete_cluster()
-    return herd.world
+async def run(seed: int, faults: Faults, steps: Callable[[RolloutSimulation], Awaitable[None]]) -> World:
+    simulation = RolloutSimulation(seed, faults)
+    async with simulation.world:
+        await steps(simulation)
+        await simulation.delete_cluster()
+    return simulation.world
 
 
-def rolling(herd: Herd) -> Object:
-    """A strategy that the rules admit: not both none."""
+def rolling(simulation: RolloutSimulation) -> Object:
+    """A valid strategy: not both values are zero."""
     while True:
-        surge, unavailable = herd.random.choice(SURGES), herd.random.choice(UNAVAILABLE)
+        surge, unavailable = simulation.random.choice(SURGES), simulation.random.choice(UNAVAILABLE)
         if surge != 0 or unavailable != 0:
             limits: dict[str, Any] = {"maxSurge": surge, "maxUnavailable": unavailable}
             return {"strategy": {"type": "RollingUpdate", "rollingUpdate": limits}}
 
 
-async def trouble(herd: Herd) -> None:
-    """Some machines that arrive fail, or never come up, until somebody sees to them."""
-    herd.account.arrived.clear()
+async def inject_failures(simulation: RolloutSimulation) -> None:
+    """Some new machines fail, or never become ready, for a while."""
+    simulation.invariants.new_infrastructure.clear()
     while True:
-        await herd.until(lambda: bool(herd.account.arrived))
-        arrived = herd.account.arrived.pop()
-        if herd.random.random() < SHARE_THAT_FAILS:
-            herd.meanwhile(fail_for_a_while(herd, name_of(arrived)))
+        await simulation.until(lambda: bool(simulation.invariants.new_infrastructure))
+        machine = simulation.invariants.new_infrastructure.pop()
+        if simulation.random.random() < FAILURE_RATE:
+            simulation.run_in_background(fail_for_a_while(simulation, name_of(machine)))
 
 
-async def fail_for_a_while(herd: Herd, machine: str) -> None:
-    annotation, value = herd.random.choice(((FAIL, "OutOfStock"), (NEVER_READY, "true"), (NODE_READY, "False")))
-    await herd.annotate(IN_MEMORY_MACHINE, machine, annotation, value)
-    await herd.pass_time(5, 120)
-    await herd.annotate(IN_MEMORY_MACHINE, machine, annotation, None)
+async def fail_for_a_while(simulation: RolloutSimulation, machine: str) -> None:
+    annotation, value = simulation.random.choice(((FAIL, "OutOfStock"), (NEVER_READY, "true"), (NODE_READY, "False")))
+    await simulation.annotate(IN_MEMORY_MACHINE, machine, annotation, value)
+    await simulation.pass_time(5, 120)
+    await simulation.annotate(IN_MEMORY_MACHINE, machine, annotation, None)
 
 
 def name_of(obj: Object) -> str:

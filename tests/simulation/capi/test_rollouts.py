@@ -1,6 +1,6 @@
-"""Whole herds in simulation: random orders of controllers, conflicts, losses and crashes, one account at every event.
+"""Clusters in simulation: random orders of controllers, conflicts, losses and crashes, with invariants at every event.
 
-The long runs (`make soak`) go through a thousand seeds of each scenario.
+The long runs (`make soak`) simulate a thousand seeds of each scenario.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ SEEDS = range(1, 5)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_all_goes_well_when_nothing_goes_wrong(scenario: str) -> None:
+def test_scenarios_succeed_without_faults(scenario: str) -> None:
     assert loop.run(SCENARIOS[scenario](0, NONE)).crashes == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_invariants_hold_through_conflicts_losses_and_crashes(scenario: str, seed: int) -> None:
+def test_invariants_hold_under_conflicts_losses_and_crashes(scenario: str, seed: int) -> None:
     loop.run(SCENARIOS[scenario](seed, ROUGH))
 
 

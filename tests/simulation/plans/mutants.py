@@ -1,6 +1,6 @@
-"""Planners that are wrong, one small change each, in simulated deployments.
+"""Mutants of the planner, with one small change each, in simulated deployments.
 
-Whatever they compute, no violation may reach a machine: what does is a hole in the guards.
+Whatever they compute, no violation may reach a machine; one that does reveals a gap in the guards.
 
 python -m tests.simulation.plans.mutants [--count 300] [--seed 1] [--only MODULE …]
 """
@@ -33,17 +33,17 @@ from herder.engine.runtime.executor import Action, Guard
 from herder.engine.runtime.view import View
 from herder.sim import loop
 from herder.sim.nodes import TROUBLES
-from tests.simulation.plans.judge import Violation
-from tests.simulation.plans.ranch import Ranch
-from tests.simulation.plans.stories import HARSH, Story, changes_of_mind, live, ordeal
+from tests.simulation.plans.invariants import Violation
+from tests.simulation.plans.provisioning_simulation import ProvisioningSimulation
+from tests.simulation.plans.scenarios import HARSH, Scenario, every_action, random_actions, run_scenario
 from tools.mutants import Mutant, install, mutants_of
 
 PLANNER = "herder.controllers.planner"
 SOURCES = Path(__file__).parents[3] / "src"
-ELSEWHERE = ("embedded", "kubeadm", "arguments")  # other distributions than the simulated ones, and tables
-TABLES = Path(__file__).parents[2] / "unit" / "controllers" / "planner"
-LIVES: tuple[tuple[int, Story], ...] = ((2, ordeal), (3, changes_of_mind), (8, changes_of_mind))
-PATIENCE = 600.0
+EXCLUDED = ("embedded", "kubeadm", "arguments")  # distributions that are not simulated, and tables
+UNIT_TESTS = Path(__file__).parents[2] / "unit" / "controllers" / "planner"
+RUNS: tuple[tuple[int, Scenario], ...] = ((2, every_action), (3, random_actions), (8, random_actions))
+TIMEOUT = 600.0
 CPU_SECONDS = 120
 
 VIOLATION, REFUSED, NOTICED, KILLED, ALIVE = "violation", "refused by guards", "noticed", "killed by tests", "alive"
@@ -58,86 +58,86 @@ KERNEL: tuple[Guard, ...] = (
 def modules() -> list[str]:
     found = sorted((SOURCES / PLANNER.replace(".", "/")).rglob("*.py"))
     names = [".".join(path.relative_to(SOURCES).with_suffix("").parts) for path in found if path.name != "__init__.py"]
-    return [name for name in names if name.rpartition(".")[2] not in ELSEWHERE]
+    return [name for name in names if name.rpartition(".")[2] not in EXCLUDED]
 
 
-# --- one planner ----------------------------------------------------------------------------------------------------
+# --- one mutant -------------------------------------------------------------------------------------------------------
 
 
-def lived(refusals: list[str]) -> Object:
-    """What became of a cluster under the planner that is imported now."""
-    for seed, story in LIVES:
-        guards = [_telling(guard, refusals) for guard in GUARDS]
-        ranch = Ranch(seed, HARSH, TROUBLES, guards, PATIENCE, stubborn=True, strict=False)
+def simulate(refusals: list[str]) -> Object:
+    """Simulate clusters with the imported planner, and return the verdict."""
+    for seed, scenario in RUNS:
+        guards = [_recording(guard, refusals) for guard in GUARDS]
+        simulation = ProvisioningSimulation(seed, HARSH, TROUBLES, guards, TIMEOUT, keep_going=True, strict=False)
         try:
-            loop.run(live(ranch, story))
-        except Violation as broken:
-            return {"verdict": VIOLATION, "told": f"{story.__name__} {seed}: {broken}"}
-        except Exception as error:  # whatever it is, somebody would have noticed
-            return {"verdict": NOTICED, "told": f"{story.__name__} {seed}: {type(error).__name__}: {error}"[:300]}
-        if ranch.disappointments:
-            return {"verdict": NOTICED, "told": f"{story.__name__} {seed}: {ranch.disappointments[0]}"[:300]}
-    return {"verdict": ALIVE, "told": ""}
+            loop.run(run_scenario(simulation, scenario))
+        except Violation as violation:
+            return {"verdict": VIOLATION, "details": f"{scenario.__name__} {seed}: {violation}"}
+        except Exception as error:  # any failure would be noticed
+            return {"verdict": NOTICED, "details": f"{scenario.__name__} {seed}: {type(error).__name__}: {error}"[:300]}
+        if simulation.failures:
+            return {"verdict": NOTICED, "details": f"{scenario.__name__} {seed}: {simulation.failures[0]}"[:300]}
+    return {"verdict": ALIVE, "details": ""}
 
 
-def _telling(guard: Guard, refusals: list[str]) -> Guard:
+def _recording(guard: Guard, refusals: list[str]) -> Guard:
     if guard not in KERNEL:
         return guard
 
-    def asked(act: Action, view: View, before: Sequence[Action]) -> Refusal | None:
-        refusal = guard(act, view, before)
+    def recording(action: Action, view: View, before: Sequence[Action]) -> Refusal | None:
+        refusal = guard(action, view, before)
         if refusal is not None:
             refusals.append(refusal.guard)
         return refusal
 
-    return asked
+    return recording
 
 
-def judged(mutant: Mutant | None, ordinary: frozenset[str] = frozenset()) -> Object:
-    """In a process of its own. `ordinary`: what guards refuse even of the planner that is right."""
+def evaluate(mutant: Mutant | None, expected_refusals: frozenset[str] = frozenset()) -> Object:
+    """The verdict on a mutant, in its own process. `expected_refusals`: guards that also refuse the correct planner."""
 
-    def live_here() -> Object:
+    def simulate_here() -> Object:
         refusals: list[str] = []
         if mutant is not None:
             install(mutant)
-        found = lived(refusals)
-        refused = sorted(set(refusals) - ordinary)
+        found = simulate(refusals)
+        refused = sorted(set(refusals) - expected_refusals)
         if refused and found["verdict"] != VIOLATION and mutant is not None:
-            found = {"verdict": REFUSED, "told": f"{', '.join(refused)}; {found['told']}"}
+            found = {"verdict": REFUSED, "details": f"{', '.join(refused)}; {found['details']}"}
         return {**found, "refusals": sorted(set(refusals))}
 
-    found = in_a_process_of_its_own(live_here)
+    found = in_own_process(simulate_here)
     if mutant is not None and found["verdict"] == ALIVE:
-        found = in_a_process_of_its_own(lambda: tabled(mutant))
+        found = in_own_process(lambda: run_unit_tests(mutant))
     return found
 
 
-def tabled(mutant: Mutant) -> Object:
-    """Whether the planner's own tests see what the stories do not."""
+def run_unit_tests(mutant: Mutant) -> Object:
+    """Whether the planner's unit tests detect what the simulation does not."""
     import pytest
 
     install(mutant)
-    quiet = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--ignore", str(TABLES / "test_simulated.py")]
-    failed = pytest.main([*quiet, str(TABLES)]) != 0
-    return {"verdict": KILLED if failed else ALIVE, "told": ""}
+    quiet = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--ignore", str(UNIT_TESTS / "test_simulated.py")]
+    failed = pytest.main([*quiet, str(UNIT_TESTS)]) != 0
+    return {"verdict": KILLED if failed else ALIVE, "details": ""}
 
 
-def in_a_process_of_its_own(work: Callable[[], Object]) -> Object:
-    """Forked, so that all but the planner is in memory already. One that never ends is noticed."""
+def in_own_process(work: Callable[[], Object]) -> Object:
+    """Run in a forked process, which has all modules but the planner in memory. An endless one is noticed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _in_the_child(work, writing)
+        _run_child(work, writing)
     os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        told = answer.read()
+    with os.fdopen(reading, "rb") as stream:
+        output = stream.read()
     os.waitpid(child, 0)
-    found: Object = json.loads(told) if told else {"verdict": NOTICED, "told": "it never ends", "refusals": []}
+    found: Object = json.loads(output) if output else {"verdict": NOTICED, "details": "it never ends", "refusals": []}
     return found
 
 
-def _in_the_child(work: Callable[[], Object], writing: int) -> None:
+def _run_child(work: Callable[[], Object], writing: int) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
@@ -146,47 +146,49 @@ def _in_the_child(work: Callable[[], Object], writing: int) -> None:
     try:
         found = work()
     except BaseException as error:
-        found = {"verdict": NOTICED, "told": f"{type(error).__name__}: {error}"[:300], "refusals": []}
+        found = {"verdict": NOTICED, "details": f"{type(error).__name__}: {error}"[:300], "refusals": []}
     os.write(writing, json.dumps(found).encode())
     os._exit(0)
 
 
-# --- many -----------------------------------------------------------------------------------------------------------
+# --- many mutants -----------------------------------------------------------------------------------------------------
 
 
-def chosen(count: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
+def sample_mutants(count: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
     wanted = [name for name in modules() if not only or name.rpartition(".")[2] in only]
     everything = [mutant for name in wanted for mutant in mutants_of(name)]
     return Random(seed).sample(everything, min(count, len(everything)))
 
 
 def run(
-    count: int, seed: int, *, only: Sequence[str] = (), at_once: int = 1, report_status: Callable[[str], Any] = print
+    count: int, seed: int, *, only: Sequence[str] = (), workers: int = 1, report: Callable[[str], Any] = print
 ) -> str:
-    right = judged(None)
-    if right["verdict"] != ALIVE:
-        raise RuntimeError(f"the planner as it is: {right}")
-    ordinary = frozenset(right["refusals"])
-    mutants = chosen(count, seed, only)
+    baseline = evaluate(None)
+    if baseline["verdict"] != ALIVE:
+        raise RuntimeError(f"the unmodified planner: {baseline}")
+    expected_refusals = frozenset(baseline["refusals"])
+    mutants = sample_mutants(count, seed, only)
     verdicts: Counter[str] = Counter()
-    holes: list[str] = []
-    with ThreadPoolExecutor(at_once) as workers:
-        for mutant, found in zip(mutants, workers.map(lambda each: judged(each, ordinary), mutants), strict=True):
+    gaps: list[str] = []
+    with ThreadPoolExecutor(workers) as pool:
+        for mutant, found in zip(
+            mutants, pool.map(lambda each: evaluate(each, expected_refusals), mutants), strict=True
+        ):
             verdicts[found["verdict"]] += 1
-            report_status(f"  {found['verdict']}: {mutant}: {found['told']}")
+            report(f"  {found['verdict']}: {mutant}: {found['details']}")
             if found["verdict"] == VIOLATION:
-                holes.append(f"{mutant}: {found['told']}")
-    if holes:
-        raise RuntimeError("violations reached machines:\n" + "\n".join(holes))
-    told = ", ".join(f"{verdicts[verdict]} {word}" for verdict, word in _WORDS.items())
-    return f"seed {seed}: {len(mutants)} mutants of the planner, no violation reached a machine: {told}"
+                gaps.append(f"{mutant}: {found['details']}")
+    if gaps:
+        raise RuntimeError("violations reached machines:\n" + "\n".join(gaps))
+    summary = ", ".join(f"{verdicts[verdict]} {description}" for verdict, description in _DESCRIPTIONS.items())
+    return f"seed {seed}: {len(mutants)} mutants of the planner, no violation reached a machine: {summary}"
 
 
-_WORDS = {
+_DESCRIPTIONS = {
     REFUSED: "refused by guards",
-    NOTICED: "noticed since clusters do not become what was asked for",
-    KILLED: "killed by the planner's tables",
-    ALIVE: "equal to the planner in all that was looked at",
+    NOTICED: "noticed because clusters do not reach the desired state",
+    KILLED: "killed by the planner's unit tests",
+    ALIVE: "equivalent to the planner in all checks",
 }
 
 
@@ -194,11 +196,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="last words of module names")
+    parser.add_argument("--only", nargs="*", default=[], help="last parts of module names")
     options = parser.parse_args()
     logging.disable(logging.ERROR)
     print(
-        run(options.count, options.seed, only=options.only, report_status=lambda line: print(line, flush=True)),
+        run(options.count, options.seed, only=options.only, report=lambda line: print(line, flush=True)),
         flush=True,
     )
 

@@ -1,7 +1,7 @@
-"""Provisioned clusters in simulation: edits, lost machines, partitions, agents and managers that die at any moment.
+"""Provisioned clusters in simulation: edits, lost machines, partitions, agents and managers that crash at any moment.
 
-When all is calm again each is what was asked for, and at no event has anything happened that must never happen. The
-long runs (`make soak`) go through ten thousand seeds.
+After the faults stop, each cluster reaches its desired state, and no event violated an invariant. The long runs
+(`make soak`) simulate ten thousand seeds.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ import pytest
 from herder.sim import loop
 from herder.sim.faults import NONE
 from herder.sim.nodes import TROUBLES
-from tests.simulation.plans.crossroads import live_one
-from tests.simulation.plans.ranch import Ranch
-from tests.simulation.plans.stories import HARSH, live, live_through, ordeal
+from tests.simulation.plans.branches import run_one
+from tests.simulation.plans.provisioning_simulation import ProvisioningSimulation
+from tests.simulation.plans.scenarios import HARSH, every_action, run_scenario, simulate
 
 SEEDS = range(1, 7)
 
 
-def test_all_goes_well_when_nothing_goes_wrong() -> None:
-    assert loop.run(live_through(2, NONE)).crashes == 0
+def test_scenarios_succeed_without_faults() -> None:
+    assert loop.run(simulate(2, NONE)).crashes == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_clusters_become_what_was_asked_for_and_nothing_forbidden_happens(seed: int) -> None:
-    loop.run(live_through(seed, HARSH))
+def test_clusters_reach_the_desired_state_without_violations(seed: int) -> None:
+    loop.run(simulate(seed, HARSH))
 
 
-def test_all_that_there_is_one_after_the_other() -> None:
-    loop.run(live(Ranch(2, HARSH, TROUBLES), ordeal))
+def test_every_action_one_after_the_other() -> None:
+    loop.run(run_scenario(ProvisioningSimulation(2, HARSH, TROUBLES), every_action))
 
 
 def test_the_same_seed_gives_the_same_event_log() -> None:
-    first, second = (loop.run(live_through(11, HARSH)) for _ in range(2))
+    first, second = (loop.run(simulate(11, HARSH)) for _ in range(2))
     assert first.log == second.log
 
 
-def test_a_story_that_parted_from_others_can_be_lived_through_alone() -> None:
-    told = subprocess.check_output([sys.executable, "-m", "tests.simulation.plans.crossroads", "10"])
-    stories = {report["ways"]: report for report in map(json.loads, told.splitlines())}
-    assert len(stories) == 2 ** len(next(iter(stories)))
-    assert len({report["digest"] for report in stories.values()}) == len(stories), "no two are the same"
-    ways = list(stories)[5]
-    ranch, wrong = live_one(10, ways)
-    assert (ranch.sim.world.digest(), wrong) == (stories[ways]["digest"], stories[ways]["wrong"])
+def test_a_branch_can_be_run_alone() -> None:
+    output = subprocess.check_output([sys.executable, "-m", "tests.simulation.plans.branches", "10"])
+    reports = {report["path"]: report for report in map(json.loads, output.splitlines())}
+    assert len(reports) == 2 ** len(next(iter(reports)))
+    assert len({report["digest"] for report in reports.values()}) == len(reports), "no two are the same"
+    path = list(reports)[5]
+    simulation, error = run_one(10, path)
+    assert (simulation.sim.world.digest(), error) == (reports[path]["digest"], reports[path]["error"])

@@ -1,8 +1,8 @@
-"""A stand-in for k3s, where there is no k3s: one file that takes its command line and its configuration, serves an API,
-registers Nodes and answers probes where k3s does. It runs no pods, and etcd is a store of ours on the first server;
-further servers pass on to that one.
+"""A stand-in for k3s: one file that accepts its command line and configuration, serves an API, registers Nodes and
+responds to probes where k3s does. It runs no pods, and its etcd is Herder's store on the first server; further servers
+forward to that one.
 
-`build` makes the file; the other modules run in it, on machines.
+`build` writes the file; the other modules run in it, on machines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _START = b"#!/usr/bin/env python3\n"
 
 
 def build(path: Path, version: str) -> Path:
-    """As k3s does, it unpacks itself at its first start."""
+    """Write the file. Like k3s, it unpacks itself at its first start."""
     with path.open("wb") as file:
         file.write(_START)
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

@@ -1,4 +1,4 @@
-"""The words that k3s takes, and who does what they say."""
+"""The command line of k3s."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import socket
 import sys
 from collections.abc import Coroutine
 
-from .told import Told, told_by
+from .config import K3sConfig, load_config
 
 
-def main(words: list[str], version: str) -> int:
+def main(arguments: list[str], version: str) -> int:
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(message)s")
-    match words:
+    match arguments:
         case ["server" | "agent" as role, *flags]:
-            return _serve(role, told_by(role, flags, version))
+            return _serve(role, load_config(role, flags, version))
         case ["etcd-snapshot", ("save" | "ls") as verb, *more]:
             from . import snapshots
 
-            return snapshots.run(verb, more, told_by("server", [], version))
+            return snapshots.run(verb, more, load_config("server", [], version))
         case _:
-            print(f"k3s stand-in: does not know {' '.join(words)}", file=sys.stderr)
+            print(f"k3s stand-in: unknown command {' '.join(arguments)}", file=sys.stderr)
             return 1
 
 
-def _serve(role: str, told: Told) -> int:
-    from . import first_server, further_server, worker
+def _serve(role: str, config: K3sConfig) -> int:
+    from . import first_server, joining_server, worker
 
     log = logging.getLogger()
-    log.info("this is a stand-in for k3s %s, and runs no pods", told.version)
+    log.info("this is a stand-in for k3s %s, and runs no pods", config.version)
     if role == "agent":
-        work = worker.work(told)
-    elif told.joins:
-        work = further_server.serve(told, _ready)
+        coroutine = worker.run(config)
+    elif config.server_url:
+        coroutine = joining_server.serve(config, _ready)
     else:
-        work = first_server.serve(told, _ready)
-    return asyncio.run(_until_signalled(work))
+        coroutine = first_server.serve(config, _ready)
+    return asyncio.run(_run_until_signaled(coroutine))
 
 
-async def _until_signalled(work: Coroutine[None, None, None]) -> int:
-    task = asyncio.ensure_future(work)
+async def _run_until_signaled(coroutine: Coroutine[None, None, None]) -> int:
+    task = asyncio.ensure_future(coroutine)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
@@ -53,8 +53,8 @@ async def _until_signalled(work: Coroutine[None, None, None]) -> int:
 
 
 def _ready() -> None:
-    """Told to systemd, as services of type notify do."""
-    place = os.environ.get("NOTIFY_SOCKET", "")
-    if place:
+    """Notify systemd, as services of type notify do."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.sendto(b"READY=1\n", "\0" + place[1:] if place.startswith("@") else place)
+            notify.sendto(b"READY=1\n", "\0" + address[1:] if address.startswith("@") else address)

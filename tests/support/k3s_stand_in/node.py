@@ -1,4 +1,4 @@
-"""The Node of a machine, as k3s registers it, and the port where a kubelet says that it is well."""
+"""The Node of a machine, as k3s registers it, and the health port of its kubelet."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from herder.embedded.node import Node, serve_health
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 
-from .told import KUBELET_PORT, Told
+from .config import KUBELET_PORT, K3sConfig
 
 DEFAULT_PODS = "110"
 
 
 class K3sNode(Node):
-    def __init__(self, client: Client, told: Told, *, server: bool) -> None:
-        super().__init__(client, told.configuration, server=server)
-        self._pods = told.arguments["kubelet"].get("max-pods", DEFAULT_PODS)
+    def __init__(self, client: Client, config: K3sConfig, *, server: bool) -> None:
+        super().__init__(client, config.configuration, server=server)
+        self._pods = config.arguments["kubelet"].get("max-pods", DEFAULT_PODS)
 
     def _node(self) -> Object:
-        made = super()._node()
-        made["spec"]["providerID"] = f"k3s://{made['metadata']['name']}"
-        return made
+        node = super()._node()
+        node["spec"]["providerID"] = f"k3s://{node['metadata']['name']}"
+        return node
 
     def _status(self) -> Object:
         status = super()._status()
@@ -32,8 +32,8 @@ class K3sNode(Node):
 
 
 @asynccontextmanager
-async def running_node(client: Client, told: Told, *, server: bool) -> AsyncIterator[K3sNode]:
-    node = K3sNode(client, told, server=server)
+async def running_node(client: Client, config: K3sConfig, *, server: bool) -> AsyncIterator[K3sNode]:
+    node = K3sNode(client, config, server=server)
     health = await serve_health("127.0.0.1", KUBELET_PORT, node.registered.is_set)
     task = asyncio.ensure_future(node.run())
     try:

@@ -1,4 +1,4 @@
-"""`k3s etcd-snapshot`: the store as one file, named as k3s names them."""
+"""`k3s etcd-snapshot`: the store as one file, named as k3s names snapshots."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import tarfile
 import time
 from collections.abc import Sequence
 
-from .told import Told
+from .config import K3sConfig
 
 
-def run(verb: str, words: Sequence[str], told: Told) -> int:
-    database = told.configuration.data_dir / "server" / "db"
+def run(verb: str, arguments: Sequence[str], config: K3sConfig) -> int:
+    database = config.configuration.data_dir / "server" / "db"
     directory = database / "snapshots"
     directory.mkdir(parents=True, exist_ok=True)
     if verb == "save":
-        name = next((word.partition("=")[2] for word in words if word.startswith("--name=")), "on-demand")
-        path = directory / f"{name}-{told.configuration.node_name}-{int(time.time())}"
+        name = next(
+            (argument.partition("=")[2] for argument in arguments if argument.startswith("--name=")), "on-demand"
+        )
+        path = directory / f"{name}-{config.configuration.node_name}-{int(time.time())}"
         with tarfile.open(path, "w") as archive:
             archive.add(database / "stand-in", "stand-in")
         print(f"Snapshot {path.name} saved.")

@@ -1,18 +1,18 @@
-"""A machine that is no server: it joins one, and registers its Node."""
+"""A machine that is not a server: it joins one and registers its Node."""
 
 from __future__ import annotations
 
 import asyncio
 
-from .asking import client_of, fetched
+from .config import K3sConfig
+from .http_client import client_of, fetch_with_retry
 from .node import running_node
-from .told import Told
 
 
-async def work(told: Told) -> None:
-    client = client_of(told, await fetched(told.joins + "/cacerts"))
+async def run(config: K3sConfig) -> None:
+    client = client_of(config, await fetch_with_retry(config.server_url + "/cacerts"))
     try:
-        async with running_node(client, told, server=False):
+        async with running_node(client, config, server=False):
             await asyncio.Event().wait()
     finally:
         await client.close()

@@ -1,4 +1,4 @@
-"""Parts of the daemon that touch a node, in directories of a test: its hands, and where it stages images."""
+"""Executors and image stagers of the agent that work in directories of a test."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from herder.agent.core.plan import Instruction
 from herder.agent.images.keychain import Keychain
 from herder.agent.images.staging import Stager
 from herder.agent.log import Log
-from tests.support.node_agents import private
+from tests.support.node_agents import write_private
 from tests.support.oci import Image
 
 
 def hands_in(directory: Path, **settings: str) -> NodeExecutor:
     lines = {"workDirectory": str(directory / "work"), "localEnabled": "true", **settings}
-    private(directory / "config.yaml", "".join(f"{name}: {value}\n" for name, value in lines.items()))
+    write_private(directory / "config.yaml", "".join(f"{name}: {value}\n" for name, value in lines.items()))
     return NodeExecutor(config.load(str(directory / "config.yaml")), Log("error"))
 
 
@@ -28,7 +28,7 @@ def instruction(script: str, **more: object) -> Instruction:
 
 
 class StagingNode:
-    """Stages each image in a directory of its own, for a plan of its own."""
+    """Stages each image in its own directory, as an instruction of its own plan."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -41,7 +41,7 @@ class StagingNode:
         (self.directory / "registries.yaml").write_text(yaml.safe_dump(sections))
 
     def stage(self, name: str, plan: tuple[str, ...] = ()) -> dict[str, str]:
-        """What is there then, in a plan that refers to the images of `plan`, or to this one alone."""
+        """Stage an image of a plan that references the images in `plan` (default: only this one); return its files."""
         self._staged += 1
         self.root.mkdir()
         registries = str(self.directory / "registries.yaml")
@@ -56,7 +56,7 @@ class StagingNode:
 
     @property
     def root(self) -> Path:
-        """Of the last time."""
+        """Directory of the most recently staged image."""
         return self.directory / f"root-{self._staged}"
 
 

@@ -1,4 +1,4 @@
-"""Killed at any moment, and whatever else goes wrong: what was finished is never run again, and all is told at last."""
+"""Crashes and faults at every action: a finished plan never runs again, and every result is reported eventually."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import pytest
 
 from herder.agent.core.events import Action, Conflict, Event, Persist, Record, RequestFailed, Run, Write
 from herder.agent.core.plan import checksum
-from tests.unit.agent.world import Died, World, plan
+from tests.unit.agent.node import AgentKilled, SimulatedNode, plan
 
 Identity = tuple[str, str, str]
 
 
-class Witness:
-    """Sees every action of every life of the daemon."""
+class ActionRecorder:
+    """Observes every action across restarts of the agent."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, node: SimulatedNode) -> None:
         self.finished: dict[Identity, Record] = {}
-        self.begun: Counter[Identity] = Counter()
+        self.started: Counter[Identity] = Counter()
         self.current: Identity = ("", "", "")
-        world.before = self.before
-        world.after = self.after
+        node.before = self.before
+        node.after = self.after
 
     def before(self, action: Action) -> None:
         if isinstance(action, Run):
             assert self.current not in self.finished, f"{self.current} was run again"
-            self.begun[self.current] += 1
+            self.started[self.current] += 1
 
     def after(self, action: Action) -> None:
         if isinstance(action, Persist):
@@ -38,12 +38,12 @@ class Witness:
                 self.finished[self.current] = record
 
 
-class Killer(Witness):
-    """Ends the daemon at its nth action, before or after it is carried out."""
+class Killer(ActionRecorder):
+    """Kills the agent at its nth action, before or after the action is executed."""
 
-    def __init__(self, world: World, at: int, when: str) -> None:
-        super().__init__(world)
-        self.left, self.when = at, when
+    def __init__(self, node: SimulatedNode, at: int, when: str) -> None:
+        super().__init__(node)
+        self.remaining, self.when = at, when
 
     def before(self, action: Action) -> None:
         self._count(self.when == "before")
@@ -54,97 +54,97 @@ class Killer(Witness):
         self._count(self.when == "after")
 
     def _count(self, counts: bool) -> None:
-        self.left -= counts
-        if counts and self.left == 0:
-            raise Died
+        self.remaining -= counts
+        if counts and self.remaining == 0:
+            raise AgentKilled
 
 
-def live_on(world: World) -> None:
-    """The service manager starts it again."""
+def restart_until_idle(node: SimulatedNode) -> None:
+    """Restart the agent after each kill, as a service manager does."""
     for _ in range(20):
         try:
-            world.boot().wait(120)
+            node.boot().wait(120)
             return
-        except Died:
+        except AgentKilled:
             continue
-    raise AssertionError("it dies all the time")
+    raise AssertionError("the agent was killed in every run")
 
 
 @pytest.mark.parametrize("exit_code", [0, 1], ids=["succeeds", "fails"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("point", range(1, 15))
-def test_killed_at_any_action_a_plan_is_finished_once_and_told(point: int, when: str, exit_code: int) -> None:
-    world = World({"plan": plan("one", "two"), "plan-state": "pending"}, boot=False)
-    world.exit_codes["two"] = exit_code
-    witness = Killer(world, point, when)
-    live_on(world)
-    assert world.state == ("failed" if exit_code else "succeeded")
-    assert world.said("plan-revision") == "1"
-    assert world.said("failure-count") == ("1" if exit_code else "0")
-    assert len(witness.finished) == 1
-    attempts = {attempt for name, attempt in world.ran}
-    assert len(world.ran) <= 2 * len(attempts), "no attempt number is used twice"
+def test_a_plan_finishes_once_wherever_the_agent_is_killed(point: int, when: str, exit_code: int) -> None:
+    node = SimulatedNode({"plan": plan("one", "two"), "plan-state": "pending"}, boot=False)
+    node.exit_codes["two"] = exit_code
+    recorder = Killer(node, point, when)
+    restart_until_idle(node)
+    assert node.state == ("failed" if exit_code else "succeeded")
+    assert node.value_of("plan-revision") == "1"
+    assert node.value_of("failure-count") == ("1" if exit_code else "0")
+    assert len(recorder.finished) == 1
+    attempts = {attempt for name, attempt in node.ran}
+    assert len(node.ran) <= 2 * len(attempts), "no attempt number is used twice"
 
 
-class Chaos(Witness):
-    """Kills, cuts the line, loses answers and lets others write, by the dice."""
+class Chaos(ActionRecorder):
+    """Kills the agent, drops requests, loses responses and causes conflicts, at random."""
 
-    def __init__(self, world: World, dice: random.Random) -> None:
-        super().__init__(world)
-        self.world, self.dice, self.active = world, dice, True
-        self._write = world.write
-        world.write = self.write  # type: ignore[method-assign]
+    def __init__(self, node: SimulatedNode, rng: random.Random) -> None:
+        super().__init__(node)
+        self.node, self.rng, self.active = node, rng, True
+        self._write = node.write
+        node.write = self.write  # type: ignore[method-assign]
 
     def write(self, action: Write) -> Event:
         if not self.active:
             return self._write(action)
-        match self.dice.randrange(6):
+        match self.rng.randrange(6):
             case 0:
-                return RequestFailed("nobody there")
+                return RequestFailed("connection refused")
             case 1:
-                self.world.edit(someone="else" + str(self.dice.random()))
+                self.node.edit(someone="else" + str(self.rng.random()))
                 return Conflict()
             case 2:
                 self._write(action)
-                return RequestFailed("the answer was lost")
+                return RequestFailed("the response was lost")
         return self._write(action)
 
     def after(self, action: Action) -> None:
         super().after(action)
-        if self.active and self.dice.random() < 0.05:
-            raise Died
+        if self.active and self.rng.random() < 0.05:
+            raise AgentKilled
 
 
-def live_through(world: World, seconds: float) -> None:
-    """However often it dies."""
+def restart_for(node: SimulatedNode, seconds: float) -> None:
+    """Run for this long, with at most five restarts."""
     try:
-        world.settle().wait(seconds)
-    except Died:
+        node.process_events().wait(seconds)
+    except AgentKilled:
         for _ in range(5):
-            with contextlib.suppress(Died):
-                world.boot().wait(seconds)
+            with contextlib.suppress(AgentKilled):
+                node.boot().wait(seconds)
                 return
 
 
 @pytest.mark.parametrize("states", [True, False], ids=["states", "checksums"])
 @pytest.mark.parametrize("seed", range(100))
-def test_whatever_goes_wrong_the_last_plan_is_applied_when_it_stops(seed: int, states: bool) -> None:
-    dice = random.Random(seed)
-    world = World(boot=False)
-    chaos = Chaos(world, dice)
+def test_the_last_plan_is_applied_once_faults_stop(seed: int, states: bool) -> None:
+    rng = random.Random(seed)
+    node = SimulatedNode(boot=False)
+    chaos = Chaos(node, rng)
     if not states:
-        world.before = lambda action: None  # a plan may run again after a restart there
+        node.before = lambda action: None  # without plan-state, a plan may run again after a restart
     for number in range(5):
-        names = [f"{number}-{each}" for each in range(dice.randrange(3))]
-        world.exit_codes = {name: 1 for name in names if dice.random() < 0.2}
-        ordered = plan(*names, probes=tuple("abc"[: dice.randrange(3)]), note=str(number))
-        world.edit(plan=ordered, probe_statuses=None, plan_state="pending" if states else None)
-        live_through(world, dice.uniform(0, 40))
-    chaos.active, world.exit_codes = False, {}
-    world.boot().wait(300)
-    if world.state == "failed":  # while things went wrong, and was told now at the latest
-        world.edit(plan_state="pending")
-        world.wait(300)
-    assert world.said("applied-checksum") == checksum(world.said("plan").encode())
-    assert world.said("failure-count") == "0"
-    assert world.state == ("succeeded" if states else "")
+        names = [f"{number}-{each}" for each in range(rng.randrange(3))]
+        node.exit_codes = {name: 1 for name in names if rng.random() < 0.2}
+        requested = plan(*names, probes=tuple("abc"[: rng.randrange(3)]), note=str(number))
+        node.edit(plan=requested, probe_statuses=None, plan_state="pending" if states else None)
+        restart_for(node, rng.uniform(0, 40))
+    chaos.active, node.exit_codes = False, {}
+    node.boot().wait(300)
+    if node.state == "failed":  # failed during the faults; request a retry
+        node.edit(plan_state="pending")
+        node.wait(300)
+    assert node.value_of("applied-checksum") == checksum(node.value_of("plan").encode())
+    assert node.value_of("failure-count") == "0"
+    assert node.state == ("succeeded" if states else "")

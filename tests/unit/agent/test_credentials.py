@@ -1,4 +1,4 @@
-"""Credentials from plug-ins, as the kubelet has them: who is asked, what is told, and what is never told on."""
+"""Kubelet credential provider plugins: which ones run, what they receive, and that credentials are never logged."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Node(StagingNode):
         (self.directory / "config.yaml").write_text(text)
 
     def keychain(self) -> Keychain:
-        return Keychain(str(self.directory / "config.yaml"), str(self.programs), self.said.append)
+        return Keychain(str(self.directory / "config.yaml"), str(self.programs), self.log.append)
 
 
-def answer(**auth: str) -> str:
-    """A script that answers with these users, all with the same password."""
+def provider_script(**auth: str) -> str:
+    """Return a script that responds with these users, all with the same password."""
     known = {pattern: {"username": user, "password": PASSWORD} for pattern, user in auth.items()}
     response = {"kind": "CredentialProviderResponse", "apiVersion": VERSION, "cacheKeyType": "Image", "auth": known}
     return f"cat >&2; echo '{json.dumps(response)}'"
@@ -81,12 +81,12 @@ def served() -> Iterator[Registry]:
         ("127.0.0.1:5000", "127.0.0.1:5000/a", True),
     ],
 )
-def test_which_images_a_plug_in_is_asked_for(pattern: str, name: str, match: bool) -> None:
+def test_a_plugin_is_used_for_matching_images(pattern: str, name: str, match: bool) -> None:
     assert plugins.matches(pattern, name) is match
 
 
-def test_a_plug_in_is_told_the_image_and_its_answer_is_told_to_the_registry(node: Node, served: Registry) -> None:
-    script = f'cat > {node.directory}/request; echo "$WHO $1" > {node.directory}/how; ' + answer(
+def test_a_plugin_receives_the_image_and_its_credentials_reach_the_registry(node: Node, served: Registry) -> None:
+    script = f'cat > {node.directory}/request; echo "$WHO $1" > {node.directory}/how; ' + provider_script(
         **{served.host: "robot", "other.test": "nobody"}
     )
     node.configure(node.provide("tool", script, served.host, args=["get"], env=[{"name": "WHO", "value": "me"}]))
@@ -97,16 +97,16 @@ def test_a_plug_in_is_told_the_image_and_its_answer_is_told_to_the_registry(node
         "image": f"{served.host}/team/tool",
     }
     assert (node.directory / "how").read_text() == "me get\n"
-    assert PASSWORD not in "".join(node.said)
+    assert PASSWORD not in "".join(node.log)
 
 
-def test_the_more_exact_answer_counts(node: Node, served: Registry) -> None:
+def test_the_most_specific_credentials_win(node: Node, served: Registry) -> None:
     auth = {served.host: "nobody", f"{served.host}/team": "robot"}
-    node.configure(node.provide("tool", answer(**auth), served.host))
+    node.configure(node.provide("tool", provider_script(**auth), served.host))
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
 
 
-def test_what_registries_yaml_has_comes_first(node: Node, served: Registry) -> None:
+def test_registries_yaml_takes_precedence_over_plugins(node: Node, served: Registry) -> None:
     node.configure(node.provide("tool", f"touch {node.directory}/asked", served.host))
     auth = {"username": "robot", "password": PASSWORD}
     node.configure_registries(configs={served.host: {"auth": auth}})
@@ -114,10 +114,10 @@ def test_what_registries_yaml_has_comes_first(node: Node, served: Registry) -> N
     assert not (node.directory / "asked").exists()
 
 
-def test_docker_is_asked_when_plug_ins_have_nothing(
+def test_docker_config_is_used_if_plugins_return_nothing(
     node: Node, served: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.configure(node.provide("tool", answer(), served.host))
+    node.configure(node.provide("tool", provider_script(), served.host))
     monkeypatch.setenv("HOME", str(node.directory))
     (node.directory / ".docker").mkdir()
     auths = {served.host: {"auth": served.basic().split()[1]}}
@@ -125,7 +125,7 @@ def test_docker_is_asked_when_plug_ins_have_nothing(
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
 
 
-def test_plug_ins_for_others_are_not_started(node: Node, served: Registry) -> None:
+def test_plugins_for_other_images_are_not_started(node: Node, served: Registry) -> None:
     served.credentials = None
     node.configure(node.provide("tool", f"touch {node.directory}/asked", "h.test"))
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
@@ -141,21 +141,21 @@ def test_plug_ins_for_others_are_not_started(node: Node, served: Registry) -> No
         ("echo '{}'", "its answer is no CredentialProviderResponse"),
     ],
 )
-def test_one_that_fails_is_named_and_the_pull_goes_on_without(
+def test_a_failing_plugin_is_logged_and_the_pull_continues(
     node: Node, served: Registry, script: str, message: str
 ) -> None:
     served.credentials = None
     node.configure(node.provide("tool", script, served.host))
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
-    assert any(message in line for line in node.said)
-    assert PASSWORD not in "".join(node.said)
+    assert any(message in line for line in node.log)
+    assert PASSWORD not in "".join(node.log)
 
 
-def test_one_that_is_not_there_is_named(node: Node, served: Registry) -> None:
+def test_a_missing_plugin_is_logged(node: Node, served: Registry) -> None:
     served.credentials = None
     node.configure({"name": "gone", "apiVersion": VERSION, "matchImages": [served.host]})
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
-    assert any("credential provider gone: cannot be started" in line for line in node.said)
+    assert any("credential provider gone: cannot be started" in line for line in node.log)
 
 
 PROVIDER = {"name": "tool", "apiVersion": VERSION, "matchImages": ["h.test"]}
@@ -174,7 +174,7 @@ PROVIDER = {"name": "tool", "apiVersion": VERSION, "matchImages": ["h.test"]}
         ({"providers": [PROVIDER, {**PROVIDER, "matchImages": []}]}, r"providers\[1\].matchImages"),
     ],
 )
-def test_a_configuration_that_is_wrong_says_where(
+def test_an_invalid_configuration_names_the_field(
     node: Node, served: Registry, config: str | dict[str, Any], message: str
 ) -> None:
     kind = {"kind": "CredentialProviderConfig", "apiVersion": "kubelet.config.k8s.io/v1"}

@@ -22,7 +22,7 @@ from herder.agent.core import outputs
 from herder.engine import certificates
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import NodeAgent, decoded, encoded, eventually, once, plan_secret, said, sh, zipapp
+from tests.support.node_agents import NodeAgent, decoded, encoded, eventually, new_plan, plan_secret, decoded_outputs, sh, zipapp
 
 DYING = """
 import os, signal, sys
@@ -64,7 +64,7 @@ class Node:
     async def order(self, script: str, **data: str) -> None:
         """A plan of one instruction, which notes each time that it runs."""
         noting = f"echo $CATTLE_AGENT_ATTEMPT_NUMBER >> {self.place}/ran; {script}"
-        change = {"data": encoded({"plan": json.dumps(once(sh(noting))), "plan-state": "pending", **data})}
+        change = {"data": encoded({"plan": json.dumps(new_plan(sh(noting))), "plan-state": "pending", **data})}
         (await self.api.patch(self.api.at("secrets", "plan"), change)).expect(200)
 
     async def told(self, key: str, value: str) -> dict[str, bytes]:
@@ -127,7 +127,7 @@ async def test_killed_at_any_point_it_goes_on_and_runs_nothing_again_that_was_fi
     node.agent.command = None
     node.agent.start()
     told = await node.told("plan-state", "succeeded")
-    assert said(told["applied-output"]) == {"it": "hi\n"}
+    assert decoded_outputs(told["applied-output"]) == {"it": "hi\n"}
     assert (told["plan-revision"], node.ran) == (b"1", runs)
     assert list((node.agent.directory / "interlock").iterdir()) == []
 
@@ -143,7 +143,7 @@ async def test_asked_to_stop_it_lets_an_instruction_end_and_tells_of_it(node: No
     (node.place / "go").write_text("on\n")
     assert node.agent.wait() == 0
     told = await node.told("plan-state", "succeeded")
-    assert said(told["applied-output"]) == {"it": "on\n"}
+    assert decoded_outputs(told["applied-output"]) == {"it": "on\n"}
 
 
 async def test_stopped_together_with_its_instruction_it_runs_the_plan_anew(node: Node) -> None:
@@ -199,7 +199,7 @@ async def test_a_plan_is_applied_as_somebody_who_is_not_root(node: Node, tmp_pat
     finally:
         for path, mode in modes.items():
             path.chmod(mode)
-    assert said(told["applied-output"]) == {"it": "65534\n"}
+    assert decoded_outputs(told["applied-output"]) == {"it": "65534\n"}
 
 
 # --- authorities ----------------------------------------------------------------------------------------------------

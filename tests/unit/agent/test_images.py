@@ -155,7 +155,7 @@ def test_blobs_may_be_elsewhere(node: StagingNode, served: Registry) -> None:
         elsewhere.blobs = served.blobs
         served.redirect_blobs_to = elsewhere.url
         assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
-        assert elsewhere.asked
+        assert elsewhere.requests
 
 
 @pytest.mark.parametrize("key", ["h.test", "*"])
@@ -210,7 +210,7 @@ def test_a_mirror_that_lies_is_passed_over(node: StagingNode, served: Registry) 
         liar.blobs = {digest: content[:-1] + b"?" for digest, content in liar.blobs.items()}
         node.configure_registries(mirrors={served.host: {"endpoint": [liar.url]}})
         assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
-        assert liar.asked
+        assert liar.requests
 
 
 def test_a_manifest_that_is_not_what_was_asked_for_is_refused(node: StagingNode, served: Registry) -> None:
@@ -245,7 +245,7 @@ def test_tls_with_its_own_authority_or_unchecked(node: StagingNode, tmp_path: Pa
             secure.credentials, secure.url = ("shepherd", auth["password"]), plain.url
             with pytest.raises(ImageError, match="credentials are not sent there"):
                 node.stage("h.test/team/other:v1")
-            assert plain.asked == []
+            assert plain.requests == []
 
 
 @pytest.mark.parametrize(

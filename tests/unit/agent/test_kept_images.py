@@ -46,7 +46,7 @@ def served() -> Iterator[Registry]:
 
 
 def blobs_asked(of: Registry) -> int:
-    return sum("/blobs/" in path for path in of.asked)
+    return sum("/blobs/" in path for path in of.requests)
 
 
 def test_an_image_is_pulled_once_for_many_plans(node: Node, served: Registry) -> None:
@@ -61,9 +61,9 @@ def test_an_image_is_pulled_once_for_many_plans(node: Node, served: Registry) ->
 def test_by_digest_nobody_is_asked_at_all(node: Node, served: Registry) -> None:
     name = f"{served.host}/tool@{TOOL.manifest}"
     node.stage(name)
-    served.asked.clear()
+    served.requests.clear()
     assert node.stage(name) == CONTENT
-    assert served.asked == []
+    assert served.requests == []
 
 
 def test_a_tag_that_moved_is_another_image(node: Node, served: Registry) -> None:

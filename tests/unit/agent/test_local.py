@@ -26,7 +26,7 @@ from herder.agent.local.directory import Local
 from herder.agent.local.inotify import StopSignal
 from herder.agent.local.plan_file import Positions
 from herder.agent.log import Log
-from tests.support.node_agents import NodeAgent, eventually, once, said, sh, zipapp
+from tests.support.node_agents import NodeAgent, eventually, new_plan, decoded_outputs, sh, zipapp
 from tests.unit.agent.nodes import hands_in
 
 NEVER = 1e5  # seconds
@@ -45,7 +45,7 @@ class Node:
 
     def plan(self, name: str, script: str = "true") -> str:
         """Notes each time that it is applied."""
-        return json.dumps(once(sh(f"echo {name}$CATTLE_AGENT_ATTEMPT_NUMBER >> {self.ran}; {script}")))
+        return json.dumps(new_plan(sh(f"echo {name}$CATTLE_AGENT_ATTEMPT_NUMBER >> {self.ran}; {script}")))
 
     def drop(self, name: str, script: str = "true", folder: str = "") -> None:
         (self.plans / folder / f"{name}.plan").write_text(self.plan(name, script))
@@ -79,9 +79,9 @@ class Node:
             for path in self.plans.rglob(f"{name}.plan")
         )
 
-    def said(self, name: str) -> dict[str, str]:
+    def decoded_outputs(self, name: str) -> dict[str, str]:
         position = json.loads((self.plans / f"{name}.pos").read_text())
-        return said(base64.b64decode(position["output"]))
+        return decoded_outputs(base64.b64decode(position["output"]))
 
     def until_applied(self, *names: str) -> None:
         for name in names:

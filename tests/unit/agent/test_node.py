@@ -22,7 +22,7 @@ from herder.agent.core import outputs
 from herder.agent.core.plan import File, PlanError, parse
 from herder.agent.log import Log
 from herder.agent.secret import transport
-from tests.support.node_agents import private
+from tests.support.node_agents import write_private
 from tests.unit.agent.nodes import instruction
 
 
@@ -206,20 +206,20 @@ def test_sixty_four_applied_plans_are_kept_and_none_twice_in_a_row(tmp_path: Pat
     ],
 )
 def test_a_configuration_that_cannot_be_used_says_why(tmp_path: Path, content: str, message: str) -> None:
-    private(tmp_path / "config.yaml", content)
+    write_private(tmp_path / "config.yaml", content)
     with pytest.raises(config.ConfigError, match=message):
         config.load(str(tmp_path / "config.yaml"))
 
 
 def test_files_that_others_may_read_are_refused(tmp_path: Path) -> None:
-    private(tmp_path / "connection.json", "{}")
+    write_private(tmp_path / "connection.json", "{}")
     (tmp_path / "connection.json").chmod(0o640)
     with pytest.raises(config.ConfigError, match="has mode 0640 instead of 0600; run: chmod 0600"):
         config.load_connection(str(tmp_path / "connection.json"))
 
 
 def test_a_connection_without_its_fields_says_which(tmp_path: Path) -> None:
-    private(tmp_path / "connection.json", '{"kubeConfig": "x", "namespace": "n"}')
+    write_private(tmp_path / "connection.json", '{"kubeConfig": "x", "namespace": "n"}')
     with pytest.raises(config.ConfigError, match="secretName is missing"):
         config.load_connection(str(tmp_path / "connection.json"))
 

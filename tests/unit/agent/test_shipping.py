@@ -16,7 +16,7 @@ import pytest
 from herder.agent.build import build
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import NodeAgent, decoded, eventually, plan_secret, said
+from tests.support.node_agents import NodeAgent, decoded, eventually, plan_secret, decoded_outputs
 from tests.support.oci import image
 
 SOURCE = Path(__file__).parents[3] / "src" / "herder" / "agent"
@@ -142,7 +142,7 @@ async def test_it_applies_a_plan_on_every_python(python: str, embedded_engine: E
         assert "Traceback" not in agent.log()
         assert "inotify is not available" not in agent.log()
     told = decoded(secret)
-    assert said(told["failed-output"]) == {"it": "hello\n", "good image": "unpacked\n"}
+    assert decoded_outputs(told["failed-output"]) == {"it": "hello\n", "good image": "unpacked\n"}
     evidence = json.loads(told["failed-evidence"])
     assert evidence["instruction"] == "image"
     assert "broken.tar" in evidence["error"]

@@ -1,4 +1,4 @@
-"""No plan that could harm a cluster is written, whatever was decided: each guard against a wrong decision."""
+"""Guards of plans: no plan that could harm a cluster is written, whatever a controller decided."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from tests.unit.controllers.planner.objects import (
     SERVER,
     WORKER,
     machine,
-    made,
     plan_of,
     plan_secret,
 )
@@ -45,52 +44,52 @@ READER = Controller(
     indexes=etcd_members.CONTROLLER.indexes,
     groupings=etcd_members.CONTROLLER.groupings,
 )
-SOUND: tuple[Object, ...] = (objects.cluster(), objects.control_plane(), objects.beacon())
+HEALTHY: tuple[Object, ...] = (objects.cluster(), objects.control_plane(), objects.beacon())
 
 
-def refused(
-    act: Action,
-    *there: Object,
+def denied_by(
+    action: Action,
+    *existing: Object,
     before: tuple[Action, ...] = (),
-    around: tuple[Object, ...] = SOUND,
+    cluster: tuple[Object, ...] = HEALTHY,
     nodes: list[Object] | None = None,
 ) -> str:
-    """The name of the guard that says no; empty where all agree. `nodes` are what is observed of the cluster's own."""
+    """The name of the guard that denies the action, or "". `nodes` are the observed Nodes of the cluster."""
 
-    def observed(_wish: Observe) -> Observed | None:
+    def observed(_request: Observe) -> Observed | None:
         return None if nodes is None else Observed(tuple(nodes), NOW)
 
-    view: View = view_of(READER, f"{NAMESPACE}/x", (*around, *there), observed=observed)
-    done: list[Action] = list(before)
-    refusals = [found for guard in GUARDS if (found := guard(act, view, done)) is not None]
-    assert all(isinstance(found, Refusal) and found.reason for found in refusals)
+    view: View = view_of(READER, f"{NAMESPACE}/x", (*cluster, *existing), observed=observed)
+    earlier: list[Action] = list(before)
+    refusals = [refusal for guard in GUARDS if (refusal := guard(action, view, earlier)) is not None]
+    assert all(isinstance(refusal, Refusal) and refusal.reason for refusal in refusals)
     return refusals[0].guard if refusals else ""
 
 
 def write(name: str, plan: Plan, *, joins: str = "https://10.0.0.1:6443", **changes: Any) -> Patch:
-    """A plan as it should be written, which says whom it joins; `changes` make it wrong."""
+    """A correct plan that names the server it joins; `changes` make it wrong."""
     server = file("/server", joins, dynamic=True, minor=True)
-    told = msgspec.structs.replace(plan, files=(*plan.files, server))
-    data = {"plan": encoded(told.to_json()), "plan-state": encoded("pending"), "probe-statuses": None}
+    joined = msgspec.structs.replace(plan, files=(*plan.files, server))
+    data = {"plan": encoded(joined.to_json()), "plan-state": encoded("pending"), "probe-statuses": None}
     data |= changes.pop("data", {})
     patch = {"metadata": {"annotations": {names.JOINED_TO: joins}}, "data": data}
-    version = changes.pop("version", "1")
-    return Patch(Ref(PLAN_SECRET, names.plan_secret(name), NAMESPACE), patch, "a plan", "", version)
+    resource_version = changes.pop("version", "1")
+    return Patch(Ref(PLAN_SECRET, names.plan_secret(name), NAMESPACE), patch, "a plan", "", resource_version)
 
 
-def marked(name: str) -> Patch:
+def mark_init(name: str) -> Patch:
     label = {"metadata": {"labels": {names.INIT_NODE: "true"}}}
-    return Patch(Ref(PLAN_SECRET, names.plan_secret(name), NAMESPACE), label, "it begins", "", "1")
+    return Patch(Ref(PLAN_SECRET, names.plan_secret(name), NAMESPACE), label, "it bootstraps the cluster", "", "1")
 
 
 NEW = plan_of(stamp="2")
 
 
-# --- how it is written ----------------------------------------------------------------------------------------------
+# --- the write itself -----------------------------------------------------------------------------------------------
 
 
-def test_a_plan_as_it_should_be_is_let_through() -> None:
-    assert refused(write("a", NEW), machine("a"), plan_secret("a", plan=plan_of())) == ""
+def test_a_correct_plan_is_allowed() -> None:
+    assert denied_by(write("a", NEW), machine("a"), plan_secret("a", plan=plan_of())) == ""
 
 
 @pytest.mark.parametrize(
@@ -100,83 +99,89 @@ def test_a_plan_as_it_should_be_is_let_through() -> None:
         {"data": {"probe-statuses": encoded("{}")}},
         {"version": ""},
     ],
-    ids=["the state of the last plan", "the probes of the last plan", "over what somebody wrote since"],
+    ids=["the state of the last plan", "the probes of the last plan", "without a resource version"],
 )
-def test_a_plan_is_not_written_with(wrong: dict[str, Any]) -> None:
-    act = write("a", NEW, **wrong)
-    assert refused(act, machine("a"), plan_secret("a", plan=plan_of())) == "write-plan-with-state"
+def test_a_plan_is_written_with_a_fresh_state_and_a_resource_version(wrong: dict[str, Any]) -> None:
+    action = write("a", NEW, **wrong)
+    assert denied_by(action, machine("a"), plan_secret("a", plan=plan_of())) == "write-plan-with-state"
 
 
-def test_no_plan_is_written_out_of_turn() -> None:
-    there = machine("a"), plan_secret("a", plan=plan_of())
-    around = (objects.cluster(), objects.control_plane(), objects.beacon("restore"))
-    assert refused(write("a", NEW), *there, around=around) == "require-beacon-ownership"
-    assert refused(write("a", NEW), *there, around=around[:2]) == "require-beacon-ownership"
+def test_a_plan_needs_ownership_of_the_beacon() -> None:
+    existing = machine("a"), plan_secret("a", plan=plan_of())
+    cluster = (objects.cluster(), objects.control_plane(), objects.beacon("restore"))
+    assert denied_by(write("a", NEW), *existing, cluster=cluster) == "require-beacon-ownership"
+    assert denied_by(write("a", NEW), *existing, cluster=cluster[:2]) == "require-beacon-ownership"
 
 
 def _paused_machine() -> Object:
-    found = machine("a")
-    found["metadata"]["annotations"] = {PAUSED: ""}
-    return found
+    obj = machine("a")
+    obj["metadata"]["annotations"] = {PAUSED: ""}
+    return obj
 
 
 @pytest.mark.parametrize(
-    ("around", "of"),
+    ("cluster", "target"),
     [
         ((objects.cluster(paused=True), objects.control_plane(), objects.beacon()), machine("a")),
         ((objects.cluster(), objects.control_plane(annotations={PAUSED: ""}), objects.beacon()), machine("a")),
-        (SOUND, _paused_machine()),
+        (HEALTHY, _paused_machine()),
     ],
     ids=["the cluster", "the control plane", "the machine"],
 )
-def test_no_plan_is_written_where_paused_is(around: tuple[Object, ...], of: Object) -> None:
-    there = of, plan_secret("a", plan=plan_of())
-    assert refused(write("a", NEW), *there, around=around) == "deny-plan-while-paused"
-    again = Patch(
+def test_no_plan_is_written_while_paused(cluster: tuple[Object, ...], target: Object) -> None:
+    existing = target, plan_secret("a", plan=plan_of())
+    assert denied_by(write("a", NEW), *existing, cluster=cluster) == "deny-plan-while-paused"
+    retry = Patch(
         Ref(PLAN_SECRET, names.plan_secret("a"), NAMESPACE), {"data": {"plan-state": encoded("pending")}}, "once more"
     )
     failed = plan_secret("a", plan=plan_of(), state="failed")
-    assert refused(again, of, failed, around=around) == "deny-plan-while-paused"
+    assert denied_by(retry, target, failed, cluster=cluster) == "deny-plan-while-paused"
 
 
-def test_no_plan_is_written_for_a_machine_that_goes() -> None:
-    assert refused(write("a", NEW), machine("a", deleting=True), plan_secret("a")) == "deny-plan-for-deleting-machine"
-    assert refused(write("a", NEW), plan_secret("a")) == "deny-plan-for-deleting-machine"
+def test_no_plan_is_written_for_a_deleting_machine() -> None:
+    assert denied_by(write("a", NEW), machine("a", deleting=True), plan_secret("a")) == "deny-plan-for-deleting-machine"
+    assert denied_by(write("a", NEW), plan_secret("a")) == "deny-plan-for-deleting-machine"
 
 
-# --- who begins -----------------------------------------------------------------------------------------------------
+# --- bootstrap ------------------------------------------------------------------------------------------------------
 
 
-def test_there_are_never_two_machines_that_begin_a_cluster() -> None:
+def test_a_cluster_has_only_one_init_machine() -> None:
     first, second = plan_secret("a", init=True), plan_secret("b")
-    assert refused(marked("b"), machine("a"), machine("b"), first, second) == "deny-second-init-node"
+    assert denied_by(mark_init("b"), machine("a"), machine("b"), first, second) == "deny-second-init-node"
     unmarked = Patch(
         Ref(PLAN_SECRET, names.plan_secret("a"), NAMESPACE),
         {"metadata": {"labels": {names.INIT_NODE: None}}},
         "no more",
     )
-    assert refused(marked("b"), machine("a"), machine("b"), first, second, before=(unmarked,)) == ""
-    assert refused(marked("b"), machine("a"), machine("b"), plan_secret("a"), second, before=(marked("a"),)) != ""
+    assert denied_by(mark_init("b"), machine("a"), machine("b"), first, second, before=(unmarked,)) == ""
+    assert (
+        denied_by(mark_init("b"), machine("a"), machine("b"), plan_secret("a"), second, before=(mark_init("a"),)) != ""
+    )
 
 
-def test_who_is_not_in_a_cluster_does_not_begin_it_again() -> None:
-    begun = (objects.cluster(), objects.control_plane(controlPlaneEndpoint={"host": "10.0.0.1"}), objects.beacon())
-    assert refused(marked("b"), machine("b"), plan_secret("b"), around=begun) == "deny-second-init-node"
-    member = plan_secret("b", marks={names.JOIN_URL: "https://10.0.0.2:6443"})
-    assert refused(marked("b"), machine("b"), member, around=begun) == ""
+def test_a_machine_outside_an_initialized_cluster_does_not_become_init() -> None:
+    initialized = (
+        objects.cluster(),
+        objects.control_plane(controlPlaneEndpoint={"host": "10.0.0.1"}),
+        objects.beacon(),
+    )
+    assert denied_by(mark_init("b"), machine("b"), plan_secret("b"), cluster=initialized) == "deny-second-init-node"
+    member = plan_secret("b", annotations={names.JOIN_URL: "https://10.0.0.2:6443"})
+    assert denied_by(mark_init("b"), machine("b"), member, cluster=initialized) == ""
 
 
-def test_a_machine_that_does_not_begin_the_cluster_joins_somebody() -> None:
+def test_a_machine_that_is_not_init_joins_a_server() -> None:
     alone = write("a", NEW, joins="")
-    assert refused(alone, machine("a"), plan_secret("a")) == "require-join-server"
-    assert refused(alone, machine("a"), plan_secret("a", init=True)) == ""
+    assert denied_by(alone, machine("a"), plan_secret("a")) == "require-join-server"
+    assert denied_by(alone, machine("a"), plan_secret("a", init=True)) == ""
 
 
 # --- versions -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("wanted", "phase", "guard"),
+    ("version", "phase", "guard"),
     [
         ("v1.34.0", "", ""),
         ("v1.33.4", "", ""),
@@ -186,17 +191,17 @@ def test_a_machine_that_does_not_begin_the_cluster_joins_somebody() -> None:
         ("v1.32.9", "Restore", ""),
     ],
 )
-def test_a_lower_version_comes_by_a_restore_alone(wanted: str, phase: str, guard: str) -> None:
-    around = (objects.cluster(), objects.control_plane({"etcdSnapshotRestorePhase": phase}), objects.beacon())
-    there = machine("a"), plan_secret("a", (WORKER,), plan=plan_of())
-    assert refused(write("a", plan_of(wanted, stamp="2")), *there, around=around) == guard
+def test_a_downgrade_needs_a_restore(version: str, phase: str, guard: str) -> None:
+    cluster = (objects.cluster(), objects.control_plane({"etcdSnapshotRestorePhase": phase}), objects.beacon())
+    existing = machine("a"), plan_secret("a", (WORKER,), plan=plan_of())
+    assert denied_by(write("a", plan_of(version, stamp="2")), *existing, cluster=cluster) == guard
 
 
 ALLOWED = {names.ALLOW_VERSION_SKIP: "v1.36.3+k3s1"}
 
 
 @pytest.mark.parametrize(
-    ("roles", "wanted", "marks", "kubelet", "guard"),
+    ("roles", "version", "annotations", "kubelet", "guard"),
     [
         (SERVER, "v1.34.9", {}, "v1.33.4+k3s1", ""),
         (SERVER, "v1.35.0", {}, "v1.33.4+k3s1", "deny-minor-version-skip"),
@@ -205,29 +210,29 @@ ALLOWED = {names.ALLOW_VERSION_SKIP: "v1.36.3+k3s1"}
         (SERVER, "v1.36.3", ALLOWED, "v1.33.4+k3s1", ""),
         (SERVER, "v1.36.2", ALLOWED, "v1.33.4+k3s1", "deny-minor-version-skip"),
         (SERVER, "v2.1.0", {}, "v1.33.4+k3s1", "deny-minor-version-skip"),
-        ((WORKER,), "v1.36.3", {}, "v1.33.4+k3s1", ""),  # which has missed what its servers went through
+        ((WORKER,), "v1.36.3", {}, "v1.33.4+k3s1", ""),  # a worker may skip the versions of its servers
         ((WORKER,), "v1.37.0", {}, "v1.33.4+k3s1", "deny-minor-version-skip"),
         ((WORKER,), "v1.36.3", {}, "v1.0.0", "deny-minor-version-skip"),
     ],
 )
 def test_minor_versions_are_not_skipped(
-    roles: tuple[str, ...], wanted: str, marks: dict[str, str], kubelet: str, guard: str
+    roles: tuple[str, ...], version: str, annotations: dict[str, str], kubelet: str, guard: str
 ) -> None:
-    asked = objects.control_plane(annotations=marks, kubernetesVersion=f"{wanted}+k3s1")
-    around = (objects.cluster(), asked, objects.beacon())
-    there = machine("a", nodeInfo={"kubeletVersion": kubelet}), plan_secret("a", roles, plan=plan_of())
-    assert refused(write("a", plan_of(wanted, stamp="2")), *there, around=around) == guard
+    control_plane = objects.control_plane(annotations=annotations, kubernetesVersion=f"{version}+k3s1")
+    cluster = (objects.cluster(), control_plane, objects.beacon())
+    existing = machine("a", nodeInfo={"kubeletVersion": kubelet}), plan_secret("a", roles, plan=plan_of())
+    assert denied_by(write("a", plan_of(version, stamp="2")), *existing, cluster=cluster) == guard
 
 
-# --- how many are down ----------------------------------------------------------------------------------------------
+# --- disruption -----------------------------------------------------------------------------------------------------
 
 
 def members(*states: str) -> list[Object]:
-    """Of etcd, named a, b, c…: w(ell), d(own), r(unning a plan), f(ailed), n(ew)."""
-    found: list[Object] = []
+    """Machines with etcd named a, b, c…: w(ell), d(own), r(unning a plan), f(ailed), s(erving after that), n(ew)."""
+    created: list[Object] = []
     for name, state in zip("abcde", states, strict=False):
-        found.append(machine(name))
-        found.append(
+        created.append(machine(name))
+        created.append(
             {
                 "w": lambda name=name: plan_secret(name, plan=plan_of()),
                 "d": lambda name=name: plan_secret(name, plan=plan_of(), unhealthy=True),
@@ -244,7 +249,7 @@ def members(*states: str) -> list[Object]:
                 "n": lambda name=name: plan_secret(name),
             }[state]()
         )
-    return found
+    return created
 
 
 @pytest.mark.parametrize(
@@ -256,48 +261,48 @@ def members(*states: str) -> list[Object]:
         ("www", ""),
         ("wwd", "keep-etcd-quorum-on-disruption"),
         ("wwr", "keep-etcd-quorum-on-disruption"),
-        ("wwn", ""),  # who has yet to join is no member
+        ("wwn", ""),  # a machine that has not joined yet is no member
         ("wwwww", ""),
         ("wwwwd", ""),
         ("wwwdd", "keep-etcd-quorum-on-disruption"),
-        ("dwd", ""),  # it is broken already: the plan can only help
+        ("dwd", ""),  # it is down already: the plan can only help
         ("fww", ""),
-        ("ffw", "keep-etcd-quorum-on-disruption"),  # one whose plan failed may serve on: it is disturbed as any other
-        ("ssw", ""),  # but if it reported since that it serves: else both would wait for ever
+        ("ffw", "keep-etcd-quorum-on-disruption"),  # a member whose plan failed may still serve
+        ("ssw", ""),  # unless it reported that it serves; else both would wait forever
         ("wsd", "keep-etcd-quorum-on-disruption"),
-        ("frw", "keep-etcd-quorum-on-disruption"),  # unless another moves: it may still serve
+        ("frw", "keep-etcd-quorum-on-disruption"),  # it may still serve while another runs a plan
         ("frwww", ""),
-        ("ndd", ""),  # its first plan
+        ("ndd", ""),  # the first plan of a machine
     ],
 )
-def test_a_member_of_etcd_is_disturbed_only_where_the_others_keep_the_quorum(states: str, guard: str) -> None:
-    assert refused(write("a", NEW), *members(*states)) == guard
+def test_an_etcd_member_is_disrupted_only_if_the_others_keep_quorum(states: str, guard: str) -> None:
+    assert denied_by(write("a", NEW), *members(*states)) == guard
 
 
-def test_a_plan_that_failed_is_not_asked_for_again_while_another_member_moves() -> None:
-    again = Patch(
+def test_a_failed_plan_is_not_retried_while_another_member_runs_a_plan() -> None:
+    retry = Patch(
         Ref(PLAN_SECRET, names.plan_secret("a"), NAMESPACE), {"data": {"plan-state": encoded("pending")}}, "once more"
     )
-    assert refused(again, *members("f", "r", "w")) == "keep-etcd-quorum-on-disruption"
-    assert refused(again, *members("f", "w", "w")) == ""
+    assert denied_by(retry, *members("f", "r", "w")) == "keep-etcd-quorum-on-disruption"
+    assert denied_by(retry, *members("f", "w", "w")) == ""
 
 
-def test_a_member_that_is_lost_does_not_keep_the_others_from_leaving_it_behind() -> None:
-    there = members("w", "w", "d")
-    lost = [machine("c", deleting=True) if each["metadata"]["name"] == "c" else each for each in there]
-    assert refused(write("a", NEW), *there) == "keep-etcd-quorum-on-disruption"
-    assert refused(write("a", NEW), *lost) == ""
+def test_a_deleting_member_does_not_block_plans_of_the_others() -> None:
+    existing = members("w", "w", "d")
+    lost = [machine("c", deleting=True) if each["metadata"]["name"] == "c" else each for each in existing]
+    assert denied_by(write("a", NEW), *existing) == "keep-etcd-quorum-on-disruption"
+    assert denied_by(write("a", NEW), *lost) == ""
 
 
-def test_a_member_that_goes_while_it_is_drained_does_not_keep_the_others_from_leaving_it_behind() -> None:
-    """Nobody ends a drain of what goes, and it cannot go before the others have joined another."""
-    there = members("w", "w", "w")
-    for each in there:
+def test_a_deleting_member_under_drain_does_not_block_plans_of_the_others() -> None:
+    """A deleting machine is never uncordoned, and is not deleted before the others have joined another server."""
+    existing = members("w", "w", "w")
+    for each in existing:
         if each["metadata"]["name"] == names.plan_secret("c"):
             each["metadata"]["annotations"][names.DRAIN_OPTIONS] = '{"enabled":true}'
-    goes = [machine("c", deleting=True) if each["metadata"]["name"] == "c" else each for each in there]
-    assert refused(write("a", NEW), *there) == "keep-etcd-quorum-on-disruption"
-    assert refused(write("a", NEW), *goes) == ""
+    deleting = [machine("c", deleting=True) if each["metadata"]["name"] == "c" else each for each in existing]
+    assert denied_by(write("a", NEW), *existing) == "keep-etcd-quorum-on-disruption"
+    assert denied_by(write("a", NEW), *deleting) == ""
 
 
 @pytest.mark.parametrize(
@@ -307,48 +312,48 @@ def test_a_member_that_goes_while_it_is_drained_does_not_keep_the_others_from_le
         (600, {}, ""),
         (10, {"conditions": [{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}]}, ""),
     ],
-    ids=["it will be well in a moment", "it should have been by now", "its cluster does not hear of it"],
+    ids=["recently restarted", "restarted long ago", "unreachable from its cluster"],
 )
 @pytest.mark.parametrize("state", ["succeeded", "failed"])
-def test_a_member_that_goes_counts_while_what_its_plan_restarted_comes_up(
+def test_a_deleting_member_counts_while_its_plan_restarts_it(
     ago: int, status: dict[str, Any], guard: str, state: str
 ) -> None:
-    given: dict[str, Any] = {"state": state, "data": {"appliedPlan": "{}"}}
-    asked_at = (NOW - timedelta(seconds=ago)).isoformat()
-    restarted = plan_secret("c", plan=plan_of(), unhealthy=True, marks={names.PLAN_UPDATED: asked_at}, **given)
-    there = (*members("w", "w"), machine("c", deleting=True, **status), restarted)
-    assert refused(write("a", NEW), *there) == guard
+    report: dict[str, Any] = {"state": state, "data": {"appliedPlan": "{}"}}
+    updated_at = (NOW - timedelta(seconds=ago)).isoformat()
+    restarted = plan_secret("c", plan=plan_of(), unhealthy=True, annotations={names.PLAN_UPDATED: updated_at}, **report)
+    existing = (*members("w", "w"), machine("c", deleting=True, **status), restarted)
+    assert denied_by(write("a", NEW), *existing) == guard
 
 
-def test_two_members_are_not_disturbed_in_one_decision() -> None:
-    act, earlier = write("b", NEW), write("a", NEW)
-    assert refused(act, *members("w", "w", "w"), before=(earlier,)) == "keep-etcd-quorum-on-disruption"
+def test_two_members_are_not_disrupted_in_one_decision() -> None:
+    action, earlier = write("b", NEW), write("a", NEW)
+    assert denied_by(action, *members("w", "w", "w"), before=(earlier,)) == "keep-etcd-quorum-on-disruption"
 
 
-def test_a_machine_has_served_as_soon_as_its_agent_says_so() -> None:
-    """Before it is written down what was applied, which takes a moment: it counts, and is disturbed as any other."""
+def test_a_machine_counts_as_soon_as_its_agent_reports_success() -> None:
+    """The applied plan is recorded a moment later. Until then the machine counts, and is disrupted like others."""
     ran = plan_secret("b", (WORKER,), plan=plan_of(), state="in-progress", data={"success-count": "1"})
     never = plan_secret("b", (WORKER,), plan=plan_of(), state="in-progress")
     other = (machine("a"), plan_secret("a", (WORKER,), plan=plan_of()), machine("b"))
-    assert refused(write("a", NEW), *other, ran) == "limit-upgrade-concurrency"
-    assert refused(write("a", NEW), *other, never) == ""
+    assert denied_by(write("a", NEW), *other, ran) == "limit-upgrade-concurrency"
+    assert denied_by(write("a", NEW), *other, never) == ""
     moving = plan_secret("a", (WORKER,), plan=plan_of(), state="in-progress", data={"appliedPlan": "{}"})
-    assert refused(write("b", NEW), machine("a"), moving, machine("b"), ran) == "limit-upgrade-concurrency"
-    assert refused(write("b", NEW), machine("a"), moving, machine("b"), never) == ""
+    assert denied_by(write("b", NEW), machine("a"), moving, machine("b"), ran) == "limit-upgrade-concurrency"
+    assert denied_by(write("b", NEW), machine("a"), moving, machine("b"), never) == ""
 
 
-def test_what_disturbs_nothing_is_written_at_any_time() -> None:
+def test_a_plan_without_disruption_is_written_at_any_time() -> None:
     minor = write("a", plan_of(minor="another"))
-    assert refused(minor, *members("w", "d", "d")) == ""
+    assert denied_by(minor, *members("w", "d", "d")) == ""
 
 
 def workers(*states: str) -> list[Object]:
-    found: list[Object] = []
+    created: list[Object] = []
     for name, state in zip("abcde", states, strict=False):
         plan = None if state == "n" else plan_of()
-        given: dict[str, Any] = {"state": "pending", "data": {"appliedPlan": "{}"}} if state == "r" else {}
-        found += [machine(name), plan_secret(name, (WORKER,), plan=plan, unhealthy=state == "d", **given)]
-    return found
+        report: dict[str, Any] = {"state": "pending", "data": {"appliedPlan": "{}"}} if state == "r" else {}
+        created += [machine(name), plan_secret(name, (WORKER,), plan=plan, unhealthy=state == "d", **report)]
+    return created
 
 
 @pytest.mark.parametrize(
@@ -370,22 +375,22 @@ def workers(*states: str) -> list[Object]:
 )
 def test_no_more_workers_are_down_than_the_strategy_allows(states: str, concurrency: str | None, guard: str) -> None:
     strategy = {"workerConcurrency": concurrency} if concurrency else {}
-    around = (objects.cluster(), objects.control_plane(upgradeStrategy=strategy), objects.beacon())
-    assert refused(write("a", NEW), *workers(*states), around=around) == guard
+    cluster = (objects.cluster(), objects.control_plane(upgradeStrategy=strategy), objects.beacon())
+    assert denied_by(write("a", NEW), *workers(*states), cluster=cluster) == guard
 
 
-def test_workers_that_the_same_decision_disturbs_count() -> None:
+def test_workers_disrupted_by_the_same_decision_count() -> None:
     earlier = write("b", NEW)
-    assert refused(write("a", NEW), *workers("w", "w", "w"), before=(earlier,)) == "limit-upgrade-concurrency"
+    assert denied_by(write("a", NEW), *workers("w", "w", "w"), before=(earlier,)) == "limit-upgrade-concurrency"
 
 
 def test_control_planes_without_etcd_have_their_own_limit() -> None:
-    there = [machine("a"), plan_secret("a", (PLANE,), plan=plan_of())]
-    there += [machine("b"), plan_secret("b", (PLANE,), plan=plan_of(), unhealthy=True)]
-    assert refused(write("a", NEW), *there) == "limit-upgrade-concurrency"
+    existing = [machine("a"), plan_secret("a", (PLANE,), plan=plan_of())]
+    existing += [machine("b"), plan_secret("b", (PLANE,), plan=plan_of(), unhealthy=True)]
+    assert denied_by(write("a", NEW), *existing) == "limit-upgrade-concurrency"
 
 
-# --- machines that go -----------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------------------------
 
 
 def deletion(name: str) -> Delete:
@@ -395,7 +400,7 @@ def deletion(name: str) -> Delete:
 @pytest.mark.parametrize(
     ("states", "guard"),
     [
-        ("w", ""),  # the last one: its owner gives the cluster's data up
+        ("w", ""),  # the last member: its owner gives up the data of the cluster
         ("ww", ""),
         ("wd", "keep-etcd-quorum"),
         ("www", ""),
@@ -405,37 +410,39 @@ def deletion(name: str) -> Delete:
         ("nd", ""),
     ],
 )
-def test_a_member_of_etcd_goes_only_where_those_that_stay_keep_the_quorum(states: str, guard: str) -> None:
-    assert refused(deletion("a"), *members(*states)) == guard
+def test_an_etcd_member_is_deleted_only_if_the_others_keep_quorum(states: str, guard: str) -> None:
+    assert denied_by(deletion("a"), *members(*states)) == guard
 
 
-def test_all_members_go_with_their_cluster() -> None:
-    going = (objects.cluster(deleting=True), objects.control_plane(), objects.beacon())
-    assert refused(deletion("a"), *members("w", "w", "d"), around=going) == ""
+def test_all_members_are_deleted_with_their_cluster() -> None:
+    deleting = (objects.cluster(deleting=True), objects.control_plane(), objects.beacon())
+    assert denied_by(deletion("a"), *members("w", "w", "d"), cluster=deleting) == ""
 
 
 RELEASE = Patch(Ref(MACHINE, "a", NAMESPACE), {"metadata": {"annotations": {names.ETCD_HOOK: None}}}, "it may go")
-A_MEMBER = {"metadata": {"name": "a"}}
-TAKEN_OUT = {"metadata": {"name": "a", "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1"}}}
+MEMBER = {"metadata": {"name": "a"}}
+REMOVED = {"metadata": {"name": "a", "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1"}}}
 
 
-def test_a_machine_that_goes_is_held_while_others_have_joined_it() -> None:
-    own = plan_secret("a", (ETCD,), plan=plan_of(), marks={names.JOIN_URL: "https://10.0.0.1:6443"})
-    joined = plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.1:6443"})
-    there = (machine("a", deleting=True), machine("b"), own, joined)
-    assert refused(RELEASE, *there, objects.bootstrap("a")) == "deny-release-of-join-server"
-    assert refused(RELEASE, *there, objects.bootstrap("a"), nodes=[A_MEMBER]) == "deny-release-of-join-server"
-    assert refused(RELEASE, *there, objects.bootstrap("a"), nodes=[TAKEN_OUT]) == "", "nobody can join it any more"
+def test_a_deleting_machine_is_kept_while_others_are_joined_to_it() -> None:
+    own = plan_secret("a", (ETCD,), plan=plan_of(), annotations={names.JOIN_URL: "https://10.0.0.1:6443"})
+    joined = plan_secret("b", SERVER, plan=plan_of(), annotations={names.JOINED_TO: "https://10.0.0.1:6443"})
+    existing = (machine("a", deleting=True), machine("b"), own, joined)
+    assert denied_by(RELEASE, *existing, objects.bootstrap("a")) == "deny-release-of-join-server"
+    assert denied_by(RELEASE, *existing, objects.bootstrap("a"), nodes=[MEMBER]) == "deny-release-of-join-server"
+    assert denied_by(RELEASE, *existing, objects.bootstrap("a"), nodes=[REMOVED]) == "", (
+        "no machine can join it any more"
+    )
     forced = objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})
-    assert refused(RELEASE, *there, forced) == ""
-    elsewhere = plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.9:6443"})
-    assert refused(RELEASE, *there[:3], elsewhere, objects.bootstrap("a")) == ""
+    assert denied_by(RELEASE, *existing, forced) == ""
+    elsewhere = plan_secret("b", SERVER, plan=plan_of(), annotations={names.JOINED_TO: "https://10.0.0.9:6443"})
+    assert denied_by(RELEASE, *existing[:3], elsewhere, objects.bootstrap("a")) == ""
 
 
 OTHERS: dict[str, tuple[Object, ...]] = {
-    "one that stays": (machine("b"), plan_secret("b", SERVER, plan=plan_of())),
-    "one that comes": (machine("b"), plan_secret("b", SERVER)),
-    "one that goes": (machine("b", deleting=True), plan_secret("b", SERVER, plan=plan_of())),
+    "a member": (machine("b"), plan_secret("b", SERVER, plan=plan_of())),
+    "a new server": (machine("b"), plan_secret("b", SERVER)),
+    "a deleting member": (machine("b", deleting=True), plan_secret("b", SERVER, plan=plan_of())),
     "a worker": (machine("b"), plan_secret("b", (WORKER,), plan=plan_of())),
 }
 
@@ -443,24 +450,24 @@ OTHERS: dict[str, tuple[Object, ...]] = {
 @pytest.mark.parametrize(
     ("other", "nodes", "guard"),
     [
-        ("one that stays", None, "require-etcd-member-removal"),
-        ("one that stays", [A_MEMBER], "require-etcd-member-removal"),
-        ("one that stays", [TAKEN_OUT], ""),
-        ("one that stays", [], ""),
-        ("one that comes", [A_MEMBER], "require-etcd-member-removal"),
-        ("one that goes", [A_MEMBER], ""),
-        ("a worker", [A_MEMBER], ""),
+        ("a member", None, "require-etcd-member-removal"),
+        ("a member", [MEMBER], "require-etcd-member-removal"),
+        ("a member", [REMOVED], ""),
+        ("a member", [], ""),
+        ("a new server", [MEMBER], "require-etcd-member-removal"),
+        ("a deleting member", [MEMBER], ""),
+        ("a worker", [MEMBER], ""),
     ],
 )
-def test_a_machine_that_goes_is_held_while_it_is_a_member_that_another_needs(
+def test_a_deleting_machine_is_kept_while_it_is_a_member_that_others_need(
     other: str, nodes: list[Object] | None, guard: str
 ) -> None:
-    around = (*SOUND, made("v1", "Secret", f"{NAME}-kubeconfig") | {"type": "cluster.x-k8s.io/secret"})
+    cluster = (*HEALTHY, objects.secret(f"{NAME}-kubeconfig", type="cluster.x-k8s.io/secret"))
     own = (machine("a", deleting=True, address="10.0.0.1"), plan_secret("a", SERVER, plan=plan_of()))
-    assert refused(RELEASE, *own, objects.bootstrap("a"), *OTHERS[other], around=around, nodes=nodes) == guard
+    assert denied_by(RELEASE, *own, objects.bootstrap("a"), *OTHERS[other], cluster=cluster, nodes=nodes) == guard
 
 
-def test_the_name_of_the_cluster_is_what_is_counted_by() -> None:
+def test_machines_of_other_clusters_are_not_counted() -> None:
     other = plan_secret("b", (WORKER,), plan=plan_of(), unhealthy=True, labels={names.CLUSTER_NAME: "another"})
-    assert refused(write("a", NEW), *workers("w"), machine("b"), other) == ""
+    assert denied_by(write("a", NEW), *workers("w"), machine("b"), other) == ""
     assert NAME != "another"

@@ -1,4 +1,4 @@
-"""Settings: who wins, what is refused, and what an object that nobody can use leaves in force."""
+"""Settings: precedence, validation, and values of invalid objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from herder.api.settings import (
 NAME = "history-retention"
 
 
-def test_the_first_source_that_says_something_wins() -> None:
+def test_precedence_of_sources() -> None:
     layers = {
         "flags": {NAME: "1h"},
         "environment": {"CATTLE_HISTORY_RETENTION": "2h"},
@@ -26,13 +26,13 @@ def test_the_first_source_that_says_something_wins() -> None:
         "file": {NAME: "4h"},
     }
     order = [("flags", "1h", "flag"), ("environment", "2h", "env"), ("objects", "3h", "object"), ("file", "4h", "file")]
-    for source, value, told in order:
-        assert Settings(**layers).look(NAME) == (value, told)  # type: ignore[arg-type]
+    for source, value, origin in order:
+        assert Settings(**layers).look(NAME) == (value, origin)  # type: ignore[arg-type]
         del layers[source]
     assert Settings().look(NAME) == ("24h", "default")
 
 
-def test_an_object_counts_from_the_moment_it_changes() -> None:
+def test_a_changed_object_takes_effect_at_once() -> None:
     objects = {}
     settings = Settings(objects=objects.get)
     assert settings.get(NAME) == "24h"
@@ -43,16 +43,16 @@ def test_an_object_counts_from_the_moment_it_changes() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "-1h", "nans", "infs", "1_0s", "1", "h", "1h ", 5, ["1h"]])
-def test_an_object_that_cannot_be_used_leaves_the_next_source_in_force(value: object) -> None:
+def test_an_invalid_object_yields_to_the_next_source(value: object) -> None:
     settings = Settings(objects=lambda _name: {"value": value}, file={NAME: "4h"})
     assert settings.get(NAME) == "4h"
     assert [error.field for error in validate_value(NAME, value)] == ["value"]
 
 
-def test_an_unknown_setting_is_an_error_to_ask_for_and_may_hold_anything() -> None:
+def test_an_unknown_setting_cannot_be_read_and_is_not_validated() -> None:
     with pytest.raises(KeyError, match='no setting named "nonsense"'):
         Settings().get("nonsense")
-    assert validate_value("somebody-elses", "anything") == []
+    assert validate_value("other", "anything") == []
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_durations(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", ["{", "[]", '{"image": "command"}', '{"image": []}', '{"image": [1]}'])
-def test_runner_commands_must_map_images_to_lists_of_words(value: str) -> None:
+def test_runner_commands_map_images_to_commands(value: str) -> None:
     assert validate_value("runner-commands", value)
     assert not validate_value("runner-commands", '{"image": ["run", "this"]}')
 
 
-def test_what_is_wrong_with_a_source_is_told_with_its_name() -> None:
+def test_problems_name_their_source() -> None:
     settings = Settings(
         flags={"nonsense": "1"}, file={NAME: "soon"}, environment={"CATTLE_RUNNER_COMMANDS": "[]", "OTHER": "x"}
     )
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_a_source_is_told_with_its_name() -> None:
     assert Settings().problems() == []
 
 
-def test_each_setting_has_an_object_that_leaves_the_value_to_the_user_unless_the_environment_says_one() -> None:
+def test_setting_objects_have_a_value_only_from_the_environment() -> None:
     objects = setting_objects(Settings(environment={"CATTLE_HISTORY_RETENTION": "2h"}))
     assert [obj["metadata"]["name"] for obj in objects] == list(DEFINITIONS)
     assert {obj["metadata"]["name"]: obj["value"] for obj in objects if "value" in obj} == {NAME: "2h"}
@@ -97,6 +97,6 @@ def test_each_setting_has_an_object_that_leaves_the_value_to_the_user_unless_the
         (MACHINE_TAINT_PROPAGATION, "false", "False"),
     ],
 )
-def test_what_machines_tell_their_nodes(name: str, good: str, bad: str) -> None:
+def test_values_of_settings_for_machine_metadata(name: str, good: str, bad: str) -> None:
     assert validate_value(name, good) == []
     assert [error.field for error in validate_value(name, bad)] == ["value"]

@@ -1,4 +1,4 @@
-"""The `herder` command as a user types it, in a process of its own."""
+"""The `herder` command as a user runs it, in its own process."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tests.support.embedded import HERDER
 
 def herder(*arguments: str | Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("KUBECONFIG", "HERDER_DATA_DIR")}
-    done = subprocess.run(
+    result = subprocess.run(
         [HERDER, *arguments], capture_output=True, text=True, timeout=60, check=False, env=clean | environment
     )
-    if check and done.returncode:
-        raise AssertionError(f"herder {arguments}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return done
+    if check and result.returncode:
+        raise AssertionError(f"herder {arguments}: exit {result.returncode}\n{result.stdout}{result.stderr}")
+    return result
 
 
-def refused(*arguments: str | Path, **environment: str) -> str:
-    """What is said to a command that cannot be; never a traceback."""
-    done = herder(*arguments, check=False, **environment)
-    assert done.returncode in (1, 2), f"exit {done.returncode}: {done.stdout}{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stderr
+def expect_failure(*arguments: str | Path, **environment: str) -> str:
+    """The error output of a command that fails, without a traceback."""
+    result = herder(*arguments, check=False, **environment)
+    assert result.returncode in (1, 2), f"exit {result.returncode}: {result.stdout}{result.stderr}"
+    assert "Traceback" not in result.stderr
+    return result.stderr
 
 
 @contextmanager
 def replica(kubeconfig: Path, log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`herder run`, ended by SIGTERM."""
+    """A `herder run` process, ended by SIGTERM."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             [HERDER, "run", "--kubeconfig", kubeconfig, "--capi-core=external", "--no-machines", *flags],

@@ -1,4 +1,4 @@
-"""The rules inside the embedded server, where a kind has another version than the one they know."""
+"""Admission in the embedded server for a kind that is also served in another version than the rules'."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def serving(definition: Object) -> AsyncIterator[Client]:
 
 
 def with_two_versions(*, newer_served: bool) -> Object:
-    """Alike but for their names, so that no converter is needed."""
+    """A definition of two versions that differ only in their names, so that no converter is needed."""
     definition: Object = copy.deepcopy(next(crd for crd in CRDS if crd["spec"]["names"]["kind"] == KIND.kind))
     (newer,) = definition["spec"]["versions"]
     older = {**copy.deepcopy(newer), "name": OLDER.version, "storage": False}
@@ -60,7 +60,7 @@ async def create(client: Client, obj: Object) -> Object:
     return await client.create(OLDER.resource, obj, namespace="default")
 
 
-async def test_a_write_in_another_version_is_judged_and_answered_in_its_own() -> None:
+async def test_a_write_in_another_version_is_admitted_and_returned_in_its_own() -> None:
     async with serving(with_two_versions(newer_served=True)) as client:
         created = await create(client, machine())
         assert created["apiVersion"] == OLDER.api_version
@@ -69,6 +69,6 @@ async def test_a_write_in_another_version_is_judged_and_answered_in_its_own() ->
             await create(client, machine(spec={**MACHINE["spec"], "bootstrap": {}}))
 
 
-async def test_where_the_version_that_the_rules_know_is_not_served_they_are_silent() -> None:
+async def test_rules_do_not_apply_if_their_version_is_not_served() -> None:
     async with serving(with_two_versions(newer_served=False)) as client:
         assert "labels" not in (await create(client, machine()))["metadata"]

@@ -1,4 +1,4 @@
-"""Another core is noticed when it comes, and when it has gone; the inventory says which parts of ours run."""
+"""Another core is detected when it appears and when it is removed; the inventory lists the running providers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.conformance.objects import deployment
-from tests.support.api import PATIENCE
+from tests.support.api import TIMEOUT
 from tests.support.engines import Engine
 
 NAMESPACES = GroupVersionResource("", "v1", "namespaces")
@@ -25,7 +25,7 @@ NAMESPACES = GroupVersionResource("", "v1", "namespaces")
 
 @pytest.fixture
 async def client(real_engine: Engine) -> AsyncIterator[Client]:
-    """On a server that has nothing of ours running, which would answer to a core that is only pretended."""
+    """A client of a server without controllers, which would react to the fake core."""
     client = real_engine.client()
     await install_kinds(client, [PROVIDER_CRD])
     for name in (NAMESPACE, "capi-system"):
@@ -35,41 +35,41 @@ async def client(real_engine: Engine) -> AsyncIterator[Client]:
     await client.close()
 
 
-async def test_another_core_is_noticed_when_it_comes_and_when_it_has_gone(client: Client) -> None:
-    choice = CoreDetector(client, Mode.AUTO, clock=wall_clock)
-    first = await choice.look()
+async def test_another_core_is_detected_when_it_appears_and_disappears(client: Client) -> None:
+    detector = CoreDetector(client, Mode.AUTO, clock=wall_clock)
+    first = await detector.look()
     assert first.run
     verdicts: asyncio.Queue[Verdict] = asyncio.Queue()
-    following = asyncio.create_task(choice.follow(first, verdicts.put_nowait))
+    following = asyncio.create_task(detector.follow(first, verdicts.put_nowait))
     core = deployment("capi-controller-manager")
     core["metadata"]["labels"] = {"cluster.x-k8s.io/provider": "cluster-api"}
     core["spec"]["replicas"] = 1
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await client.create(DEPLOYMENT.resource, core, namespace="capi-system")
-            came = await verdicts.get()
-            assert not came.run
-            assert "Deployment capi-system/capi-controller-manager" in came.reason
+            verdict = await verdicts.get()
+            assert not verdict.run
+            assert "Deployment capi-system/capi-controller-manager" in verdict.reason
             await client.delete(DEPLOYMENT.resource, "capi-controller-manager", namespace="capi-system")
             assert (await verdicts.get()).run
     finally:
         following.cancel()
 
 
-async def test_what_of_ours_runs_is_in_the_inventory(client: Client) -> None:
-    async def listed() -> list[str]:
-        found = await client.list_all(PROVIDERS.resource, namespace=NAMESPACE)
-        return [provider["metadata"]["name"] for provider in found.items]
+async def test_running_providers_are_in_the_inventory(client: Client) -> None:
+    async def provider_names() -> list[str]:
+        providers = await client.list_all(PROVIDERS.resource, namespace=NAMESPACE)
+        return [provider["metadata"]["name"] for provider in providers.items]
 
     in_memory = ["bootstrap-inmemory", "control-plane-inmemory", "infrastructure-inmemory"]
     await register_providers(client, core=True, in_memory=True)
-    assert await listed() == sorted(["cluster-api", *in_memory])
+    assert await provider_names() == sorted(["cluster-api", *in_memory])
     assert (await CoreDetector(client, Mode.OWN, clock=wall_clock).look()).run
     await unregister_core(client)
-    assert await listed() == in_memory
+    assert await provider_names() == in_memory
 
 
-async def test_a_core_inside_the_api_server_keeps_others_of_ours_away(client: Client) -> None:
+async def test_a_core_inside_the_api_server_disables_other_built_in_cores(client: Client) -> None:
     await register_providers(client, core=True, in_memory=False, inside=True)
     inside = CoreDetector(client, Mode.AUTO, clock=wall_clock, inside=True)
     outside = CoreDetector(client, Mode.AUTO, clock=wall_clock)
@@ -79,7 +79,7 @@ async def test_a_core_inside_the_api_server_keeps_others_of_ours_away(client: Cl
     assert (await outside.look()).run
 
 
-async def test_the_inventory_entry_of_another_core_stays(client: Client) -> None:
+async def test_the_inventory_entry_of_another_core_is_kept(client: Client) -> None:
     theirs = {
         "metadata": {"name": "cluster-api", "namespace": NAMESPACE},
         "type": "CoreProvider",

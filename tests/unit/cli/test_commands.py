@@ -1,4 +1,4 @@
-"""What each word says about itself, and to those who mistype it."""
+"""Help texts, error messages, and `herder get`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.support.engines import Engine, unique
-from tests.unit.cli.commands import herder, refused
+from tests.unit.cli.commands import expect_failure, herder
 
 HELP = """\
 Usage: herder [OPTIONS] COMMAND [ARGS]...
@@ -27,12 +27,14 @@ Commands:
 """
 
 
-def test_help_names_every_word() -> None:
-    shown = herder("--help").stdout
-    assert shown.startswith(HELP)
-    commands = shown.removeprefix(HELP).partition("\n\n")[0]
-    words = [line.split()[0] for line in commands.splitlines() if not line.startswith("   ")]  # others are wrapped
-    assert words == [
+def test_help_lists_every_command() -> None:
+    output = herder("--help").stdout
+    assert output.startswith(HELP)
+    commands = output.removeprefix(HELP).partition("\n\n")[0]
+    names = [
+        line.split()[0] for line in commands.splitlines() if not line.startswith("   ")
+    ]  # the others are continuation lines
+    assert names == [
         "up",
         "run",
         "demo",
@@ -56,12 +58,12 @@ def test_help_names_every_word() -> None:
         "store",
         "export",
     ]
-    for word in words:
-        assert herder(word, "--help").stdout.startswith(f"Usage: herder {word}")
+    for name in names:
+        assert herder(name, "--help").stdout.startswith(f"Usage: herder {name}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["uo"], "No such command 'uo'"),
         (["up", "--listen", "nowhere"], "Invalid value for --listen: must be HOST:PORT"),
@@ -83,51 +85,51 @@ def test_help_names_every_word() -> None:
         (["store", "restore", "/nowhere/backup"], "does not exist"),
     ],
 )
-def test_a_mistake_is_told_without_a_traceback(arguments: list[str], told: str) -> None:
-    assert told in refused(*arguments)
+def test_errors_are_reported_without_a_traceback(arguments: list[str], message: str) -> None:
+    assert message in expect_failure(*arguments)
 
 
-def test_a_bad_value_in_the_environment_is_told_at_the_start(tmp_path: Path) -> None:
-    told = refused("up", "--data-dir", tmp_path, CATTLE_HISTORY_RETENTION="soon")
-    assert "environment: history-retention" in told
+def test_an_invalid_value_in_the_environment_is_reported_at_the_start(tmp_path: Path) -> None:
+    message = expect_failure("up", "--data-dir", tmp_path, CATTLE_HISTORY_RETENTION="soon")
+    assert "environment: history-retention" in message
 
 
-def test_a_bad_file_of_settings_is_told(tmp_path: Path) -> None:
+def test_an_invalid_settings_file_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    for content, told in (
+    for content, message in (
         ("[1]", "must map setting names to strings"),
         ("a: [", "while parsing"),
         ("history-retention: soon", "duration"),
     ):
         file.write_text(content)
-        assert told in refused("up", "--data-dir", tmp_path, "--settings", file)
+        assert message in expect_failure("up", "--data-dir", tmp_path, "--settings", file)
 
 
-def test_an_address_in_use_is_told(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        told = refused("up", "--data-dir", tmp_path, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-    assert "address already in use" in told.lower()
+        message = expect_failure("up", "--data-dir", tmp_path, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert "address already in use" in message.lower()
     assert not (tmp_path / "kubeconfig").exists()
 
 
-def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(
         "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}],"
         " contexts: [{name: c, context: {cluster: c}}], current-context: c}"
     )
-    for words in (("get", "pods"), ("export",), ("run",)):
-        assert "127.0.0.1:1" in refused(*words, "--kubeconfig", config)
+    for arguments in (("get", "pods"), ("export",), ("run",)):
+        assert "127.0.0.1:1" in expect_failure(*arguments, "--kubeconfig", config)
 
 
-def test_no_kubeconfig_at_all_is_told(tmp_path: Path) -> None:
-    told = refused("get", "pods", HOME=str(tmp_path), HERDER_DATA_DIR=str(tmp_path))
-    assert "no kubeconfig found; start 'herder up', set KUBECONFIG or pass --kubeconfig" in told
+def test_a_missing_kubeconfig_is_reported(tmp_path: Path) -> None:
+    message = expect_failure("get", "pods", HOME=str(tmp_path), HERDER_DATA_DIR=str(tmp_path))
+    assert "no kubeconfig found; start 'herder up', set KUBECONFIG or pass --kubeconfig" in message
 
 
-# --- herder get, on both engines -----------------------------------------------------------------------------------
+# --- herder get, on both engines ------------------------------------------------------------------------------------
 
 
 def get(engine: Engine, *arguments: str) -> str:
@@ -150,18 +152,18 @@ def test_get_shows_whole_objects(engine: Engine) -> None:
     assert '"kind": "List"' in get(engine, "ns", "-o", "json")
 
 
-def test_get_tells_what_is_not_there(engine: Engine) -> None:
-    def told(*arguments: str) -> str:
-        return refused("get", *arguments, "--kubeconfig", engine.kubeconfig)
+def test_get_reports_missing_objects(engine: Engine) -> None:
+    def error(*arguments: str) -> str:
+        return expect_failure("get", *arguments, "--kubeconfig", engine.kubeconfig)
 
-    assert "not found: nobody" in told("ns", "default", "nobody")
-    assert 'the server does not have a resource type "nonsense"' in told("nonsense")
-    assert "unable to parse requirement" in told("ns", "-l", "a in (")
-    done = herder("get", "pods", "-n", "default", "--kubeconfig", engine.kubeconfig)
-    assert (done.stdout, done.stderr) == ("", "No pods found in namespace default; use -A for all namespaces\n")
+    assert "not found: nobody" in error("ns", "default", "nobody")
+    assert 'the server does not have a resource type "nonsense"' in error("nonsense")
+    assert "unable to parse requirement" in error("ns", "-l", "a in (")
+    result = herder("get", "pods", "-n", "default", "--kubeconfig", engine.kubeconfig)
+    assert (result.stdout, result.stderr) == ("", "No pods found in namespace default; use -A for all namespaces\n")
 
 
-async def test_what_other_users_wrote_does_not_control_the_terminal(engine: Engine) -> None:
+async def test_get_escapes_control_characters_of_objects(engine: Engine) -> None:
     client, name = engine.client(), unique("screen")
     event = {
         "apiVersion": "v1",
@@ -174,19 +176,19 @@ async def test_what_other_users_wrote_does_not_control_the_terminal(engine: Engi
     }
     await client.create(GroupVersionResource("", "v1", "events"), event, namespace="default")
     await client.close()
-    shown = await asyncio.to_thread(get, engine, "events", name, "-n", "default")
-    assert r"a\x1b]0;title\x07\x1b[2J\rb" in shown
-    assert "\x1b" not in shown
+    output = await asyncio.to_thread(get, engine, "events", name, "-n", "default")
+    assert r"a\x1b]0;title\x07\x1b[2J\rb" in output
+    assert "\x1b" not in output
 
 
-def test_machines_that_are_not_there_are_told(engine: Engine, tmp_path: Path) -> None:
-    def told(*arguments: str) -> str:
-        return refused(*arguments, "--kubeconfig", engine.kubeconfig)
+def test_missing_machines_are_reported(engine: Engine, tmp_path: Path) -> None:
+    def error(*arguments: str) -> str:
+        return expect_failure(*arguments, "--kubeconfig", engine.kubeconfig)
 
-    assert 'machine "nobody" not found in namespace default or fleet-default' in told("ssh", "nobody")
+    assert 'machine "nobody" not found in namespace default or fleet-default' in error("ssh", "nobody")
     assert (
-        told("ssh", "nobody", "-n", "elsewhere").rstrip().endswith('machine "nobody" not found in namespace elsewhere')
+        error("ssh", "nobody", "-n", "elsewhere").rstrip().endswith('machine "nobody" not found in namespace elsewhere')
     )
-    assert "machine name is empty" in told("ssh", "")
-    assert "machine name is empty" in told("scp", str(tmp_path), ":/root")
-    assert 'no logs found for machine "nobody"' in told("logs", "machine", "nobody")
+    assert "machine name is empty" in error("ssh", "")
+    assert "machine name is empty" in error("scp", str(tmp_path), ":/root")
+    assert 'no logs found for machine "nobody"' in error("logs", "machine", "nobody")

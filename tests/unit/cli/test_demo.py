@@ -1,4 +1,4 @@
-"""`herder demo`, as whoever has just cloned this sees it: without a terminal it cleans up after itself and ends."""
+"""`herder demo` after a fresh clone. Without a terminal it cleans up after itself and exits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import pytest
 
 from tests.support.embedded import HERDER
 from tests.support.kubeadm_clusters import VERSION, kubernetes
-from tests.support.machines import host_ended
+from tests.support.machines import host_shutdown
 from tests.support.peers import peer
-from tests.support.site import network, ready_for_debians
+from tests.support.site import network_namespace, require_local_machines
 
-BY_KUBEADM = ("--driver", "local", "--kubernetes", "kubeadm")
-PATIENCE = 400  # on a host that has much else to do; these tests have an end of their own
+WITH_KUBEADM = ("--driver", "local", "--kubernetes", "kubeadm")
+PATIENCE = 400  # for a busy host; these tests have their own timeouts
 
 
 def demo(
-    *words: str | Path, around: tuple[str, ...] = (), seconds: int = 30, **environment: str
+    *arguments: str | Path, wrapper: tuple[str, ...] = (), seconds: int = 30, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*around, HERDER, "demo", *words],
+        [*wrapper, HERDER, "demo", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -40,34 +40,34 @@ def demo(
     )
 
 
-def assert_all_was_shown(done: subprocess.CompletedProcess[str], version: str, machines: int) -> None:
-    assert done.returncode == 0, done.stdout + done.stderr
-    nodes = [line.split() for line in done.stdout.splitlines() if re.search(r" (Not)?Ready +\S", line)]
-    assert [(node[1], node[3]) for node in nodes] == [("Ready", version)] * machines, done.stdout
-    assert f"All {machines} nodes have the label; no machine was replaced" in done.stdout
-    assert "The demo is done and cleaned up" in done.stdout.splitlines()[-1]
+def assert_demo_succeeded(result: subprocess.CompletedProcess[str], version: str, machines: int) -> None:
+    assert result.returncode == 0, result.stdout + result.stderr
+    nodes = [line.split() for line in result.stdout.splitlines() if re.search(r" (Not)?Ready +\S", line)]
+    assert [(node[1], node[3]) for node in nodes] == [("Ready", version)] * machines, result.stdout
+    assert f"All {machines} nodes have the label; no machine was replaced" in result.stdout
+    assert "The demo is done and cleaned up" in result.stdout.splitlines()[-1]
 
 
-def assert_nothing_is_left(directory: Path) -> None:
-    """Of what it had there: files, mounts, and processes that know of it."""
+def assert_cleaned_up(directory: Path) -> None:
+    """There are no files, mounts or processes of the demo."""
     assert not list(directory.iterdir())
     assert str(directory) not in Path("/proc/self/mounts").read_text()
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(directory) in _read(path)]
 
 
 @contextmanager
-def machines_ended(directory: Path) -> Iterator[None]:
-    """Where the demo could not do it itself."""
+def cleaned_up_machines(directory: Path) -> Iterator[None]:
+    """End the machines that the demo could not end itself."""
     try:
         yield
     finally:
         for data in directory.glob("herder-demo-*/data"):
-            with host_ended(data):
+            with host_shutdown(data):
                 pass
 
 
 @contextmanager
-def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def killed_at_exit(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
@@ -78,103 +78,117 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
 def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return ""
 
 
-def test_machines_that_are_processes_need_nothing_but_python(tmp_path: Path) -> None:
-    """Go and whatever else is in PATH are out of reach."""
+def test_the_process_driver_needs_only_python(tmp_path: Path) -> None:
+    """Go and other programs of this checkout are not in PATH."""
     faulthandler.cancel_dump_traceback_later()
-    done = demo(seconds=PATIENCE, TMPDIR=str(tmp_path), PATH="/usr/bin:/bin")
-    assert_all_was_shown(done, "v1.36.3+herder1", 3)
-    assert_nothing_is_left(tmp_path)
+    result = demo(seconds=PATIENCE, TMPDIR=str(tmp_path), PATH="/usr/bin:/bin")
+    assert_demo_succeeded(result, "v1.36.3+herder1", 3)
+    assert_cleaned_up(tmp_path)
 
 
-def test_with_a_terminal_it_stays_and_takes_along_what_was_made_meanwhile(tmp_path: Path) -> None:
+def test_with_a_terminal_the_demo_waits_and_deletes_all_clusters_at_the_end(tmp_path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()
     environment = os.environ | {"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    ours, its = pty.openpty()
-    with machines_ended(tmp_path), os.fdopen(ours, "rb", buffering=0) as screen:
+    controller, terminal = pty.openpty()
+    with cleaned_up_machines(tmp_path), os.fdopen(controller, "rb", buffering=0) as screen:
         command = [HERDER, "demo", "--workers", "0"]
-        with ended(subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)) as running:
-            os.close(its)
-            shown = _shown(screen, until="Press Ctrl-C")
-            assert f"export PATH={Path(HERDER).parent}:$PATH" in shown
-            (kubeconfig,) = re.findall(r"export KUBECONFIG=(\S+)", shown)
-            assert Path(kubeconfig).is_file(), "what is to be typed is shown as a whole"
-            make = [HERDER, "create", "cluster", "heath", "--workers", "0", "--no-wait", "--kubeconfig", kubeconfig]
-            subprocess.run(make, check=True, capture_output=True, timeout=PATIENCE)
+        with killed_at_exit(
+            subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+        ) as running:
+            os.close(terminal)
+            output = _read_until(screen, marker="Press Ctrl-C")
+            assert f"export PATH={Path(HERDER).parent}:$PATH" in output
+            (kubeconfig,) = re.findall(r"export KUBECONFIG=(\S+)", output)
+            assert Path(kubeconfig).is_file(), "commands to copy are not wrapped"
+            command_create = [
+                HERDER,
+                "create",
+                "cluster",
+                "heath",
+                "--workers",
+                "0",
+                "--no-wait",
+                "--kubeconfig",
+                kubeconfig,
+            ]
+            subprocess.run(command_create, check=True, capture_output=True, timeout=PATIENCE)
             running.send_signal(signal.SIGINT)
-            shown = _shown(screen, until="The demo is done")
+            output = _read_until(screen, marker="The demo is done")
             assert running.wait(PATIENCE) == 0
-    assert "cluster meadow is deleted" in shown
-    assert "cluster heath is deleted" in shown
-    assert_nothing_is_left(tmp_path)
+    assert "cluster meadow is deleted" in output
+    assert "cluster heath is deleted" in output
+    assert_cleaned_up(tmp_path)
 
 
-def _shown(screen: io.FileIO, until: str) -> str:
+def _read_until(screen: io.FileIO, marker: str) -> str:
     text = ""
-    while until not in text:
+    while marker not in text:
         text += screen.read(4096).decode(errors="replace")
     return text
 
 
-def test_debians_run_kubernetes_from_the_programs_of_this_checkout(tmp_path: Path) -> None:
+def test_debian_machines_run_kubeadm_from_the_binaries_of_this_checkout(tmp_path: Path) -> None:
     peer("kubeadm")
-    ready_for_debians()
+    require_local_machines()
     faulthandler.cancel_dump_traceback_later()
     name = f"herder-{uuid.uuid4().hex[:8]}"
-    with network(name), machines_ended(tmp_path):
-        around = ("nsenter", f"--net=/run/netns/{name}")
-        done = demo(*BY_KUBEADM, "--workers", "1", around=around, seconds=PATIENCE, TMPDIR=str(tmp_path))
+    with network_namespace(name), cleaned_up_machines(tmp_path):
+        wrapper = ("nsenter", f"--net=/run/netns/{name}")
+        result = demo(*WITH_KUBEADM, "--workers", "1", wrapper=wrapper, seconds=PATIENCE, TMPDIR=str(tmp_path))
         links = subprocess.run(["ip", "-n", name, "-o", "link"], capture_output=True, text=True, check=True).stdout
-    assert f"Build an installer image of {VERSION} from the binaries built in this checkout" in done.stdout
-    assert_all_was_shown(done, kubernetes(VERSION), 2)
+    assert f"Build an installer image of {VERSION} from the binaries built in this checkout" in result.stdout
+    assert_demo_succeeded(result, kubernetes(VERSION), 2)
     assert [line.split()[1] for line in links.splitlines()] == ["lo:"]
-    assert_nothing_is_left(tmp_path)
+    assert_cleaned_up(tmp_path)
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (("--driver", "local"), "--driver local and --kubernetes kubeadm must be used together"),
         (("--programs", "/"), "--installer and --programs require --kubernetes kubeadm"),
         (
-            (*BY_KUBEADM, "--programs", "/", "--installer", __file__),
+            (*WITH_KUBEADM, "--programs", "/", "--installer", __file__),
             "--installer and --programs are mutually exclusive",
         ),
     ],
 )
-def test_flags_that_do_not_go_together_are_told(words: tuple[str, ...], told: str) -> None:
-    done = demo(*words)
-    assert done.returncode == 2
-    assert told in done.stderr
+def test_conflicting_flags_are_reported(arguments: tuple[str, ...], message: str) -> None:
+    result = demo(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
 
 
-def as_root() -> None:
+def require_root() -> None:
     if os.geteuid() != 0:
-        pytest.skip("what machines are made of is looked at once it is known that they can be made: needs root")
+        pytest.skip("needs root: installers are checked only where machines can be created")
 
 
-def test_what_is_no_installer_is_told() -> None:
-    as_root()
-    assert f"--installer: {__file__} is not an archive written by" in demo(*BY_KUBEADM, "--installer", __file__).stderr
+def test_an_invalid_installer_is_reported() -> None:
+    require_root()
+    assert (
+        f"--installer: {__file__} is not an archive written by" in demo(*WITH_KUBEADM, "--installer", __file__).stderr
+    )
 
 
-def test_programs_that_a_directory_lacks_are_told(tmp_path: Path) -> None:
-    as_root()
+def test_missing_programs_are_reported(tmp_path: Path) -> None:
+    require_root()
     (tmp_path / "kubelet").touch()
-    told = demo(*BY_KUBEADM, "--programs", tmp_path).stderr
-    assert f"--programs: {tmp_path} does not contain kubeadm, kubectl, kube-proxy, etcdctl," in told
+    message = demo(*WITH_KUBEADM, "--programs", tmp_path).stderr
+    assert f"--programs: {tmp_path} does not contain kubeadm, kubectl, kube-proxy, etcdctl," in message
 
 
-def test_where_no_programs_are_it_is_told_what_to_do(tmp_path: Path) -> None:
-    as_root()
-    done = demo(*BY_KUBEADM, HERDER_PEERS_CACHE=str(tmp_path), PATH="/usr/bin:/bin")
-    assert done.returncode == 1
-    assert "--programs DIRECTORY" in done.stderr
-    assert "built in this checkout: found none" in done.stderr
-    assert "python3 peers/build.py kubeadm kubectl kubelet" in done.stderr
+def test_without_programs_the_error_explains_how_to_build_them(tmp_path: Path) -> None:
+    require_root()
+    result = demo(*WITH_KUBEADM, HERDER_PEERS_CACHE=str(tmp_path), PATH="/usr/bin:/bin")
+    assert result.returncode == 1
+    assert "--programs DIRECTORY" in result.stderr
+    assert "built in this checkout: found none" in result.stderr
+    assert "python3 peers/build.py kubeadm kubectl kubelet" in result.stderr

@@ -1,4 +1,4 @@
-"""The tree of a cluster, as people read it and as programs do."""
+"""The tree of a cluster, as text and as data."""
 
 from __future__ import annotations
 
@@ -15,83 +15,88 @@ from herder.app.install import install_kinds
 from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, render
 from herder.cli.get import _print_table
 from herder.engine.client.discovery import Found
-from herder.engine.meta.kinds import GroupVersionResource
+from herder.engine.meta.kinds import GroupVersionResource, Kind
+from tests.support.builders import new_condition, new_object
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
-from tests.unit.cli.commands import herder, refused
+from tests.unit.cli.commands import expect_failure, herder
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-LONG_AGO, LATELY = "2026-01-01T11:00:00Z", "2026-01-01T11:59:30Z"
+LONG_AGO, RECENTLY = "2026-01-01T11:00:00Z", "2026-01-01T11:59:30Z"
 
 
 def condition(type_: str, status: str = "True", reason: str = "", message: str = "", at: str = LONG_AGO) -> Any:
-    return {"type": type_, "status": status, "reason": reason or type_, "message": message, "lastTransitionTime": at}
+    return new_condition(type_, status, reason, message, since=at)
 
 
-def made(kind: str, name: str, *conditions: Any, owner: str = "", deleting: bool = False, **parts: Any) -> Any:
-    meta: dict[str, Any] = {"name": name, "uid": name, "labels": parts.pop("labels", {})}
-    if owner:
-        meta["ownerReferences"] = [{"uid": owner, "controller": True}]
-    if deleting:
-        meta["deletionTimestamp"] = LATELY
-    status = {**parts.pop("status", {}), "conditions": list(conditions)}
-    return {"kind": kind, "metadata": meta, "status": status, **parts}
+def tree_object(kind: str, name: str, *conditions: Any, owner: str = "", deleting: bool = False, **fields: Any) -> Any:
+    """An object whose UID is its name, so that `owner` names the controlling object of any kind."""
+    owners = [{"uid": owner, "controller": True}] if owner else []
+    status = {**fields.pop("status", {}), "conditions": list(conditions)}
+    options = {"owners": owners, "deleting": deleting, "metadata": {"uid": name}, "status": status, **fields}
+    return new_object(Kind("example.com", "v1", kind, f"{kind.lower()}s"), name, **options)
 
 
-def machine(name: str, *conditions: Any, **parts: Any) -> Any:
+def machine(name: str, *conditions: Any, **fields: Any) -> Any:
     good = condition("Ready"), condition("Available"), condition("UpToDate")
-    return made("Machine", name, *(conditions or good), **parts)
+    return tree_object("Machine", name, *(conditions or good), **fields)
 
 
-def counted(replicas: int, ready: int | None = None) -> dict[str, int]:
+def replica_counts(replicas: int, ready: int | None = None) -> dict[str, int]:
     good = replicas if ready is None else ready
     return {"replicas": replicas, "readyReplicas": good, "availableReplicas": good, "upToDateReplicas": replicas}
 
 
-WAITING = condition("Ready", "False", "NotReady", "no network", at=LATELY)
-SCENE = ClusterObjects(
-    cluster=made(
+WAITING = condition("Ready", "False", "NotReady", "no network", at=RECENTLY)
+OBJECTS = ClusterObjects(
+    cluster=tree_object(
         "Cluster",
         "prod",
         condition("Available", "False", "NotAvailable", "* Workers:\n  * md: 3 of 4"),
         status={
-            "controlPlane": {**counted(1), "desiredReplicas": 1},
-            "workers": {**counted(4, 3), "desiredReplicas": 4},
+            "controlPlane": {**replica_counts(1), "desiredReplicas": 1},
+            "workers": {**replica_counts(4, 3), "desiredReplicas": 4},
         },
     ),
-    infrastructure=Referenced({}, made("Pen", "one", condition("Ready"))),
+    infrastructure=Referenced({}, tree_object("Pen", "one", condition("Ready"))),
     control_plane=Referenced(
-        {}, made("Pasture", "prod-cp", condition("Available"), status=counted(1), spec={"replicas": 1})
+        {}, tree_object("Pasture", "prod-cp", condition("Available"), status=replica_counts(1), spec={"replicas": 1})
     ),
     machine_deployments=[
-        made("MachineDeployment", "md", condition("Available", "False"), status=counted(4, 3), spec={"replicas": 4})
+        tree_object(
+            "MachineDeployment",
+            "md",
+            condition("Available", "False"),
+            status=replica_counts(4, 3),
+            spec={"replicas": 4},
+        )
     ],
     machine_sets=[
-        made("MachineSet", "md-new", owner="md", status=counted(4, 3), spec={"replicas": 4}),
-        made("MachineSet", "md-old", owner="md", status=counted(0), spec={"replicas": 0}),
+        tree_object("MachineSet", "md-new", owner="md", status=replica_counts(4, 3), spec={"replicas": 4}),
+        tree_object("MachineSet", "md-old", owner="md", status=replica_counts(0), spec={"replicas": 0}),
     ],
     machines=[
         machine("cp-1", owner="prod-cp", labels={"cluster.x-k8s.io/control-plane": ""}),
         machine("md-c", owner="md-new"),
         machine("md-a", owner="md-new"),
-        machine("md-b", condition("Ready", at=LATELY), condition("Available"), condition("UpToDate"), owner="md-new"),
+        machine("md-b", condition("Ready", at=RECENTLY), condition("Available"), condition("UpToDate"), owner="md-new"),
         machine("md-d", WAITING, condition("UpToDate"), owner="md-new"),
     ],
 )
 
 
-def shown(scene: ClusterObjects, **options: bool) -> str:
-    return "\n".join(render(cluster_tree(scene, **options), NOW))
+def rendered(objects: ClusterObjects, **options: bool) -> str:
+    return "\n".join(render(cluster_tree(objects, **options), NOW))
 
 
-def names(scene: ClusterObjects, **options: bool) -> list[str]:
-    """The first column alone."""
-    lines = shown(scene, **options).splitlines()
+def names(objects: ClusterObjects, **options: bool) -> list[str]:
+    """The first column of the tree."""
+    lines = rendered(objects, **options).splitlines()
     width = lines[0].index("REPLICAS")
     return [line[:width].rstrip() for line in lines[1:]]
 
 
-PRINTED = """\
+EXPECTED = """\
 NAME                               REPLICAS  AVAILABLE  READY  UP TO DATE  STATUS  REASON        SINCE  MESSAGE
 Cluster/prod                       5/5       4          4      5           False   NotAvailable  60m    * Workers:
 │                                                                                                         * md: 3 of 4
@@ -106,12 +111,12 @@ Cluster/prod                       5/5       4          4      5           False
 """
 
 
-def test_the_whole_as_it_is_printed() -> None:
-    assert shown(SCENE) + "\n" == PRINTED
+def test_the_tree_is_rendered_as_a_table() -> None:
+    assert rendered(OBJECTS) + "\n" == EXPECTED
 
 
-def test_every_machine_and_every_empty_set_has_its_line_on_request() -> None:
-    assert names(SCENE, expand=True)[-7:] == [
+def test_expand_shows_every_machine_and_empty_set() -> None:
+    assert names(OBJECTS, expand=True)[-7:] == [
         "  └─MachineDeployment/md",
         "    ├─MachineSet/md-new",
         "    │ ├─Machine/md-a",
@@ -122,16 +127,16 @@ def test_every_machine_and_every_empty_set_has_its_line_on_request() -> None:
     ]
 
 
-CLUSTER = made("Cluster", "c")
+CLUSTER = tree_object("Cluster", "c")
 CP = {"labels": {"cluster.x-k8s.io/control-plane": ""}}
 
 
 @pytest.mark.parametrize(
-    ("scene", "lines"),
+    ("objects", "lines"),
     [
         pytest.param(ClusterObjects(CLUSTER), ["Cluster/c"], id="nothing yet"),
         pytest.param(
-            ClusterObjects(made("Cluster", "c", spec={"paused": True}, deleting=True)),
+            ClusterObjects(tree_object("Cluster", "c", spec={"paused": True}, deleting=True)),
             ["Cluster/c (deleting, paused)"],
             id="paused and deleting",
         ),
@@ -140,18 +145,18 @@ CP = {"labels": {"cluster.x-k8s.io/control-plane": ""}}
                 CLUSTER, infrastructure=Referenced({"kind": "Pasture", "name": "p"}, None, problem="does not exist")
             ),
             ["Cluster/c", "└─ClusterInfrastructure - Pasture/p"],
-            id="infrastructure that is missing",
+            id="missing infrastructure",
         ),
         pytest.param(
             ClusterObjects(CLUSTER, machines=[machine("a", **CP)]),
             ["Cluster/c", "└─ControlPlane", "  └─Machine/a"],
-            id="a control plane of Machines alone",
+            id="a control plane without an object",
         ),
         pytest.param(
             ClusterObjects(
                 CLUSTER,
-                machine_deployments=[made("MachineDeployment", "md")],
-                machine_sets=[made("MachineSet", "ms", owner="md")],
+                machine_deployments=[tree_object("MachineDeployment", "md")],
+                machine_sets=[tree_object("MachineSet", "ms", owner="md")],
                 machines=[machine("a", owner="ms", **CP)],
             ),
             ["Cluster/c", "└─Workers", "  └─MachineDeployment/md", "    └─MachineSet/ms", "      └─Machine/a"],
@@ -160,8 +165,8 @@ CP = {"labels": {"cluster.x-k8s.io/control-plane": ""}}
         pytest.param(
             ClusterObjects(
                 CLUSTER,
-                machine_sets=[made("MachineSet", "ms")],
-                machine_pools=[made("MachinePool", "mp")],
+                machine_sets=[tree_object("MachineSet", "ms")],
+                machine_pools=[tree_object("MachinePool", "mp")],
                 machines=[machine("a", owner="ms"), machine("b", owner="mp"), machine("c")],
             ),
             [
@@ -174,68 +179,68 @@ CP = {"labels": {"cluster.x-k8s.io/control-plane": ""}}
                 "  └─Other",
                 "    └─Machine/c",
             ],
-            id="sets, pools and Machines of nobody",
+            id="sets, pools and Machines without owner",
         ),
         pytest.param(
             ClusterObjects(CLUSTER, machines=[machine("a", deleting=True), machine("b", deleting=True), machine("c")]),
             ["Cluster/c", "└─Workers", "  └─Other", "    ├─2 Machines (deleting)", "    └─Machine/c"],
-            id="those that go are not grouped with those that stay",
+            id="deleting Machines are grouped apart",
         ),
     ],
 )
-def test_where_things_stand(scene: ClusterObjects, lines: list[str]) -> None:
-    assert names(scene) == lines
+def test_structure_of_the_tree(objects: ClusterObjects, lines: list[str]) -> None:
+    assert names(objects) == lines
 
 
-def message_of(scene: ClusterObjects) -> str:
-    node = cluster_tree(scene)
+def message_of(objects: ClusterObjects) -> str:
+    node = cluster_tree(objects)
     while node.children:
         node = node.children[0]
     return str(node.condition.get("message", ""))
 
 
-def test_a_group_names_some_of_its_machines_and_what_all_of_them_say() -> None:
+def test_a_group_names_some_machines_and_their_common_message() -> None:
     waiting = [machine(f"m-{i}", condition("Ready", "False", "NotReady", "no network")) for i in range(5)]
     assert message_of(ClusterObjects(CLUSTER, machines=waiting)) == "m-0, m-1, m-2 and 2 more:\nno network"
 
 
-def test_a_group_whose_machines_say_different_things_only_names_them() -> None:
+def test_a_group_with_different_messages_only_names_its_machines() -> None:
     waiting = [machine(f"m-{i}", condition("Ready", "False", "NotReady", f"no network {i}")) for i in range(2)]
     assert message_of(ClusterObjects(CLUSTER, machines=waiting)) == "m-0, m-1"
 
 
-def test_what_is_being_deleted_tells_how_far_it_is() -> None:
-    going = machine("a", condition("Ready"), condition("Deleting", message="draining"), deleting=True)
-    assert message_of(ClusterObjects(CLUSTER, machines=[going])) == "draining"
+def test_a_deleting_machine_shows_its_deletion_progress() -> None:
+    deleting_machine = machine("a", condition("Ready"), condition("Deleting", message="draining"), deleting=True)
+    assert message_of(ClusterObjects(CLUSTER, machines=[deleting_machine])) == "draining"
 
 
-def test_a_missing_object_is_told() -> None:
-    scene = ClusterObjects(
+def test_a_missing_object_is_reported() -> None:
+    objects = ClusterObjects(
         CLUSTER, control_plane=Referenced({"kind": "Pasture", "name": "p"}, None, problem="does not exist")
     )
-    assert message_of(scene) == "does not exist"
+    assert message_of(objects) == "does not exist"
 
 
-def test_counters_of_an_older_contract_are_read_where_it_keeps_them() -> None:
-    old = made(
+def test_counters_are_read_from_the_fields_of_the_contract() -> None:
+    old = tree_object(
         "Pasture", "p", status={"replicas": 3, "updatedReplicas": 2, "unavailableReplicas": 1}, spec={"replicas": 3}
     )
-    scene = ClusterObjects(CLUSTER, control_plane=Referenced({}, old, Contract.V1BETA1))
-    counts = cluster_tree(scene).children[0].counts
+    objects = ClusterObjects(CLUSTER, control_plane=Referenced({}, old, Contract.V1BETA1))
+    counts = cluster_tree(objects).children[0].counts
     assert (counts.replicas, counts.desired, counts.available, counts.up_to_date) == (3, 3, 2, 2)
 
 
-def test_long_messages_go_on_below_their_text() -> None:
-    told = condition("Available", "False", "NotAvailable", "* " + "word " * 30)
-    lines = shown(ClusterObjects(made("Cluster", "c", told))).splitlines()
+def test_long_messages_wrap_within_their_column() -> None:
+    available = condition("Available", "False", "NotAvailable", "* " + "word " * 30)
+    lines = rendered(ClusterObjects(tree_object("Cluster", "c", available))).splitlines()
     start = lines[0].index("MESSAGE")
     assert lines[1][start:].startswith("* word")
     assert lines[2][start:].startswith("  word")
     assert max(map(len, lines)) <= start + 100
 
 
-def test_the_tree_as_data_has_what_is_known() -> None:
-    data = as_data(cluster_tree(SCENE))
+def test_the_tree_as_data() -> None:
+    data = as_data(cluster_tree(OBJECTS))
     workers = data["children"][2]
     assert workers["name"] == "Workers"
     machines = workers["children"][0]["children"][0]["children"]
@@ -259,7 +264,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield Engine("embedded", server.kubeconfig)
 
 
-async def test_a_cluster_on_a_server(server: Engine) -> None:
+async def test_describe_prints_a_stored_cluster(server: Engine) -> None:
     client = server.client()
     try:
         await install_kinds(client, CRDS)
@@ -267,28 +272,28 @@ async def test_a_cluster_on_a_server(server: Engine) -> None:
         await client.close()
     server.kubectl("apply", "-f", "-", stdin=json.dumps(STORED))
     config = ("--kubeconfig", server.kubeconfig)
-    printed = herder("describe", "cluster", "stored", *config).stdout.splitlines()
-    assert [line.split("  ")[0] for line in printed[1:]] == [
+    output = herder("describe", "cluster", "stored", *config).stdout.splitlines()
+    assert [line.split("  ")[0] for line in output[1:]] == [
         "Cluster/stored (paused)",
         "└─ClusterInfrastructure - Barn/b",
     ]
-    assert "CustomResourceDefinition barns.example.com does not exist" in printed[2]
+    assert "CustomResourceDefinition barns.example.com does not exist" in output[2]
     data = json.loads(herder("describe", "cluster", "stored", "-o", "json", *config).stdout)
     assert data["children"][0]["role"] == "ClusterInfrastructure"
-    assert 'cluster "other" not found in namespace default or fleet-default' in refused(
+    assert 'cluster "other" not found in namespace default or fleet-default' in expect_failure(
         "describe", "cluster", "other", *config
     )
-    assert 'cluster "stored" not found in namespace elsewhere;' in refused(
+    assert 'cluster "stored" not found in namespace elsewhere;' in expect_failure(
         "describe", "cluster", "stored", "-n", "elsewhere", *config
     )
 
 
-def test_a_cluster_of_the_workspace_is_found_without_naming_its_namespace(server: Engine) -> None:
+def test_a_cluster_of_the_workspace_is_found_without_a_namespace(server: Engine) -> None:
     server.kubectl("create", "namespace", "fleet-default")
     elsewhere = {**STORED, "metadata": {"name": "provisioned", "namespace": "fleet-default"}}
     server.kubectl("apply", "-f", "-", stdin=json.dumps(elsewhere))
-    printed = herder("describe", "cluster", "provisioned", "--kubeconfig", server.kubeconfig).stdout
-    assert "Cluster/provisioned (paused)" in printed
+    output = herder("describe", "cluster", "provisioned", "--kubeconfig", server.kubeconfig).stdout
+    assert "Cluster/provisioned (paused)" in output
 
 
 STORED = {
@@ -299,15 +304,17 @@ STORED = {
 }
 
 
-def test_what_a_node_says_moves_no_cursor() -> None:
-    """Messages of Machines come from nodes, drivers and other users' clusters."""
-    said = condition("Available", "False", "NotReady\x1b]0;mine\x07", "\x1b[2J\x1b[1;1HAll is well\x9b31m")
-    shown = "\n".join(render(cluster_tree(ClusterObjects(cluster=made("Cluster", "meadow", said)), expand=True), NOW))
-    assert "All is well" in shown
-    assert not set(shown) & {"\x1b", "\x07", "\x9b"}
+def test_the_tree_escapes_control_characters() -> None:
+    """Messages of Machines come from nodes, drivers and clusters of other users."""
+    available = condition("Available", "False", "NotReady\x1b]0;mine\x07", "\x1b[2J\x1b[1;1HAll is well\x9b31m")
+    text = "\n".join(
+        render(cluster_tree(ClusterObjects(cluster=tree_object("Cluster", "meadow", available)), expand=True), NOW)
+    )
+    assert "All is well" in text
+    assert not set(text) & {"\x1b", "\x07", "\x9b"}
 
 
-def test_nor_does_a_cell_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"cells": ["\x1b[2Jmeadow"], "object": {"metadata": {"name": "meadow"}}}
     table = {"kind": "Table", "columnDefinitions": [{"name": "Name"}], "rows": [row]}
     found = Found(GroupVersionResource("", "v1", "things"), "Thing", namespaced=False)

@@ -42,7 +42,7 @@ COMMANDS = dict(commands(herder, "herder"))
 
 
 def is_sentence(text: str | None) -> bool:
-    """As kubectl writes them: a capital letter at the start and a period at the end (defaults may follow)."""
+    """Whether the text begins with a capital letter and ends with a period, as in kubectl (defaults may follow)."""
     text = (text or "").partition("  [")[0].strip()
     return text[:1].isupper() and text.endswith(".")
 
@@ -72,11 +72,13 @@ def test_herder_examples_are_accepted_by_the_parsers(path: str) -> None:
     }
     lines = (COMMANDS[path].epilog or "").replace("\\\n", " ").splitlines()
     for line in lines:
-        words = line.split("#")[0].partition(" | ")[0].split()
-        if words[:1] != ["herder"] or "agent" in words or path == "herder":
+        arguments = line.split("#")[0].partition(" | ")[0].split()
+        if arguments[:1] != ["herder"] or "agent" in arguments or path == "herder":
             continue
-        used = {word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]}
-        unknown = {word for word in used if word.startswith("-")} - flags
+        used = {
+            argument.partition("=")[0] for argument in arguments[: arguments.index("--") if "--" in arguments else None]
+        }
+        unknown = {argument for argument in used if argument.startswith("-")} - flags
         assert not unknown, f"{path}: {line.strip()}: {unknown}"
 
 
@@ -84,26 +86,26 @@ def flags_of(parameter: click.Parameter) -> list[str]:
     return [*parameter.opts, *parameter.secondary_opts] if isinstance(parameter, click.Option) else []
 
 
-# --- herder-machine ---------------------------------------------------------------------------------------------------
+# --- herder-machine -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", [word for word in WORDS if word != "create"])
-def test_machine_commands_have_help_with_an_example(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [command for command in WORDS if command != "create"])
+def test_machine_commands_have_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--help", "-h"):
-        assert run([word, flag], {}) == 0
-        shown = capsys.readouterr().out
-        assert shown == command_help(word) + "\n"
-        assert shown.startswith(f"Usage: herder-machine {word}")
-        assert f"Examples:\n\n   herder-machine {word}" in shown
-    module = importlib.import_module(f"herder.machine.cli.{WORDS[word][0]}")
-    assert_described(module.HELP_PAGES[word].flags)
+        assert run([command, flag], {}) == 0
+        output = capsys.readouterr().out
+        assert output == command_help(command) + "\n"
+        assert output.startswith(f"Usage: herder-machine {command}")
+        assert f"Examples:\n\n   herder-machine {command}" in output
+    module = importlib.import_module(f"herder.machine.cli.{WORDS[command][0]}")
+    assert_described(module.HELP_PAGES[command].flags)
 
 
 @pytest.mark.parametrize("driver", ["", *NATIVE])
 def test_create_has_help_with_an_example(driver: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["create", *(["--driver", driver] if driver else []), "--help"], {}) == 0
-    shown = capsys.readouterr().out
-    assert "Examples:\n\n   herder-machine create" in shown
+    output = capsys.readouterr().out
+    assert "Examples:\n\n   herder-machine create" in output
     assert_described((*GLOBAL_FLAGS, *create.FLAGS, create.HELP, *((create_flags(driver) or ()) if driver else ())))
 
 
@@ -116,7 +118,7 @@ def assert_described(flags: tuple[Flag, ...]) -> None:
     assert not [flag.name for flag in flags if not flag.usage]
 
 
-# --- agents and other programs ----------------------------------------------------------------------------------------
+# --- agents and other programs --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", PARSERS)
@@ -130,13 +132,13 @@ def test_other_programs_have_help_with_an_example(module: str) -> None:
 
 def test_the_node_agent_has_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert agent.main(["--help"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for command in ("sentinel", "service", "validate-config", "validate-connection", "version", "help"):
-        assert f"\n  {command} " in shown
-    assert "\nexamples:\n  herder-agent sentinel\n" in shown
+        assert f"\n  {command} " in output
+    assert "\nexamples:\n  herder-agent sentinel\n" in output
 
 
-def test_every_parser_is_known() -> None:
+def test_every_parser_is_listed() -> None:
     """A program with a new argument parser must be added to PARSERS."""
     root = Path(agent.__file__).parents[1]
     found = {

@@ -1,4 +1,4 @@
-"""Annotations, labels and Secrets that users may edit: no value of theirs ends a pass with an exception."""
+"""Hostile values in annotations, labels and Secrets that users may edit: none raises an exception."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _annotated(name: str, text: str) -> dict[str, Any]:
     return {"metadata": {**meta, "annotations": {name: text}}, "spec": {}, "data": {}}
 
 
-def _drained(text: str) -> None:
+def _drain(text: str) -> None:
     options = controller._options(text) or {}
     pod = {
         "metadata": {"name": "p", "namespace": "n", "deletionTimestamp": "2026-01-01T00:00:00Z"},
@@ -88,7 +88,7 @@ def _drained(text: str) -> None:
     pods._timeout_message(NOW, NOW - timedelta(days=1), options, [pod])
 
 
-def _paced(text: str) -> None:
+def _remediation_batch(text: str) -> None:
     machine = {"metadata": {"name": "m", "creationTimestamp": "2026-01-01T00:00:00Z"}}
     next_batch(rate_of(_annotated(REMEDIATION_PACE, text)), [machine], [machine], 3, NOW)
 
@@ -100,13 +100,13 @@ def _token(text: str) -> None:
     _ = from_secret(secret).expires
 
 
-def _packed(text: str) -> str:
+def _base64(text: str) -> str:
     return base64.b64encode(text.encode(errors="replace")).decode()
 
 
-def _allowing(*errors: type[Exception]) -> Callable[[Callable[[], Any]], None]:
+def _suppressing(*errors: type[Exception]) -> Callable[[Callable[[], Any]], None]:
     def check(read: Callable[[], Any]) -> None:
-        with suppress(*errors):  # reported: a condition or a reason names it
+        with suppress(*errors):  # these are caught and reported in a condition
             read()
 
     return check
@@ -114,34 +114,34 @@ def _allowing(*errors: type[Exception]) -> Callable[[Callable[[], Any]], None]:
 
 READERS: dict[str, Callable[[str], Any]] = {
     "revision": lambda text: revision_of(_annotated(REVISION, text)),
-    "pace": _paced,
-    "drain options": _drained,
+    "pace": _remediation_batch,
+    "drain options": _drain,
     "port of a join URL": lambda text: join.port_of(f"https://a:{text}"),
     "etcd members": join._members,
     "host name limit": lambda text: hostname("machine", text),
     "driver flags": schemas.parse_flags,
-    "driver record": lambda text: (state.driver_config(_packed(text)), state.recorded({"data": {}})),
+    "driver record": lambda text: (state.driver_config(_base64(text)), state.recorded({"data": {}})),
     "driver of a machine": lambda text: machine_inputs._Driver.of({"Driver": text, "DriverName": [text]}),
     "token": _token,
     "kubelet version": version_numbers,
     "number": parse_int64,
     "duration": whole_seconds,
     "behavior": lambda text: behavior_of(_annotated(NODE_CONDITIONS, text)),
-    "setting": lambda text: _allowing(ValueError)(lambda: NOW + timedelta(seconds=settings.parse_duration(text))),
-    "packed spec": lambda text: _allowing(ValueError)(lambda: cluster_spec.decode_spec(_packed(text))),
-    "concurrency": lambda text: _allowing(strategy.BadConcurrency)(lambda: strategy.limit_of(text, 3)),
-    "percentage": lambda text: _allowing(ValueError)(lambda: scaled(text, 3, round_up=True)),
-    "labels of a node": lambda text: _allowing(ConfigError)(
+    "setting": lambda text: _suppressing(ValueError)(lambda: NOW + timedelta(seconds=settings.parse_duration(text))),
+    "packed spec": lambda text: _suppressing(ValueError)(lambda: cluster_spec.decode_spec(_base64(text))),
+    "concurrency": lambda text: _suppressing(strategy.BadConcurrency)(lambda: strategy.limit_of(text, 3)),
+    "percentage": lambda text: _suppressing(ValueError)(lambda: scaled(text, 3, round_up=True)),
+    "labels of a node": lambda text: _suppressing(ConfigError)(
         lambda: machine_inputs._json({"mark": text}, "mark", dict[str, str])
     ),
-    "kubeconfig": lambda text: _allowing(KubeconfigError)(
-        lambda: workload_clusters._kubeconfig({"data": {"value": _packed(text)}})
+    "kubeconfig": lambda text: _suppressing(KubeconfigError)(
+        lambda: workload_clusters._kubeconfig({"data": {"value": _base64(text)}})
     ),
 }
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_no_value_ends_a_pass(reader: str) -> None:
+def test_hostile_values_do_not_raise(reader: str) -> None:
     for text in HOSTILE:
         try:
             READERS[reader](text)
@@ -151,49 +151,49 @@ def test_no_value_ends_a_pass(reader: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [10**15, 1e300, float("inf"), float("nan"), -5, "soon", None, True])
-def test_a_span_can_be_added_to_any_time(seconds: object) -> None:
+def test_any_duration_can_be_added_to_a_time(seconds: object) -> None:
     assert NOW <= NOW + duration(seconds) <= NOW + MAX_DURATION
 
 
-def test_a_lifetime_of_a_registration_token_has_an_end() -> None:
+def test_registration_token_lifetime_is_bounded() -> None:
     lifetime = Lifetime.of({"ttl": 10**18, "gracePeriod": 10**18}, "60", "10")
     assert NOW + lifetime.ttl > NOW + lifetime.grace
 
 
-# --- what is remembered -----------------------------------------------------------------------------------------------
+# --- caches ----------------------------------------------------------------------------------------------------------
 
 
 def test_plan_rendering_keeps_nothing_of_a_deleted_cluster() -> None:
-    """Its inputs hold the tokens that machines join with and the keys of its certificate authorities."""
+    """Its inputs hold the join tokens of machines and the keys of its certificate authorities."""
     cluster = ClusterInputs("fleet-default", "gone", "", "v1.33.4+k3s1", {}, server_token="hunter2")
     machine = MachineInputs(name="m", uid="u", roles=Roles(True, True, True), is_init=True)
     request = render.Request.of(distribution_of("v1.33.4+k3s1"), cluster, machine)
     first = render._checksum(request)
     assert render._checksum(request) == first
-    kept = weakref.ref(cluster)
+    reference = weakref.ref(cluster)
     del request, cluster
     gc.collect()
-    assert kept() is None
+    assert reference() is None
     assert "hunter2" not in repr(render._checksums._results)
 
 
-def test_the_record_of_a_machine_is_not_kept() -> None:
+def test_machine_records_are_not_cached() -> None:
     record = base64.b64encode(b"hunter2, an SSH key").decode()
     assert machine_inputs._read_driver(record) is None
     assert record not in repr(list(machine_inputs._drivers._results))
     assert hashlib.sha256(record.encode()).digest() in machine_inputs._drivers._results
 
 
-def test_an_agents_token_is_not_kept_with_its_manifest() -> None:
+def test_agent_tokens_are_not_cached_with_their_manifest() -> None:
     secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "a"}, "stringData": {"token": "hunter2"}}
     account = {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "a"}}
     as_yaml([account])
-    remembered = manifest._cached_dump.cache_info().currsize
+    cached = manifest._cached_dump.cache_info().currsize
     assert as_yaml([account, secret]).count("---\n") == 2
-    assert manifest._cached_dump.cache_info().currsize == remembered
+    assert manifest._cached_dump.cache_info().currsize == cached
 
 
-def test_a_kubeconfig_is_forgotten_when_nobody_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_kubeconfigs_are_evicted_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(workload_clusters.time, "monotonic", lambda: now)
     monkeypatch.setattr(workload_clusters, "parse_untrusted", lambda text: text)
@@ -204,7 +204,7 @@ def test_a_kubeconfig_is_forgotten_when_nobody_uses_it(monkeypatch: pytest.Monke
     assert [connection for _, connection in workload_clusters._recent.values()] == ["used"]
 
 
-@pytest.mark.parametrize("listed", ["", "[", "[]", "1", '{"resourceFields": 1}', '{"resourceFields": [["a"]]}'])
-def test_fields_of_a_pool_that_cannot_be_read_count_as_missing(listed: str) -> None:
-    """They are filled in again."""
-    assert templates.schema_of(Pool({}, {"dynamicSchemaSpec": listed}, 0)) is None
+@pytest.mark.parametrize("schema_json", ["", "[", "[]", "1", '{"resourceFields": 1}', '{"resourceFields": [["a"]]}'])
+def test_unreadable_schema_of_a_pool_counts_as_missing(schema_json: str) -> None:
+    """They are then filled in again."""
+    assert templates.schema_of(Pool({}, {"dynamicSchemaSpec": schema_json}, 0)) is None

@@ -1,4 +1,4 @@
-"""A server and a node of the embedded distribution: the processes that they are on machines, seen by kubectl."""
+"""A server and a node of the embedded distribution, as processes of machines, observed with kubectl."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 
 
 class Machine:
-    """A directory that stands for a machine, with an address of its own."""
+    """A directory that stands for a machine, with its own address."""
 
     def __init__(self, directory: Path, name: str, address: str) -> None:
         self.directory, self.name, self.address = directory, name, address
         self.process: subprocess.Popen[bytes] | None = None
         (directory / "etc" / "config.yaml.d").mkdir(parents=True)
 
-    def tell(self, **keys: object) -> None:
-        told = {"node-name": self.name, "node-ip": [self.address], "data-dir": str(self.data), **keys}
-        (self.directory / "etc" / "config.yaml.d" / "50-rancher.yaml").write_text(json.dumps(told))
+    def configure(self, **keys: object) -> None:
+        configuration = {"node-name": self.name, "node-ip": [self.address], "data-dir": str(self.data), **keys}
+        (self.directory / "etc" / "config.yaml.d" / "50-rancher.yaml").write_text(json.dumps(configuration))
 
     @property
     def data(self) -> Path:
@@ -65,15 +65,15 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Ma
     third = os.getpid() % 250 + 1
     server = Machine(base / "server", "s1", f"127.88.{third}.1")
     node = Machine(base / "node", "w1", f"127.88.{third}.2")
-    server.tell(token="for-servers", **{"agent-token": "for-nodes", "node-label": ["zone=one"]})
+    server.configure(token="for-servers", **{"agent-token": "for-nodes", "node-label": ["zone=one"]})
     server.start("server")
     try:
-        _until(server.kubeconfig.exists)
+        _wait_for(server.kubeconfig.exists)
         (node.data / "agent").mkdir(parents=True)
         (node.data / "agent" / "server-ca.crt").write_bytes((server.data / "server/tls/ca.crt").read_bytes())
         label = f"{MACHINE_UID}=uid-of-w1"
-        own = {"token": node_token("for-servers", "uid-of-w1"), "node-label": [label]}
-        node.tell(server=f"https://{server.address}:6443", **own)
+        join_options = {"token": node_token("for-servers", "uid-of-w1"), "node-label": [label]}
+        node.configure(server=f"https://{server.address}:6443", **join_options)
         node.start("node")
         yield server, node  # type: ignore[misc]
     finally:
@@ -82,14 +82,14 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Ma
                 machine.stop()
 
 
-def _until(happened: object, tries: int = 600) -> None:
+def _wait_for(condition: object, tries: int = 600) -> None:
     import time
 
     for _ in range(tries):
-        if happened():  # type: ignore[operator]
+        if condition():  # type: ignore[operator]
             return
         time.sleep(0.05)
-    raise AssertionError("it did not happen")
+    raise AssertionError("the condition was not met in time")
 
 
 async def eventually(look: object, tries: int = 400) -> Object:
@@ -98,7 +98,7 @@ async def eventually(look: object, tries: int = 400) -> Object:
             if found := await look():  # type: ignore[operator]
                 return found  # type: ignore[no-any-return]
         await asyncio.sleep(0.05)
-    raise AssertionError("it did not happen")
+    raise AssertionError("the condition was not met in time")
 
 
 @pytest.fixture
@@ -122,15 +122,15 @@ async def test_both_machines_become_nodes_that_kubectl_sees_ready(
 
     await eventually(both)
     command = [peer("kubectl"), "--kubeconfig", server.kubeconfig, "get", "nodes", "-o", "wide", "--no-headers"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    rows = {line.split()[0]: line.split() for line in told.splitlines()}
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    rows = {line.split()[0]: line.split() for line in output.splitlines()}
     assert rows["s1"][1:3] == ["Ready", "control-plane,etcd"]
     assert rows["w1"][1] == "Ready"
     assert rows["w1"][5] == node.address
     assert rows["s1"][4] == rows["w1"][4] == "v1.36.3+herder1"
 
 
-async def test_nodes_have_the_labels_and_provider_ids_by_which_their_machines_are_found(admin: Client) -> None:
+async def test_nodes_have_the_labels_and_provider_ids_of_their_machines(admin: Client) -> None:
     node = await admin.get(NODES, "s1")
     assert node["metadata"]["labels"]["zone"] == "one"
     assert node["spec"]["providerID"] == "herder://s1"
@@ -139,18 +139,16 @@ async def test_nodes_have_the_labels_and_provider_ids_by_which_their_machines_ar
 async def test_a_deleted_node_registers_again(admin: Client) -> None:
     before = await eventually(lambda: admin.get(NODES, "s1"))
     await admin.delete(NODES, "s1")
-    server_again = await eventually(lambda: _other(admin, before["metadata"]["uid"]), tries=400)
-    assert server_again["metadata"]["labels"]["zone"] == "one"
+    recreated = await eventually(lambda: _node_with_another_uid(admin, before["metadata"]["uid"]), tries=400)
+    assert recreated["metadata"]["labels"]["zone"] == "one"
 
 
-async def _other(admin: Client, uid: str) -> Object | None:
+async def _node_with_another_uid(admin: Client, uid: str) -> Object | None:
     node = await admin.get(NODES, "s1")
     return node if node["metadata"]["uid"] != uid else None
 
 
-async def test_what_nodes_join_with_opens_nodes_and_nothing_else(
-    machines: tuple[Machine, Machine], admin: Client
-) -> None:
+async def test_a_join_token_grants_only_access_to_nodes(machines: tuple[Machine, Machine], admin: Client) -> None:
     server, _ = machines
     ca = (server.data / "server/tls/ca.crt").read_bytes()
     joiner = Client(HttpTransport(RestConfig(f"https://{server.address}:6443", ca=ca, token="for-nodes")))
@@ -167,7 +165,7 @@ async def test_what_nodes_join_with_opens_nodes_and_nothing_else(
         await guesser.close()
 
 
-async def test_manifests_are_applied_when_somebody_says_that_they_changed_and_removed_with_their_file(
+async def test_manifests_are_applied_on_sighup_and_removed_with_their_file(
     machines: tuple[Machine, Machine], admin: Client
 ) -> None:
     server, _ = machines
@@ -185,15 +183,15 @@ async def test_manifests_are_applied_when_somebody_says_that_they_changed_and_re
     (directory / "addons.yaml").write_text(yaml.safe_dump_all(objects[:1]))
     server.process.send_signal(1)
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         listed = await admin.list(CONFIG_MAPS, namespace="default")
         return not any(each["metadata"]["name"] == "two" for each in listed.items)
 
-    await eventually(gone)
+    await eventually(is_deleted)
     assert await admin.get(CONFIG_MAPS, "one", namespace="default")
 
 
-async def test_a_restarted_server_has_all_that_it_had(machines: tuple[Machine, Machine], admin: Client) -> None:
+async def test_a_restarted_server_keeps_its_data(machines: tuple[Machine, Machine], admin: Client) -> None:
     server, node = machines
     await admin.create(
         CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}}, namespace="default"

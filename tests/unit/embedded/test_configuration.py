@@ -1,4 +1,4 @@
-"""What a machine of the embedded distribution is told, and how it is told what is wrong with it."""
+"""Configuration files of the embedded distribution, and reports of errors in them."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import pytest
 
 from herder.embedded.configuration import ConfigurationError, read
 
-LEAST = '{"token": "join-me", "node-ip": ["10.0.0.1"]}'
+MINIMAL = '{"token": "join-me", "node-ip": ["10.0.0.1"]}'
 
 
-def written(directory: Path, **files: str) -> Path:
+def write_files(directory: Path, **files: str) -> Path:
     (directory / "config.yaml.d").mkdir()
     for name, text in files.items():
-        where = directory / "config.yaml" if name == "first" else directory / "config.yaml.d" / f"{name}.yaml"
-        where.write_text(text)
+        path = directory / "config.yaml" if name == "first" else directory / "config.yaml.d" / f"{name}.yaml"
+        path.write_text(text)
     return directory
 
 
 def test_later_files_replace_keys_and_add_to_lists(tmp_path: Path) -> None:
     files = {
         "first": "node-name: a\nnode-label: [zone=one]",
-        "a50": LEAST,
+        "a50": MINIMAL,
         "a60": '{"node-name": "b", "node-label+": ["team=blue"]}',
     }
-    told = read(written(tmp_path, **files))
-    assert told.node_name == "b"
-    assert told.labels == (("zone", "one"), ("team", "blue"))
-    assert told.address == "10.0.0.1"
+    configuration = read(write_files(tmp_path, **files))
+    assert configuration.node_name == "b"
+    assert configuration.labels == (("zone", "one"), ("team", "blue"))
+    assert configuration.address == "10.0.0.1"
 
 
 def test_a_taint_may_have_a_value(tmp_path: Path) -> None:
-    told = read(written(tmp_path, a=LEAST, b='{"node-taint": ["gpu=yes:NoExecute", "own:NoSchedule"]}'))
-    assert told.taints == (("gpu", "yes", "NoExecute"), ("own", "", "NoSchedule"))
+    configuration = read(write_files(tmp_path, a=MINIMAL, b='{"node-taint": ["gpu=yes:NoExecute", "own:NoSchedule"]}'))
+    assert configuration.taints == (("gpu", "yes", "NoExecute"), ("own", "", "NoSchedule"))
 
 
-def test_what_a_node_is_told_is_shown_but_for_its_secrets(tmp_path: Path) -> None:
-    told = read(written(tmp_path, a=LEAST, b='{"node-name": "a", "node-label": ["zone=one"]}')).arguments
-    assert told[:6] == ["--node-name", "a", "--node-ip", "10.0.0.1", "--node-label", "zone=one"]
-    assert told[-2:] == ["--token", "********"]
+def test_arguments_of_a_node_hide_its_secrets(tmp_path: Path) -> None:
+    arguments = read(write_files(tmp_path, a=MINIMAL, b='{"node-name": "a", "node-label": ["zone=one"]}')).arguments
+    assert arguments[:6] == ["--node-name", "a", "--node-ip", "10.0.0.1", "--node-label", "zone=one"]
+    assert arguments[-2:] == ["--token", "********"]
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,14 @@ def test_what_a_node_is_told_is_shown_but_for_its_secrets(tmp_path: Path) -> Non
         ("- a list", "must be a mapping"),
     ],
 )
-def test_what_is_wrong_is_told_by_the_name_of_its_key(tmp_path: Path, text: str, problem: str) -> None:
+def test_errors_name_the_key(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem.replace("[", r"\[")):
-        read(written(tmp_path, a=text))
+        read(write_files(tmp_path, a=text))
 
 
-def test_nothing_that_was_told_is_shown(tmp_path: Path) -> None:
-    told = read(written(tmp_path, a='{"token": "join-me", "agent-token": "others", "node-ip": ["10.0.0.1"]}'))
-    assert "join-me" not in repr(told)
-    assert "others" not in repr(told)
+def test_repr_does_not_show_tokens(tmp_path: Path) -> None:
+    configuration = read(
+        write_files(tmp_path, a='{"token": "join-me", "agent-token": "others", "node-ip": ["10.0.0.1"]}')
+    )
+    assert "join-me" not in repr(configuration)
+    assert "others" not in repr(configuration)

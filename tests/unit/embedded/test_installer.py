@@ -1,4 +1,4 @@
-"""The installer image as machines pull it from the gateway."""
+"""The installer image, as machines pull it from the gateway."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def registry() -> Images:
     return Images([InstallerImage()])
 
 
-async def ask(registry: Images, path: str, method: str = "GET") -> Response:
-    answer = await registry.handle(Request(method, path))
-    assert answer is not None
-    return answer
+async def send(registry: Images, path: str, method: str = "GET") -> Response:
+    response = await registry.handle(Request(method, path))
+    assert response is not None
+    return response
 
 
 async def content(response: Response) -> bytes:
     return b"".join([piece async for piece in response.stream]) if response.stream else response.content()
 
 
-async def pulled(registry: Images, tag: str, into: Path) -> list[str]:
-    """Unpacked as a client would: every digest is checked. The digests of its layers."""
-    manifest = json.loads(await content(await ask(registry, f"/v2/{REPOSITORY}/manifests/{tag}")))
+async def pull(registry: Images, tag: str, into: Path) -> list[str]:
+    """Pull and unpack the image with all digests verified, and return the digests of its layers."""
+    manifest = json.loads(await content(await send(registry, f"/v2/{REPOSITORY}/manifests/{tag}")))
     for each in (manifest["config"], *manifest["layers"]):
-        blob = await content(await ask(registry, f"/v2/{REPOSITORY}/blobs/{each['digest']}"))
+        blob = await content(await send(registry, f"/v2/{REPOSITORY}/blobs/{each['digest']}"))
         assert f"sha256:{hashlib.sha256(blob).hexdigest()}" == each["digest"]
         assert len(blob) == each["size"]
         if each is not manifest["config"]:
@@ -45,19 +45,19 @@ async def pulled(registry: Images, tag: str, into: Path) -> list[str]:
     return [each["digest"] for each in manifest["layers"]]
 
 
-async def test_the_image_holds_all_that_the_distribution_runs_on(registry: Images, tmp_path: Path) -> None:
-    await pulled(registry, "v1.36.3-herder1", tmp_path)
+async def test_the_image_contains_everything_the_distribution_needs(registry: Images, tmp_path: Path) -> None:
+    await pull(registry, "v1.36.3-herder1", tmp_path)
     assert (tmp_path / "VERSION").read_text() == "v1.36.3+herder1"
-    found = f"import sys; sys.path.insert(0, {str(tmp_path / 'payload')!r}); "
-    imported = "import herder.embedded.server, herder.clusteragent.agent"
-    command = [sys.executable, "-I", "-S", "-c", found + imported]
+    set_path = f"import sys; sys.path.insert(0, {str(tmp_path / 'payload')!r}); "
+    imports = "import herder.embedded.server, herder.clusteragent.agent"
+    command = [sys.executable, "-I", "-S", "-c", set_path + imports]
     subprocess.run(command, check=True, timeout=60)
     subprocess.run(["sh", "-n", tmp_path / "run.sh"], check=True, timeout=10)
 
 
 async def test_versions_share_the_large_layer(registry: Images, tmp_path: Path) -> None:
-    one = await pulled(registry, "v1.36.3-herder1", tmp_path / "one")
-    other = await pulled(registry, "v1.36.4-herder2", tmp_path / "other")
+    one = await pull(registry, "v1.36.3-herder1", tmp_path / "one")
+    other = await pull(registry, "v1.36.4-herder2", tmp_path / "other")
     assert one[0] == other[0]
     assert one[1] != other[1]
 
@@ -74,11 +74,11 @@ async def test_versions_share_the_large_layer(registry: Images, tmp_path: Path) 
         (f"/v2/{REPOSITORY}/blobs/uploads/", "POST", 405),
     ],
 )
-async def test_what_is_not_there_is_told_and_nothing_can_be_written(
+async def test_missing_images_are_not_found_and_writes_are_rejected(
     registry: Images, path: str, method: str, status: int
 ) -> None:
-    assert (await ask(registry, path, method)).status == status
+    assert (await send(registry, path, method)).status == status
 
 
-async def test_other_paths_are_left_to_others(registry: Images) -> None:
+async def test_other_paths_are_not_handled(registry: Images) -> None:
     assert await registry.handle(Request("GET", "/api/v1/nodes")) is None

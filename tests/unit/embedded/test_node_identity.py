@@ -1,4 +1,4 @@
-"""What a worker's plan lets it do in a cluster of the embedded distribution: its own Node, and no other."""
+"""The plan of a worker gives it access to its own Node only, in a cluster of the embedded distribution."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from herder.api.capi.kinds import NODE as NODE_KIND
 from herder.api.rke.names import MACHINE_UID
 from herder.api.rke.node.join_token import node_token
 from herder.controllers.planner.distributions.embedded import Embedded
@@ -21,18 +22,19 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import RestConfig, load
 from herder.engine.meta.errors import Forbidden, Invalid, StatusError, Unauthorized
 from herder.engine.meta.kinds import Object
+from tests.support.builders import new_manifest
 from tests.unit.controllers.planner.test_embedded import NODE, READY
 from tests.unit.embedded.test_cluster import NODES, Machine, eventually, ready
 
 CLUSTER = replace(READY, server_token="for-servers", agent_token="for-nodes")
 OTHER = "uid-of-another"
-REFUSED = (Forbidden, Invalid)
+DENIED = (Forbidden, Invalid)
 
 
 def config_of(machine: MachineInputs) -> Object:
     [content] = [each.decoded for each in Embedded().render(CLUSTER, machine).files if "config.yaml.d" in each.path]
-    found: Object = json.loads(content)
-    return found
+    config: Object = json.loads(content)
+    return config
 
 
 WORKER = config_of(replace(NODE, uid="uid-of-w1", node_name="w1"))
@@ -43,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     base, third = tmp_path_factory.mktemp("identity"), os.getpid() % 250 + 1
     server = Machine(base / "server", "s1", f"127.89.{third}.1")
     node = Machine(base / "node", "w1", f"127.89.{third}.2")
-    server.tell(token="for-servers", **{"agent-token": "for-nodes", "node-label": [f"{MACHINE_UID}=uid-of-s1"]})
+    server.configure(token="for-servers", **{"agent-token": "for-nodes", "node-label": [f"{MACHINE_UID}=uid-of-s1"]})
     server.start("server")
     try:
         for _ in range(600):
@@ -54,8 +56,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             time.sleep(0.05)
         (node.data / "agent").mkdir(parents=True)
         (node.data / "agent" / "server-ca.crt").write_bytes((server.data / "server/tls/ca.crt").read_bytes())
-        own = {name: WORKER[name] for name in ("token", "node-label")}
-        node.tell(server=f"https://{server.address}:6443", **own)
+        join_options = {name: WORKER[name] for name in ("token", "node-label")}
+        node.configure(server=f"https://{server.address}:6443", **join_options)
         node.start("node")
         yield server
     finally:
@@ -64,15 +66,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
                 machine.stop()
 
 
-def joined(server: Machine, token: str) -> Client:
+def client_with_token(server: Machine, token: str) -> Client:
     ca = (server.data / "server/tls/ca.crt").read_bytes()
     return Client(HttpTransport(RestConfig(f"https://{server.address}:6443", ca=ca, token=token)))
 
 
 @pytest.fixture
 async def worker(server: Machine) -> AsyncIterator[Client]:
-    """Whoever is root on the worker."""
-    admin, client = Client(HttpTransport(load(server.kubeconfig))), joined(server, WORKER["token"])
+    """A client with the token of the worker, as for root on the machine."""
+    admin, client = Client(HttpTransport(load(server.kubeconfig))), client_with_token(server, WORKER["token"])
     try:
         await eventually(lambda: _both_ready(admin))
         yield client
@@ -91,19 +93,14 @@ def lease(name: str, namespace: str = LEASE_NAMESPACE, **labels: str) -> Object:
 
 
 def node(name: str, machine: str = "uid-of-w1", provider_id: str = "") -> Object:
-    meta = {"name": name, "labels": {MACHINE_UID: machine}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": meta,
-        "spec": {"providerID": provider_id or f"herder://{name}"},
-    }
+    spec = {"providerID": provider_id or f"herder://{name}"}
+    return new_manifest(NODE_KIND, name, labels={MACHINE_UID: machine}, spec=spec)
 
 
 NOT_READY = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Forged", "message": "forged"}]}}
 
 
-async def test_a_worker_maintains_its_own_node(worker: Client) -> None:
+async def test_a_worker_updates_its_own_node(worker: Client) -> None:
     assert ready(await worker.get(NODES, "w1"))
     await worker.patch(NODES, "w1", {"metadata": {"labels": {"team": "blue"}}})
     await worker.patch(NODES, "w1", {"status": {"capacity": {"cpu": "1"}}}, subresource="status")
@@ -111,9 +108,9 @@ async def test_a_worker_maintains_its_own_node(worker: Client) -> None:
 
 
 @pytest.mark.parametrize("subresource", ["", "status"])
-async def test_a_worker_does_not_write_the_node_of_another(worker: Client, subresource: str) -> None:
+async def test_a_worker_cannot_write_the_node_of_another(worker: Client, subresource: str) -> None:
     change = NOT_READY if subresource else {"metadata": {"labels": {"forged": "true"}}}
-    with pytest.raises(REFUSED):
+    with pytest.raises(DENIED):
         await worker.patch(NODES, "s1", change, subresource=subresource)
 
 
@@ -122,19 +119,19 @@ async def test_a_worker_does_not_write_the_node_of_another(worker: Client, subre
     [node("forged", OTHER), node("forged", provider_id="herder://s1")],
     ids=["label of another machine", "provider ID of another node"],
 )
-async def test_a_worker_does_not_pass_for_another_machine(worker: Client, forged: Object) -> None:
-    with pytest.raises(REFUSED):
+async def test_a_worker_cannot_register_as_another_machine(worker: Client, forged: Object) -> None:
+    with pytest.raises(DENIED):
         await worker.create(NODES, forged)
 
 
-async def test_a_worker_does_not_pass_for_a_server(worker: Client) -> None:
-    with pytest.raises(REFUSED):
+async def test_a_worker_cannot_become_a_server(worker: Client) -> None:
+    with pytest.raises(DENIED):
         await worker.patch(NODES, "w1", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "true"}}})
 
 
-async def test_a_worker_does_not_relabel_its_node_as_another_machine(worker: Client) -> None:
+async def test_a_worker_cannot_relabel_its_node_as_another_machine(worker: Client) -> None:
     try:
-        with pytest.raises(REFUSED):
+        with pytest.raises(DENIED):
             await worker.patch(NODES, "w1", {"metadata": {"labels": {MACHINE_UID: OTHER}}})
     finally:
         with suppress(StatusError):
@@ -144,8 +141,8 @@ async def test_a_worker_does_not_relabel_its_node_as_another_machine(worker: Cli
 @pytest.mark.parametrize(
     "forged", [lease("s1"), lease("some-controller", "default"), lease("s1", machine="uid-of-s1")], ids=str
 )
-async def test_a_worker_does_not_hold_leases_of_others(worker: Client, forged: Object) -> None:
-    with pytest.raises(REFUSED):
+async def test_a_worker_cannot_hold_leases_of_others(worker: Client, forged: Object) -> None:
+    with pytest.raises(DENIED):
         await worker.apply(LEASES, forged, force=True)
 
 
@@ -154,7 +151,7 @@ async def test_plans_of_workers_do_not_share_a_token(server: Machine) -> None:
     assert len(tokens) == 2
     assert "for-nodes" not in "".join(tokens)
     forged = f"{OTHER}.{WORKER['token'].partition('.')[2]}"
-    client = joined(server, forged)
+    client = client_with_token(server, forged)
     try:
         with pytest.raises(Unauthorized):
             await client.get(NODES, "w1")
@@ -163,15 +160,15 @@ async def test_plans_of_workers_do_not_share_a_token(server: Machine) -> None:
 
 
 @pytest.fixture
-async def shared(server: Machine, worker: Client) -> AsyncIterator[Client]:
-    """Whoever kept the token that all workers of a cluster had in version 0.1."""
-    client = joined(server, "for-nodes")
+async def shared_token_client(server: Machine, worker: Client) -> AsyncIterator[Client]:
+    """A client with the token that all workers of a cluster shared in version 0.1."""
+    client = client_with_token(server, "for-nodes")
     yield client
     await client.close()
 
 
-async def test_the_shared_token_proves_no_machine(server: Machine) -> None:
-    client = joined(server, node_token("for-nodes", "uid-of-s1"))
+async def test_the_shared_token_identifies_no_machine(server: Machine) -> None:
+    client = client_with_token(server, node_token("for-nodes", "uid-of-s1"))
     try:
         with pytest.raises(Unauthorized):
             await client.get(NODES, "s1")
@@ -181,84 +178,91 @@ async def test_the_shared_token_proves_no_machine(server: Machine) -> None:
 
 @pytest.mark.parametrize("name", ["s1", "w1"])
 @pytest.mark.parametrize("subresource", ["", "status"])
-async def test_the_shared_token_writes_no_node_of_a_machine_with_a_token(
-    shared: Client, name: str, subresource: str
+async def test_the_shared_token_cannot_write_nodes_of_machines_with_own_tokens(
+    shared_token_client: Client, name: str, subresource: str
 ) -> None:
     change = NOT_READY if subresource else {"metadata": {"labels": {"forged": "true"}}}
-    with pytest.raises(REFUSED):
-        await shared.patch(NODES, name, change, subresource=subresource)
+    with pytest.raises(DENIED):
+        await shared_token_client.patch(NODES, name, change, subresource=subresource)
 
 
 @pytest.mark.parametrize("forged", [lease("s1"), lease("w1"), lease("next"), lease("x", "default")], ids=str)
-async def test_the_shared_token_holds_no_lease_of_a_machine_with_a_token(shared: Client, forged: Object) -> None:
-    with pytest.raises(REFUSED):
-        await shared.apply(LEASES, forged, force=True)
+async def test_the_shared_token_cannot_hold_leases_of_machines_with_own_tokens(
+    shared_token_client: Client, forged: Object
+) -> None:
+    with pytest.raises(DENIED):
+        await shared_token_client.apply(LEASES, forged, force=True)
 
 
-async def test_the_shared_token_registers_no_node(shared: Client) -> None:
-    with pytest.raises(REFUSED):
-        await shared.create(NODES, node("forged", OTHER))
+async def test_the_shared_token_cannot_register_a_node(shared_token_client: Client) -> None:
+    with pytest.raises(DENIED):
+        await shared_token_client.create(NODES, node("forged", OTHER))
 
 
-async def test_the_shared_token_maintains_a_node_until_its_machine_has_a_token(
-    server: Machine, shared: Client, worker: Client
+async def test_the_shared_token_can_update_a_node_until_its_machine_has_a_token(
+    server: Machine, shared_token_client: Client, worker: Client
 ) -> None:
     """A worker of version 0.1, before and after it gets its new plan."""
-    admin, own = Client(HttpTransport(load(server.kubeconfig))), joined(server, node_token("for-servers", "uid-of-w2"))
-    unmarked = lease("w2")
-    del unmarked["metadata"]["labels"]
+    admin, own_client = (
+        Client(HttpTransport(load(server.kubeconfig))),
+        client_with_token(server, node_token("for-servers", "uid-of-w2")),
+    )
+    unlabeled = lease("w2")
+    del unlabeled["metadata"]["labels"]
     try:
         await admin.create(NODES, node("w2", "uid-of-w2"))
-        await admin.create(LEASES, unmarked, namespace=LEASE_NAMESPACE)
-        await shared.patch(NODES, "w2", NOT_READY, subresource="status")
-        await shared.apply(LEASES, unmarked, force=True)
-        for forged in (shared, worker):
-            with pytest.raises(REFUSED):
-                await forged.apply(LEASES, lease("w2"), force=True)
-        await own.apply(LEASES, lease("w2", machine="uid-of-w2"), force=True)
-        with pytest.raises(REFUSED):
-            await shared.patch(NODES, "w2", NOT_READY, subresource="status")
-        with pytest.raises(REFUSED):
-            await shared.apply(LEASES, unmarked, force=True)
+        await admin.create(LEASES, unlabeled, namespace=LEASE_NAMESPACE)
+        await shared_token_client.patch(NODES, "w2", NOT_READY, subresource="status")
+        await shared_token_client.apply(LEASES, unlabeled, force=True)
+        for client in (shared_token_client, worker):
+            with pytest.raises(DENIED):
+                await client.apply(LEASES, lease("w2"), force=True)
+        await own_client.apply(LEASES, lease("w2", machine="uid-of-w2"), force=True)
+        with pytest.raises(DENIED):
+            await shared_token_client.patch(NODES, "w2", NOT_READY, subresource="status")
+        with pytest.raises(DENIED):
+            await shared_token_client.apply(LEASES, unlabeled, force=True)
     finally:
         await admin.close()
-        await own.close()
+        await own_client.close()
 
 
-async def test_a_machine_registers_one_node(worker: Client) -> None:
-    with pytest.raises(REFUSED):
+async def test_a_machine_can_register_only_one_node(worker: Client) -> None:
+    with pytest.raises(DENIED):
         await worker.create(NODES, node("next"))
-    with pytest.raises(REFUSED):
+    with pytest.raises(DENIED):
         await worker.apply(NODES, node("next-by-apply"))
 
 
-async def test_of_nodes_that_a_machine_registers_at_once_one_is_taken(server: Machine) -> None:
-    client = joined(server, config_of(replace(NODE, uid="uid-of-w9"))["token"])
+async def test_only_one_of_concurrently_registered_nodes_is_accepted(server: Machine) -> None:
+    client = client_with_token(server, config_of(replace(NODE, uid="uid-of-w9"))["token"])
     try:
-        wanted = [client.create(NODES, node(f"w9-{number}", "uid-of-w9")) for number in range(8)]
-        answers = await asyncio.gather(*wanted, return_exceptions=True)
+        requests = [client.create(NODES, node(f"w9-{number}", "uid-of-w9")) for number in range(8)]
+        results = await asyncio.gather(*requests, return_exceptions=True)
     finally:
         await client.close()
-    assert sum(isinstance(each, REFUSED) for each in answers) == 7
+    assert sum(isinstance(each, DENIED) for each in results) == 7
 
 
-async def test_a_machine_holds_the_lease_of_its_own_node_alone(worker: Client) -> None:
-    with pytest.raises(REFUSED):
+async def test_a_machine_can_hold_only_the_lease_of_its_own_node(worker: Client) -> None:
+    with pytest.raises(DENIED):
         await worker.apply(LEASES, lease("next"))
 
 
 async def test_a_removed_machine_does_not_keep_the_lease_of_its_successor(server: Machine, worker: Client) -> None:
-    """A machine that was installed anew under the same host name has another token than before."""
+    """A machine that was reinstalled under the same host name has another token than before."""
     assert worker, "the server is ready"
     admin = Client(HttpTransport(load(server.kubeconfig)))
-    old, new = [joined(server, node_token("for-servers", machine)) for machine in ("uid-of-old", "uid-of-new")]
+    old, new = [
+        client_with_token(server, node_token("for-servers", machine)) for machine in ("uid-of-old", "uid-of-new")
+    ]
     try:
         await old.create(NODES, node("h1", "uid-of-old"))
         await old.apply(LEASES, lease("h1", machine="uid-of-old"))
         await admin.delete(NODES, "h1")
         await old.apply(LEASES, lease("h1", machine="uid-of-old"))
         await new.create(NODES, node("h1", "uid-of-new"))
-        with pytest.raises(REFUSED):
+        with pytest.raises(DENIED):
             await old.apply(LEASES, {**lease("h1", machine="uid-of-old"), "spec": {"holderIdentity": "old"}})
         await new.apply(LEASES, lease("h1", machine="uid-of-new"))
     finally:

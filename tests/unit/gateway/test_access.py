@@ -1,4 +1,4 @@
-"""What a user may do, asked of the management cluster."""
+"""Access reviews of users, sent to the management cluster."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ CLUSTERS = 500
 
 
 class Reviewing:
-    """A management API that allows every other cluster, and counts what is asked at once."""
+    """A management API that allows every other cluster, and counts concurrent reviews."""
 
-    asked, most = 0, 0
+    in_flight, maximum = 0, 0
 
     async def list_all(self, *_: Any) -> Page:
         return Page([{"metadata": {"name": f"c-{number}"}} for number in range(CLUSTERS)], "1")
 
     async def create(self, _resource: Any, review: Object) -> Object:
-        self.asked += 1
-        self.most = max(self.most, self.asked)
+        self.in_flight += 1
+        self.maximum = max(self.maximum, self.in_flight)
         await asyncio.sleep(0)
-        self.asked -= 1
+        self.in_flight -= 1
         number = int(review["spec"]["resourceAttributes"]["name"].removeprefix("c-"))
         return {"status": {"allowed": number % 2 == 0}}
 
 
-async def test_the_clusters_of_a_user_are_looked_up_a_few_at_a_time() -> None:
-    """Others get their turn in between, however many clusters there are."""
+async def test_reachable_clusters_are_reviewed_with_limited_concurrency() -> None:
+    """Other requests are served in between, however many clusters there are."""
     api = Reviewing()
     found = await Access(cast(Client, api)).reachable(User("u-1"))
     assert list(found) == [f"c-{number}" for number in range(0, CLUSTERS, 2)]
-    assert api.most <= 50
+    assert api.maximum <= 50

@@ -1,4 +1,4 @@
-"""The kubeconfig of a managed cluster, and the user that it is for."""
+"""The kubeconfig Secret of a managed cluster, and its user."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from herder.app.install import install_kinds
 from herder.effects.cluster_kubeconfig import ClusterKubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
-from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.kinds import Object
+from tests.support.builders import new_manifest
 from tests.unit.engine.runtime.world import world
 
 CLUSTER = "c-m-bcdfghjk"
@@ -38,12 +39,12 @@ USER_NAME = "u-l3jmhncqjg"  # of fleet-default/demo
 
 
 @dataclass
-class Place:
+class Harness:
     client: Client
     arguments: dict[str, Any]
     flags: dict[str, str] = field(default_factory=lambda: {"server-url": "https://manager.example.com"})
 
-    async def make(self) -> Object:
+    async def create_kubeconfig(self) -> Object:
         await ClusterKubeconfigs(self.client, entropy=os.urandom, setting=Settings(flags=self.flags).get)(
             self.arguments
         )
@@ -51,62 +52,58 @@ class Place:
 
 
 @pytest.fixture
-async def place() -> AsyncIterator[Place]:
-    async with world() as made:
-        await install_kinds(made.outside, [*CRDS, *IDENTITY_CRDS])
+async def harness() -> AsyncIterator[Harness]:
+    async with world() as env:
+        await install_kinds(env.outside, [*CRDS, *IDENTITY_CRDS])
         for name in ("fleet-default", CLUSTER):
-            await made.outside.create(NAMESPACE.resource, _object(NAMESPACE, name))
-        pair = await made.outside.create(
-            PROVISIONING_CLUSTER.resource, _object(PROVISIONING_CLUSTER, "demo"), namespace="fleet-default"
+            await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, name))
+        cluster = await env.outside.create(
+            PROVISIONING_CLUSTER.resource, new_manifest(PROVISIONING_CLUSTER, "demo"), namespace="fleet-default"
         )
-        management = await made.outside.create(MANAGEMENT_CLUSTER.resource, _object(MANAGEMENT_CLUSTER, CLUSTER))
+        management = await env.outside.create(MANAGEMENT_CLUSTER.resource, new_manifest(MANAGEMENT_CLUSTER, CLUSTER))
         arguments = {
             "namespace": "fleet-default",
             "name": "demo",
             "management": CLUSTER,
             "provisioned": False,
-            "owner": owner_reference(PROVISIONING_CLUSTER, pair, controller=True),
+            "owner": owner_reference(PROVISIONING_CLUSTER, cluster, controller=True),
             "managementOwner": owner_reference(MANAGEMENT_CLUSTER, management, controller=True),
         }
-        yield Place(made.outside, arguments)
+        yield Harness(env.outside, arguments)
 
 
-def _object(kind: Kind, name: str) -> Object:
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
-
-
-def said(secret: Object, key: str = "token") -> str:
+def decoded(secret: Object, key: str = "token") -> str:
     return base64.b64decode(secret["data"][key]).decode()
 
 
-async def test_it_leads_through_the_manager_as_a_user_of_its_own(place: Place) -> None:
-    secret = await place.make()
-    config = yaml.safe_load(said(secret, "value"))
+async def test_the_kubeconfig_uses_the_manager_and_its_own_user(harness: Harness) -> None:
+    secret = await harness.create_kubeconfig()
+    config = yaml.safe_load(decoded(secret, "value"))
     assert config["clusters"][0]["cluster"]["server"] == f"https://manager.example.com/k8s/clusters/{CLUSTER}"
-    assert config["users"][0]["user"]["token"] == said(secret)
+    assert config["users"][0]["user"]["token"] == decoded(secret)
     assert secret["metadata"]["labels"] == {"cluster.x-k8s.io/cluster-name": "demo"}
-    whose, _, key = said(secret).partition(":")
-    assert whose == USER_NAME
-    token = await place.client.get(TOKEN.resource, USER_NAME)
+    token_name, _, key = decoded(secret).partition(":")
+    assert token_name == USER_NAME
+    token = await harness.client.get(TOKEN.resource, USER_NAME)
     assert key_matches(from_token(token), key)
     assert key not in str(token)
-    assert token["clusterName"] == CLUSTER, "it is good for nothing but this cluster"
-    assert (await place.client.get(USER.resource, USER_NAME))["enabled"]
-    (binding,) = (await place.client.list(CLUSTER_BINDING.resource, namespace=CLUSTER)).items
+    assert token["clusterName"] == CLUSTER, "it is valid only for this cluster"
+    assert (await harness.client.get(USER.resource, USER_NAME))["enabled"]
+    (binding,) = (await harness.client.list(CLUSTER_BINDING.resource, namespace=CLUSTER)).items
     assert (binding["userName"], binding["roleTemplateName"]) == (USER_NAME, "cluster-owner")
 
 
-async def test_made_again_it_stays_as_it_is(place: Place) -> None:
-    first, second = await place.make(), await place.make()
+async def test_a_second_run_changes_nothing(harness: Harness) -> None:
+    first, second = await harness.create_kubeconfig(), await harness.create_kubeconfig()
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_it_follows_the_managers_address_with_the_same_token(place: Place) -> None:
-    first = await place.make()
-    place.flags["server-url"] = "https://elsewhere.example.com"
-    second = await place.make()
-    assert "https://elsewhere.example.com/" in said(second, "value")
-    assert said(second) == said(first)
+async def test_a_new_server_url_keeps_the_token(harness: Harness) -> None:
+    first = await harness.create_kubeconfig()
+    harness.flags["server-url"] = "https://elsewhere.example.com"
+    second = await harness.create_kubeconfig()
+    assert "https://elsewhere.example.com/" in decoded(second, "value")
+    assert decoded(second) == decoded(first)
 
 
 @pytest.mark.parametrize(
@@ -123,68 +120,75 @@ async def test_it_follows_the_managers_address_with_the_same_token(place: Place)
         ),
     ],
 )
-async def test_it_leads_to_where_programs_beside_the_manager_reach_it(
-    place: Place, flags: dict[str, str], server: str, authority: str
+async def test_internal_url_and_ca_take_precedence(
+    harness: Harness, flags: dict[str, str], server: str, authority: str
 ) -> None:
-    place.flags |= flags
-    cluster = yaml.safe_load(said(await place.make(), "value"))["clusters"][0]["cluster"]
+    harness.flags |= flags
+    cluster = yaml.safe_load(decoded(await harness.create_kubeconfig(), "value"))["clusters"][0]["cluster"]
     assert cluster["server"] == f"{server}/k8s/clusters/{CLUSTER}"
     assert base64.b64decode(cluster.get("certificate-authority-data", "")).decode() == authority
 
 
-async def test_a_deleted_secret_means_another_token_and_the_old_one_counts_no_more(place: Place) -> None:
-    first = await place.make()
-    await place.client.delete(SECRET.resource, "demo-kubeconfig", namespace="fleet-default")
-    second = await place.make()
-    record = from_token(await place.client.get(TOKEN.resource, USER_NAME))
-    assert said(first) != said(second)
-    assert [key_matches(record, said(each).partition(":")[2]) for each in (first, second)] == [False, True]
+async def test_a_deleted_secret_is_recreated_with_a_new_token(harness: Harness) -> None:
+    first = await harness.create_kubeconfig()
+    await harness.client.delete(SECRET.resource, "demo-kubeconfig", namespace="fleet-default")
+    second = await harness.create_kubeconfig()
+    record = from_token(await harness.client.get(TOKEN.resource, USER_NAME))
+    assert decoded(first) != decoded(second)
+    assert [key_matches(record, decoded(each).partition(":")[2]) for each in (first, second)] == [False, True]
 
 
-async def test_a_token_that_was_taken_away_is_not_given_back(place: Place) -> None:
-    await place.make()
-    await place.client.delete(TOKEN.resource, USER_NAME)
-    await place.make()
+async def test_a_deleted_token_is_not_restored(harness: Harness) -> None:
+    await harness.create_kubeconfig()
+    await harness.client.delete(TOKEN.resource, USER_NAME)
+    await harness.create_kubeconfig()
     with pytest.raises(NotFound):
-        await place.client.get(TOKEN.resource, USER_NAME)
+        await harness.client.get(TOKEN.resource, USER_NAME)
 
 
-async def test_a_secret_of_somebody_else_is_left_alone(place: Place) -> None:
-    foreign = _object(SECRET, "demo-kubeconfig") | {"data": {"value": "eA=="}}
-    await place.client.create(SECRET.resource, foreign, namespace="fleet-default")
+async def test_a_secret_with_another_owner_is_not_changed(harness: Harness) -> None:
+    foreign = new_manifest(SECRET, "demo-kubeconfig") | {"data": {"value": "eA=="}}
+    await harness.client.create(SECRET.resource, foreign, namespace="fleet-default")
     with pytest.raises(PermissionError, match="has another owner"):
-        await place.make()
+        await harness.create_kubeconfig()
 
 
 @pytest.mark.parametrize(
-    ("provisioned", "owned", "refused"), [(False, True, True), (True, False, True), (True, True, False)]
+    ("provisioned", "owned", "rejected"), [(False, True, True), (True, False, True), (True, True, False)]
 )
-async def test_a_cluster_of_that_name_gets_no_kubeconfig_of_another(
-    place: Place, provisioned: bool, owned: bool, refused: bool
+async def test_a_foreign_capi_cluster_of_the_name_gets_no_kubeconfig(
+    harness: Harness, provisioned: bool, owned: bool, rejected: bool
 ) -> None:
-    """Cluster API connects to a Cluster by the Secret of its name. Who creates one, also with the owner reference of
-    ours, must not use a cluster that is imported later under that name."""
-    owners = [place.arguments["owner"]] if owned else []
-    cluster = _object(CORE_CLUSTER, "demo") | {"spec": {"paused": False}}
+    """Cluster API connects to a Cluster with the Secret of its name.
+
+    A user who creates a Cluster, even with a copied owner reference, must not get access to a cluster that is imported
+    later under that name.
+    """
+    owners = [harness.arguments["owner"]] if owned else []
+    cluster = new_manifest(CORE_CLUSTER, "demo") | {"spec": {"paused": False}}
     cluster["metadata"]["ownerReferences"] = owners
-    await install_kinds(place.client, CORE_CRDS)
-    await place.client.create(CORE_CLUSTER.resource, cluster, namespace="fleet-default")
-    place.arguments["provisioned"] = provisioned
-    if not refused:
-        assert said(await place.make())
+    await install_kinds(harness.client, CORE_CRDS)
+    await harness.client.create(CORE_CLUSTER.resource, cluster, namespace="fleet-default")
+    harness.arguments["provisioned"] = provisioned
+    if not rejected:
+        assert decoded(await harness.create_kubeconfig())
         return
     with pytest.raises(PermissionError, match=r"Cluster fleet-default/demo of cluster\.x-k8s\.io has another owner"):
-        await place.make()
+        await harness.create_kubeconfig()
 
 
 @pytest.mark.parametrize("principals", [[f"local://{USER_NAME}"], ["system://provisioning/fleet-default/other"], None])
-async def test_a_user_of_somebody_else_is_left_alone(place: Place, principals: list[str] | None) -> None:
-    """Names of users are 50 bits of a digest, and people choose names of clusters: such a User would own the cluster,
-    and be deleted with it."""
-    person = {**_object(USER, USER_NAME), "username": "polly"} | ({"principalIds": principals} if principals else {})
-    before = await place.client.create(USER.resource, person)
+async def test_an_existing_user_of_the_name_is_not_changed(harness: Harness, principals: list[str] | None) -> None:
+    """User names are 50 bits of a digest, and people choose names of clusters.
+
+    An existing User of the name would own the cluster, and be deleted with it.
+    """
+    existing = {**new_manifest(USER, USER_NAME), "username": "polly"} | (
+        {"principalIds": principals} if principals else {}
+    )
+    before = await harness.client.create(USER.resource, existing)
     with pytest.raises(PermissionError, match="does not belong to cluster fleet-default/demo"):
-        await place.make()
-    assert await place.client.get(USER.resource, USER_NAME) == before
+        await harness.create_kubeconfig()
+    assert await harness.client.get(USER.resource, USER_NAME) == before
     with pytest.raises(NotFound):
-        await place.client.get(CLUSTER_BINDING.resource, f"{USER_NAME}-owner", namespace=CLUSTER)
+        await harness.client.get(CLUSTER_BINDING.resource, f"{USER_NAME}-owner", namespace=CLUSTER)

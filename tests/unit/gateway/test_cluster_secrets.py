@@ -1,4 +1,4 @@
-"""What the planner has made and read for it: tokens and authorities once, referenced objects as they are."""
+"""Effects of the planner: tokens and CAs are created once, and referenced objects are read."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def server() -> tuple[ApiServer, Client]:
-    made = await assemble(None, clock=lambda: NOW, entropy=os.urandom)
-    return made, Client(InProcess(made, ADMIN), field_manager="tester")
+    created = await assemble(None, clock=lambda: NOW, entropy=os.urandom)
+    return created, Client(InProcess(created, ADMIN), field_manager="tester")
 
 
 def text(secret: dict[str, Any], key: str) -> str:
     return base64.b64decode(secret["data"][key]).decode()
 
 
-async def test_tokens_are_made_once() -> None:
+async def test_tokens_are_created_once() -> None:
     running, client = await server()
     perform = ClusterTokens(client, os.urandom)
     arguments = {"namespace": "default", "name": "demo-rke-state", "owner": OWNER}
@@ -50,7 +50,7 @@ async def test_tokens_are_made_once() -> None:
     await running.stop()
 
 
-async def test_authorities_are_made_once_and_those_that_are_there_stay() -> None:
+async def test_cas_are_created_once_and_existing_ones_are_kept() -> None:
     running, client = await server()
     perform = ClusterAuthorities(client, lambda: NOW)
     arguments = {"namespace": "default", "cluster": "demo", "purposes": ("ca",), "owner": OWNER}
@@ -67,7 +67,7 @@ async def test_authorities_are_made_once_and_those_that_are_there_stay() -> None
     await running.stop()
 
 
-async def test_a_referenced_object_is_read_and_one_that_is_gone_is_nothing() -> None:
+async def test_a_referenced_object_is_read_and_a_missing_one_is_none() -> None:
     running, client = await server()
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "files"}, "data": {"a": "b"}}
     await client.create(ReferencedObjects.KINDS["ConfigMap"].resource, obj, namespace="default")

@@ -1,4 +1,4 @@
-"""Limits of requests, as the gateway counts them."""
+"""Request limits of the gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from herder.api.identity.authn.tokens import NewToken
-from tests.unit.gateway.front import Front, front
+from tests.unit.gateway.gateway_server import GatewayServer, running_gateway
 
 PATIENCE = 30
 WATCHES = {
@@ -20,25 +20,27 @@ WATCHES = {
 
 
 @pytest.fixture(scope="module", params=["embedded", "real"])
-async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Front]:
-    async with front(request.param, tmp_path_factory.mktemp("front")) as made:
-        await made.administrator("u-person")
-        yield made
+async def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[GatewayServer]:
+    async with running_gateway(request.param, tmp_path_factory.mktemp("front")) as gateway:
+        await gateway.create_administrator("u-person")
+        yield gateway
 
 
 @pytest.mark.parametrize("prefix", ["", "/k8s/clusters/local"], ids=["management API", "cluster"])
 @pytest.mark.parametrize("watch", WATCHES.values(), ids=WATCHES)
-async def test_every_watch_is_a_long_running_request(scene: Front, watch: str, prefix: str) -> None:
-    """Else a few users could hold all turns of requests that end soon."""
-    issued = await scene.parts.identity.issuer.issue_ext(NewToken("u-person", "u-person", ttl_ms=3_600_000))
-    trusted = ssl.create_default_context(cadata=scene.ca.decode())
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(scene.url.rpartition(":")[2]), ssl=trusted)
+async def test_every_watch_is_a_long_running_request(gateway: GatewayServer, watch: str, prefix: str) -> None:
+    """Otherwise a few users could occupy all slots of short requests."""
+    issued = await gateway.parts.identity.issuer.issue_ext(NewToken("u-person", "u-person", ttl_ms=3_600_000))
+    trusted = ssl.create_default_context(cadata=gateway.ca.decode())
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]), ssl=trusted)
     lines = [f"GET {prefix}{watch} HTTP/1.1", "Host: manager", f"Authorization: Bearer {issued.bearer}", "", ""]
     writer.write("\r\n".join(lines).encode())
     async with asyncio.timeout(PATIENCE):
         assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
-        usage = scene.http.usage()
+        usage = gateway.http.usage()
         writer.close()
-        while scene.http.usage()["connections"]:
+        while gateway.http.usage()["connections"]:
             await asyncio.sleep(0.01)
     assert (usage["in_flight"]["total"], usage["long_running"]["total"]) == (0, 1)

@@ -1,5 +1,4 @@
-"""Whether agents are connected is written as they come and go, by one replica of the gateway or several, on virtual
-time."""
+"""The connection state of agents is recorded by one or several replicas of the gateway, on virtual time."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ MEADOW, PASTURE = "c-m-meadow22", "c-m-pasture2"
 
 
 @dataclass
-class Here:
-    world: World
+class Harness:
+    env: World
     running: dict[str, list[asyncio.Task[None]]] = field(default_factory=dict)
 
-    async def told(self, cluster: str = MEADOW) -> tuple[str, str]:
-        """Since when its agent is connected, and who says so."""
-        found = annotations_of(await self.world.outside.get(MANAGEMENT_CLUSTER.resource, cluster))
+    async def connection(self, cluster: str = MEADOW) -> tuple[str, str]:
+        """Since when the agent is connected, and which replica reports it."""
+        found = annotations_of(await self.env.outside.get(MANAGEMENT_CLUSTER.resource, cluster))
         return found.get(CONNECTED_SINCE, ""), found.get(CONNECTED_TO, "")
 
     async def since(self, cluster: str = MEADOW) -> str:
-        return (await self.told(cluster))[0]
+        return (await self.connection(cluster))[0]
 
     async def start(self, client: Client, replicas: Membership, peers: dict[str, str]) -> Presence:
-        """`peers`: by cluster, the other replica that has a tunnel too."""
+        """`peers` maps clusters to another replica that has a tunnel too."""
         clusters = Clusters(client)
         presence = Presence(client, now, clusters=clusters, replicas=replicas, peer_of=lambda c: peers.get(c, ""))
         tasks = self.running.setdefault(replicas.own, [])
@@ -52,16 +51,16 @@ class Here:
         return presence
 
     async def replica(self, name: str, peers: dict[str, str] | None = None) -> Presence:
-        return await self.start(self.world.outside, Replicas(self.world.outside, name, "", now), peers or {})
+        return await self.start(self.env.outside, Replicas(self.env.outside, name, "", now), peers or {})
 
-    async def die(self, name: str) -> None:
-        """Without a word."""
+    async def kill(self, name: str) -> None:
+        """End the replica without releasing its Lease."""
         for task in self.running.pop(name):
             task.cancel()
         await asyncio.sleep(0.1)
-        left = {"name": name, "namespace": SYSTEM_NAMESPACE, "labels": {GATEWAY: "true"}}
-        lease = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": left}
-        await self.world.outside.apply(LEASE.resource, lease | {"spec": {"leaseDurationSeconds": LEASE_SECONDS}})
+        metadata = {"name": name, "namespace": SYSTEM_NAMESPACE, "labels": {GATEWAY: "true"}}
+        lease = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata}
+        await self.env.outside.apply(LEASE.resource, lease | {"spec": {"leaseDurationSeconds": LEASE_SECONDS}})
 
     async def stop(self) -> None:
         tasks = [task for tasks in self.running.values() for task in tasks]
@@ -70,228 +69,239 @@ class Here:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def play(story: Callable[[Here], Awaitable[None]], *, known: dict[str, str] | None = None) -> None:
+def run_scenario(
+    scenario: Callable[[Harness], Awaitable[None]], *, pasture_annotations: dict[str, str] | None = None
+) -> None:
     async def run() -> None:
-        async with world() as made:
-            await install_kinds(made.outside, list(CRDS))
-            await ensure_namespace(made.outside, SYSTEM_NAMESPACE)
+        async with world() as env:
+            await install_kinds(env.outside, list(CRDS))
+            await ensure_namespace(env.outside, SYSTEM_NAMESPACE)
             for name in (MEADOW, PASTURE):
-                meta = {"name": name, "annotations": known if known and name == PASTURE else {}}
+                meta = {
+                    "name": name,
+                    "annotations": pasture_annotations if pasture_annotations and name == PASTURE else {},
+                }
                 cluster = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": meta}
-                await made.outside.create(MANAGEMENT_CLUSTER.resource, cluster)
-            here = Here(made)
+                await env.outside.create(MANAGEMENT_CLUSTER.resource, cluster)
+            harness = Harness(env)
             try:
-                await story(here)
+                await scenario(harness)
             finally:
-                await here.stop()
+                await harness.stop()
 
     loop.run(run())
 
 
-def alone(story: Callable[[Here, Presence], Awaitable[None]], *, known: dict[str, str] | None = None) -> None:
-    async def with_one(here: Here) -> None:
-        presence = await here.start(here.world.client, SingleReplica("this"), {})
-        here.world.wire.requests.clear()
-        await story(here, presence)
+def run_with_one_replica(
+    scenario: Callable[[Harness, Presence], Awaitable[None]], *, pasture_annotations: dict[str, str] | None = None
+) -> None:
+    async def with_one_replica(harness: Harness) -> None:
+        presence = await harness.start(harness.env.client, SingleReplica("this"), {})
+        harness.env.wire.requests.clear()
+        await scenario(harness, presence)
 
-    play(with_one, known=known)
+    run_scenario(with_one_replica, pasture_annotations=pasture_annotations)
 
 
-# --- one gateway ----------------------------------------------------------------------------------------------------
+# --- one replica ----------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_comes_and_goes() -> None:
-    async def story(here: Here, presence: Presence) -> None:
+def test_connection_and_disconnection_are_recorded() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
         presence.changed(MEADOW, True)
         await asyncio.sleep(0.1)
-        since, who = await here.told()
+        since, replica = await harness.connection()
         assert since
-        assert who == "this"
+        assert replica == "this"
         presence.changed(MEADOW, False)
         await asyncio.sleep(DEBOUNCE_SECONDS + 0.1)
-        assert await here.told() == ("", "")
+        assert await harness.connection() == ("", "")
 
-    alone(story)
+    run_with_one_replica(scenario)
 
 
-def test_one_that_is_back_at_once_was_never_away() -> None:
-    async def story(here: Here, presence: Presence) -> None:
+def test_a_short_disconnection_is_not_recorded() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
         presence.changed(MEADOW, True)
         await asyncio.sleep(0.1)
-        first = await here.since()
+        first = await harness.since()
         presence.changed(MEADOW, False)
         await asyncio.sleep(DEBOUNCE_SECONDS / 2)
         presence.changed(MEADOW, True)
         await asyncio.sleep(DEBOUNCE_SECONDS + 0.1)
-        assert await here.since() == first
-        assert here.world.wire.count("PATCH") == 1
+        assert await harness.since() == first
+        assert harness.env.wire.count("PATCH") == 1
 
-    alone(story)
+    run_with_one_replica(scenario)
 
 
-def test_the_second_tunnel_of_an_agent_says_nothing_of_its_own() -> None:
-    async def story(here: Here, presence: Presence) -> None:
+def test_the_second_tunnel_of_an_agent_is_ignored() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
         presence.changed(f"stv-cluster-{MEADOW}", True)
         await asyncio.sleep(0.1)
-        assert not here.world.wire.count("PATCH")
+        assert not harness.env.wire.count("PATCH")
 
-    alone(story)
+    run_with_one_replica(scenario)
 
 
-def test_what_could_not_be_written_is_written_later() -> None:
-    async def story(here: Here, presence: Presence) -> None:
-        here.world.wire.down = True
+def test_failed_writes_are_retried() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
+        harness.env.wire.down = True
         presence.changed(MEADOW, True)
         await asyncio.sleep(0.1)
-        here.world.wire.down = False
+        harness.env.wire.down = False
         await asyncio.sleep(RETRY_SECONDS + 0.1)
-        assert await here.since()
+        assert await harness.since()
 
-    alone(story)
+    run_with_one_replica(scenario)
 
 
-def test_what_somebody_takes_away_is_said_again() -> None:
-    async def story(here: Here, presence: Presence) -> None:
+def test_removed_annotations_are_restored() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
         presence.changed(MEADOW, True)
         await asyncio.sleep(0.1)
         patch = {"metadata": {"annotations": {CONNECTED_SINCE: None, CONNECTED_TO: None}}}
-        await here.world.outside.patch(MANAGEMENT_CLUSTER.resource, MEADOW, patch)
+        await harness.env.outside.patch(MANAGEMENT_CLUSTER.resource, MEADOW, patch)
         await asyncio.sleep(0.1)
-        assert await here.since()
+        assert await harness.since()
 
-    alone(story)
+    run_with_one_replica(scenario)
 
 
-def test_agents_of_a_manager_that_died_have_a_while_to_come_back() -> None:
-    async def story(here: Here, presence: Presence) -> None:
+def test_agents_of_a_dead_manager_have_time_to_reconnect() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
         await asyncio.sleep(RECONNECT_SECONDS - 1)
-        assert await here.since(PASTURE), "not yet"
+        assert await harness.since(PASTURE), "not yet"
         await asyncio.sleep(2)
-        assert not await here.since(PASTURE)
+        assert not await harness.since(PASTURE)
 
-    alone(story, known={CONNECTED_SINCE: "2025-12-31T00:00:00Z", CONNECTED_TO: "before"})
+    run_with_one_replica(
+        scenario, pasture_annotations={CONNECTED_SINCE: "2025-12-31T00:00:00Z", CONNECTED_TO: "before"}
+    )
 
 
-def test_those_that_came_back_stay_connected() -> None:
-    async def story(here: Here, presence: Presence) -> None:
+def test_reconnected_agents_stay_connected() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
         presence.changed(PASTURE, True)
         await asyncio.sleep(RECONNECT_SECONDS + 1)
-        assert (await here.told(PASTURE))[1] == "this"
+        assert (await harness.connection(PASTURE))[1] == "this"
 
-    alone(story, known={CONNECTED_SINCE: "2025-12-31T00:00:00Z"})
+    run_with_one_replica(scenario, pasture_annotations={CONNECTED_SINCE: "2025-12-31T00:00:00Z"})
 
 
-def test_a_cluster_that_is_gone_is_not_written() -> None:
-    async def story(here: Here, presence: Presence) -> None:
+def test_a_deleted_cluster_is_not_patched() -> None:
+    async def scenario(harness: Harness, presence: Presence) -> None:
         presence.changed("c-m-nowhere2", True)
         await asyncio.sleep(3 * RETRY_SECONDS)
-        assert not here.world.wire.count("PATCH")
+        assert not harness.env.wire.count("PATCH")
 
-    alone(story)
-
-
-# --- several --------------------------------------------------------------------------------------------------------
+    run_with_one_replica(scenario)
 
 
-def test_a_replica_that_has_no_session_leaves_alone_what_another_says() -> None:
-    async def story(here: Here) -> None:
-        first = await here.replica("first")
-        second = await here.replica("second")
+# --- several replicas -----------------------------------------------------------------------------------------------
+
+
+def test_a_replica_without_a_session_keeps_the_record_of_another() -> None:
+    async def scenario(harness: Harness) -> None:
+        first = await harness.replica("first")
+        second = await harness.replica("second")
         first.changed(MEADOW, True)
         await asyncio.sleep(0.1)
-        told = await here.told()
-        second.changed(MEADOW, True)  # agents may have several, too
+        before = await harness.connection()
+        second.changed(MEADOW, True)  # agents may have several sessions
         await asyncio.sleep(0.1)
         second.changed(MEADOW, False)
         await asyncio.sleep(2 * RECONNECT_SECONDS)
-        assert await here.told() == told
+        assert await harness.connection() == before
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_who_loses_a_session_hands_over_to_who_has_one() -> None:
-    async def story(here: Here) -> None:
-        first = await here.replica("first", peers={MEADOW: "second"})
-        second = await here.replica("second")
+def test_a_lost_session_is_handed_over_to_a_replica_that_has_one() -> None:
+    async def scenario(harness: Harness) -> None:
+        first = await harness.replica("first", peers={MEADOW: "second"})
+        second = await harness.replica("second")
         first.changed(MEADOW, True)
         await asyncio.sleep(0.1)
-        since, _ = await here.told()
+        since, _ = await harness.connection()
         second.changed(MEADOW, True)
         first.changed(MEADOW, False)
         await asyncio.sleep(DEBOUNCE_SECONDS + 0.1)
-        assert await here.told() == (since, "second"), "it was never away"
+        assert await harness.connection() == (since, "second"), "it was never disconnected"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_who_was_handed_what_it_has_not_says_so() -> None:
-    async def story(here: Here) -> None:
-        first = await here.replica("first", peers={MEADOW: "second"})
-        await here.replica("second")
+def test_a_handover_to_a_replica_without_a_session_is_corrected() -> None:
+    async def scenario(harness: Harness) -> None:
+        first = await harness.replica("first", peers={MEADOW: "second"})
+        await harness.replica("second")
         first.changed(MEADOW, True)
         await asyncio.sleep(0.1)
         first.changed(MEADOW, False)
         await asyncio.sleep(DEBOUNCE_SECONDS + 0.2)
-        assert await here.told() == ("", "")
+        assert await harness.connection() == ("", "")
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_session_elsewhere_is_found_out_by_who_has_it() -> None:
-    """Who lost the agent did not know where it went."""
+def test_a_replica_takes_over_the_record_of_its_session() -> None:
+    """The replica that lost the agent did not know where it reconnected."""
 
-    async def story(here: Here) -> None:
-        first, second = await here.replica("first"), await here.replica("second")
+    async def scenario(harness: Harness) -> None:
+        first, second = await harness.replica("first"), await harness.replica("second")
         first.changed(MEADOW, True)
         await asyncio.sleep(0.1)
         second.changed(MEADOW, True)
         first.changed(MEADOW, False)
         await asyncio.sleep(DEBOUNCE_SECONDS + 0.2)
-        assert (await here.told())[1] == "second"
+        assert (await harness.connection())[1] == "second"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_for_a_replica_that_died_others_answer_as_soon_as_that_is_known() -> None:
-    async def story(here: Here) -> None:
-        first, second = await here.replica("first"), await here.replica("second")
+def test_another_replica_takes_over_when_one_dies() -> None:
+    async def scenario(harness: Harness) -> None:
+        first, second = await harness.replica("first"), await harness.replica("second")
         first.changed(MEADOW, True)
         await asyncio.sleep(0.1)
-        await here.die("first")
+        await harness.kill("first")
         second.changed(MEADOW, True)
         for _ in range(LEASE_SECONDS + 5):
-            assert await here.since(), "it never shows as away"
+            assert await harness.since(), "it never appears disconnected"
             await asyncio.sleep(1)
-        assert (await here.told())[1] == "second"
+        assert (await harness.connection())[1] == "second"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_nothing_is_connected_for_ever() -> None:
-    async def story(here: Here) -> None:
-        first = await here.replica("first")
-        await here.replica("second")
+def test_records_of_a_dead_replica_expire() -> None:
+    async def scenario(harness: Harness) -> None:
+        first = await harness.replica("first")
+        await harness.replica("second")
         first.changed(MEADOW, True)
         await asyncio.sleep(0.1)
-        await here.die("first")
+        await harness.kill("first")
         await asyncio.sleep(LEASE_SECONDS - 1)
-        assert await here.since()
+        assert await harness.since()
         await asyncio.sleep(RECONNECT_SECONDS + 2)
-        assert await here.told() == ("", "")
-        leases = await here.world.outside.list(LEASE.resource, namespace=SYSTEM_NAMESPACE)
-        assert [each["metadata"]["name"] for each in leases.items] == ["second"], "the dead leave nothing"
+        assert await harness.connection() == ("", "")
+        leases = await harness.env.outside.list(LEASE.resource, namespace=SYSTEM_NAMESPACE)
+        assert [each["metadata"]["name"] for each in leases.items] == ["second"], (
+            "the Lease of the dead replica is deleted"
+        )
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_replica_that_ends_says_so_itself() -> None:
-    async def story(here: Here) -> None:
-        await here.replica("first")
-        await here.replica("second")
-        for task in here.running["first"]:
+def test_a_stopping_replica_deletes_its_lease() -> None:
+    async def scenario(harness: Harness) -> None:
+        await harness.replica("first")
+        await harness.replica("second")
+        for task in harness.running["first"]:
             task.cancel()
         await asyncio.sleep(0.5)
-        leases = await here.world.outside.list(LEASE.resource, namespace=SYSTEM_NAMESPACE)
+        leases = await harness.env.outside.list(LEASE.resource, namespace=SYSTEM_NAMESPACE)
         assert [each["metadata"]["name"] for each in leases.items] == ["second"]
 
-    play(story)
+    run_scenario(scenario)

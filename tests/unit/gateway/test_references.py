@@ -1,4 +1,4 @@
-"""References in writes of users: what admission costs before the object is validated."""
+"""Reference admission: the cost before an object is validated."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from herder.engine.wire import User
 from herder.gateway.admission.references import ReferenceAdmission, Write
 
 
-async def test_an_object_of_too_many_values_is_refused_unread() -> None:
-    nobody: Any = None
-    admission = ReferenceAdmission(nobody, nobody, User("manager"))
+async def test_an_object_with_too_many_values_is_rejected_without_reading_it() -> None:
+    unused: Any = None
+    admission = ReferenceAdmission(unused, unused, User("manager"))
     spec = {"rkeConfig": {"machineSelectorConfig": [5] * 1_000_000}}
     kind = PROVISIONING_CLUSTER
     write = Write(

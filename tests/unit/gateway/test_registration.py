@@ -1,4 +1,4 @@
-"""How agents come here, and who does not come in."""
+"""Registration of agents: manifests, tunnels, and rejected requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.wire import Request, Response
 from herder.gateway.agents.registration import Admitted, Refused, Registration
 from tests.unit.engine.runtime.world import world
-from tests.unit.gateway.managed import AT_HOME, managed
+from tests.unit.gateway.managed_clusters import NAMESPACE_READY, create_managed_cluster
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CA = authority("downstream", now=NOW, life=timedelta(days=1)).certificate_pem.decode()
@@ -42,43 +42,46 @@ ADDRESS = "10.43.0.1:443"
 
 
 @dataclass
-class Desk:
+class Harness:
     registration: Registration
     client: Client
     now: datetime = NOW
-    gone: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
 
-    def ask(self, path: str) -> Response:
-        answer = self.registration.answer(Request("GET", path))
-        assert answer is not None
-        return answer
+    def get(self, path: str) -> Response:
+        response = self.registration.answer(Request("GET", path))
+        assert response is not None
+        return response
 
     async def connect(self, token: str, parameters: str | None = None) -> Admitted | Refused:
-        told = Parameters(ADDRESS, "service-account-token", CA).encoded() if parameters is None else parameters
-        return await self.registration.authorize({"x-api-tunnel-token": token, "x-api-tunnel-params": told})
+        encoded = Parameters(ADDRESS, "service-account-token", CA).encoded() if parameters is None else parameters
+        return await self.registration.authorize({"x-api-tunnel-token": token, "x-api-tunnel-params": encoded})
 
     async def cluster(self, name: str) -> Object:
         return await self.client.get(MANAGEMENT_CLUSTER.resource, name)
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    """Two clusters: one whose token was replaced, one with another token."""
-    async with world() as made:
-        client = made.outside
+async def harness() -> AsyncIterator[Harness]:
+    """Two clusters: one whose token was rotated, and one with another token."""
+    async with world() as env:
+        client = env.outside
         await install_kinds(client, list(CRDS))
-        replaced = Tokens(CURRENT, NOW + timedelta(days=30), PREVIOUS, NOW + timedelta(hours=3))
-        await managed(client, MEADOW, replaced)
-        await managed(client, PASTURE, Tokens(OTHER, NOW + timedelta(days=30)))
+        rotated = Tokens(CURRENT, NOW + timedelta(days=30), PREVIOUS, NOW + timedelta(hours=3))
+        await create_managed_cluster(client, MEADOW, rotated)
+        await create_managed_cluster(client, PASTURE, Tokens(OTHER, NOW + timedelta(days=30)))
         flags = {"server-url": "https://manager.example.com", "cacerts": SERVER_CA}
-        here = Desk(None, client)  # type: ignore[arg-type]
-        here.registration = Registration(
-            client, clock=lambda: here.now, setting=Settings(flags=flags).get, on_cluster_deleted=here.gone.append
+        created = Harness(None, client)  # type: ignore[arg-type]
+        created.registration = Registration(
+            client,
+            clock=lambda: created.now,
+            setting=Settings(flags=flags).get,
+            on_cluster_deleted=created.deleted.append,
         )
-        running = asyncio.ensure_future(here.registration.run())
-        await here.registration.ready()
+        running = asyncio.ensure_future(created.registration.run())
+        await created.registration.ready()
         try:
-            yield here
+            yield created
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -87,10 +90,10 @@ async def desk() -> AsyncIterator[Desk]:
 # --- the manifest ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_manifest_is_for_who_has_the_token(desk: Desk) -> None:
-    answer = desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
-    assert answer.status == 200
-    objects = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(answer.content())}
+async def test_the_manifest_needs_the_registration_token(harness: Harness) -> None:
+    response = harness.get(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
+    assert response.status == 200
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(response.content())}
     (container,) = objects["Deployment", "cattle-cluster-agent"]["spec"]["template"]["spec"]["containers"]
     environment = {each["name"]: each["value"] for each in container["env"]}
     assert environment["CATTLE_SERVER"] == "https://manager.example.com"
@@ -102,31 +105,31 @@ async def test_the_manifest_is_for_who_has_the_token(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", ["text", 5, [1, None, "a"], {"a": 1}, [{"name": ["a"]}, {"name": {}, "value": {}}]], ids=str
+    "malformed", ["text", 5, [1, None, "a"], {"a": 1}, [{"name": ["a"]}, {"name": {}, "value": {}}]], ids=str
 )
-async def test_what_owners_write_as_variables_of_the_agent_keeps_nobody_from_the_manifest(desk: Desk, odd: Any) -> None:
-    wanted = {"spec": {"agentEnvVars": odd, "changed": True}}
-    await desk.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, wanted)
+async def test_malformed_agent_variables_do_not_break_the_manifest(harness: Harness, malformed: Any) -> None:
+    patch = {"spec": {"agentEnvVars": malformed, "changed": True}}
+    await harness.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, patch)
     async with asyncio.timeout(30):
-        while not ((desk.registration._clusters.get(Key("", MEADOW)) or {})["spec"]).get("changed"):
+        while not ((harness.registration._clusters.get(Key("", MEADOW)) or {})["spec"]).get("changed"):
             await asyncio.sleep(0)
-    answer = desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
-    assert answer.status == 200
-    assert b"CATTLE_CA_CHECKSUM" in answer.content()
+    response = harness.get(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
+    assert response.status == 200
+    assert b"CATTLE_CA_CHECKSUM" in response.content()
 
 
-async def test_many_variables_of_the_agent_are_rendered_quickly(desk: Desk) -> None:
-    """Whoever has the token can ask for the manifest again and again."""
+async def test_many_agent_variables_are_rendered_quickly(harness: Harness) -> None:
+    """The holder of the token can request the manifest again and again."""
     variables = [{"name": f"V{number}", "value": "\"x: 'y'\n\x7f\x85\u2028\ufeff"} for number in range(25_000)]
-    await desk.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, {"spec": {"agentEnvVars": variables}})
+    await harness.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, {"spec": {"agentEnvVars": variables}})
     async with asyncio.timeout(30):
-        while not ((desk.registration._clusters.get(Key("", MEADOW)) or {})["spec"]).get("agentEnvVars"):
+        while not ((harness.registration._clusters.get(Key("", MEADOW)) or {})["spec"]).get("agentEnvVars"):
             await asyncio.sleep(0)
     started = time.thread_time()
-    answer = desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
+    response = harness.get(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
     assert time.thread_time() - started < 0.3
     (deployment,) = (
-        doc for doc in answer.content().decode().split("---\n") if "kind: Deployment" in doc or '"Deployment"' in doc
+        doc for doc in response.content().decode().split("---\n") if "kind: Deployment" in doc or '"Deployment"' in doc
     )
     (container,) = yaml.load(deployment, yaml.CSafeLoader)["spec"]["template"]["spec"]["containers"]
     assert variables[0] in container["env"]
@@ -145,51 +148,51 @@ async def test_many_variables_of_the_agent_are_rendered_quickly(desk: Desk) -> N
         "../../etc/passwd",
     ],
 )
-async def test_anyone_else_gets_no_manifest(desk: Desk, name: str) -> None:
-    answer = desk.ask(f"/v3/import/{name}")
-    assert (answer.status, answer.content()) == (400, b"cluster not found or invalid token")
+async def test_without_a_valid_token_there_is_no_manifest(harness: Harness, name: str) -> None:
+    response = harness.get(f"/v3/import/{name}")
+    assert (response.status, response.content()) == (400, b"cluster not found or invalid token")
 
 
-async def test_agents_are_told_whom_to_trust(desk: Desk) -> None:
-    assert desk.ask("/ping").content() == b"pong"
-    value = json.loads(desk.ask("/v3/settings/cacerts").content())["value"]
+async def test_agents_can_fetch_the_ca(harness: Harness) -> None:
+    assert harness.get("/ping").content() == b"pong"
+    value = json.loads(harness.get("/v3/settings/cacerts").content())["value"]
     assert value == SERVER_CA.strip()
-    assert desk.ask("/cacerts").content().decode() == f"{value}\n"
+    assert harness.get("/cacerts").content().decode() == f"{value}\n"
 
 
 # --- tunnels --------------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_is_let_in_and_what_it_tells_is_kept(desk: Desk) -> None:
-    assert await desk.connect(CURRENT) == Admitted(MEADOW)
-    status = (await desk.cluster(MEADOW))["status"]
+async def test_an_agent_is_admitted_and_its_parameters_are_stored(harness: Harness) -> None:
+    assert await harness.connect(CURRENT) == Admitted(MEADOW)
+    status = (await harness.cluster(MEADOW))["status"]
     assert status["apiEndpoint"] == f"https://{ADDRESS}"
     assert base64.b64decode(status["caCert"]).decode() == CA
     assert status["driver"] == "imported"
-    secret = await desk.client.get(
+    secret = await harness.client.get(
         SECRET.resource, status["serviceAccountTokenSecret"], namespace=names.CREDENTIALS_NAMESPACE
     )
     assert base64.b64decode(secret["data"]["credential"]) == b"service-account-token"
-    assert "service-account-token" not in str(await desk.cluster(MEADOW))
-    assert (await desk.cluster(PASTURE))["status"] == AT_HOME
+    assert "service-account-token" not in str(await harness.cluster(MEADOW))
+    assert (await harness.cluster(PASTURE))["status"] == NAMESPACE_READY
 
 
-async def test_an_agent_that_comes_back_writes_nothing(desk: Desk) -> None:
-    await desk.connect(CURRENT)
-    before = (await desk.cluster(MEADOW))["metadata"]["resourceVersion"]
-    while (desk.registration._clusters.get(("", MEADOW)) or {}).get("status") is None:  # type: ignore[arg-type]
+async def test_a_reconnecting_agent_causes_no_write(harness: Harness) -> None:
+    await harness.connect(CURRENT)
+    before = (await harness.cluster(MEADOW))["metadata"]["resourceVersion"]
+    while (harness.registration._clusters.get(("", MEADOW)) or {}).get("status") is None:  # type: ignore[arg-type]
         await asyncio.sleep(0)
-    await desk.connect(CURRENT)
-    assert (await desk.cluster(MEADOW))["metadata"]["resourceVersion"] == before
+    await harness.connect(CURRENT)
+    assert (await harness.cluster(MEADOW))["metadata"]["resourceVersion"] == before
 
 
 @pytest.mark.parametrize(
-    ("token", "later", "let_in"),
+    ("token", "elapsed", "admitted"),
     [
         (CURRENT, timedelta(), True),
         (PREVIOUS, timedelta(), True),
         (PREVIOUS, timedelta(hours=3), False),  # the grace period is over
-        (CURRENT, timedelta(days=32), False),  # nobody replaced it
+        (CURRENT, timedelta(days=32), False),  # it was not rotated
         ("z" * 54, timedelta(), False),
         (CURRENT + "b", timedelta(), False),
         ("", timedelta(), False),
@@ -197,38 +200,40 @@ async def test_an_agent_that_comes_back_writes_nothing(desk: Desk) -> None:
         ("b" * 100_000, timedelta(), False),
     ],
 )
-async def test_only_a_token_that_counts_opens_a_tunnel(desk: Desk, token: str, later: timedelta, let_in: bool) -> None:
-    desk.now = NOW + later
-    wanted = Admitted(MEADOW) if let_in else Refused(401, "failed authentication")
-    assert await desk.connect(token) == wanted
+async def test_only_a_valid_token_opens_a_tunnel(
+    harness: Harness, token: str, elapsed: timedelta, admitted: bool
+) -> None:
+    harness.now = NOW + elapsed
+    expected = Admitted(MEADOW) if admitted else Refused(401, "failed authentication")
+    assert await harness.connect(token) == expected
 
 
-async def test_the_second_tunnel_is_opened_by_the_same_token(desk: Desk) -> None:
-    opened = await desk.registration.authorize({"authorization": f"Bearer stv-cluster-{CURRENT}"})
+async def test_the_second_tunnel_needs_the_same_token(harness: Harness) -> None:
+    opened = await harness.registration.authorize({"authorization": f"Bearer stv-cluster-{CURRENT}"})
     assert opened == Admitted(f"stv-cluster-{MEADOW}")
-    refused = await desk.registration.authorize({"authorization": f"Bearer stv-cluster-{'z' * 54}"})
+    refused = await harness.registration.authorize({"authorization": f"Bearer stv-cluster-{'z' * 54}"})
     assert refused == Refused(401, "failed authentication")
-    assert await desk.registration.authorize({"authorization": f"Bearer {CURRENT}"}) == Refused(
+    assert await harness.registration.authorize({"authorization": f"Bearer {CURRENT}"}) == Refused(
         401, "failed authentication"
     )
 
 
-async def test_there_is_no_agent_of_the_managers_own_cluster(desk: Desk) -> None:
-    """Whoever reads the Secrets of its namespace would say where the manager's own API is."""
+async def test_the_cluster_local_accepts_no_agent(harness: Harness) -> None:
+    """A user who can read Secrets of its namespace could redirect requests to the manager's own API."""
     own = "w" * 54
-    await managed(desk.client, names.LOCAL, Tokens(own, NOW + timedelta(days=1)))
-    await desk.client.patch(MANAGEMENT_CLUSTER.resource, names.LOCAL, {"spec": {"internal": True}})
-    place = Key("", names.LOCAL)
-    while not ((desk.registration._clusters.get(place) or {}).get("spec") or {}).get("internal"):
+    await create_managed_cluster(harness.client, names.LOCAL, Tokens(own, NOW + timedelta(days=1)))
+    await harness.client.patch(MANAGEMENT_CLUSTER.resource, names.LOCAL, {"spec": {"internal": True}})
+    key = Key("", names.LOCAL)
+    while not ((harness.registration._clusters.get(key) or {}).get("spec") or {}).get("internal"):
         await asyncio.sleep(0)
-    while desk.registration._secrets.get(Key(names.LOCAL, "crt-token-default-token")) is None:
+    while harness.registration._secrets.get(Key(names.LOCAL, "crt-token-default-token")) is None:
         await asyncio.sleep(0)
-    assert await desk.connect(own) == Refused(401, "failed authentication")
+    assert await harness.connect(own) == Refused(401, "failed authentication")
 
 
 @pytest.mark.parametrize("owned", [False, True])
-async def test_a_token_that_the_manager_did_not_issue_opens_nothing(desk: Desk, owned: bool) -> None:
-    """Whoever may create Secrets in the namespace of a cluster, or in any other, makes no registration token."""
+async def test_a_forged_registration_token_is_rejected(harness: Harness, owned: bool) -> None:
+    """Users who may create Secrets in the namespace of a cluster cannot create registration tokens."""
     forged = "x" * 54
     registration = {"metadata": {"name": "forged", "namespace": MEADOW}}
     owner = {
@@ -240,52 +245,52 @@ async def test_a_token_that_the_manager_did_not_issue_opens_nothing(desk: Desk, 
     secret = token_secret(registration, Tokens(forged, NOW + timedelta(days=1)), owner)
     if not owned:
         del secret["metadata"]["ownerReferences"]
-    await desk.client.create(SECRET.resource, secret, namespace=MEADOW)
-    while desk.registration._secrets.get(Key(MEADOW, "crt-token-forged")) is None:
+    await harness.client.create(SECRET.resource, secret, namespace=MEADOW)
+    while harness.registration._secrets.get(Key(MEADOW, "crt-token-forged")) is None:
         await asyncio.sleep(0)
-    assert await desk.connect(forged) == Refused(401, "failed authentication")
-    assert desk.ask(f"/v3/import/{forged}_{MEADOW}.yaml").status == 400
+    assert await harness.connect(forged) == Refused(401, "failed authentication")
+    assert harness.get(f"/v3/import/{forged}_{MEADOW}.yaml").status == 400
 
 
-async def test_a_cluster_that_was_deleted_and_created_again_unseen_is_closed(desk: Desk) -> None:
-    """After a gap in a watch, both come as one change. The next cluster of the name may be another user's."""
-    old = await desk.client.get(MANAGEMENT_CLUSTER.resource, MEADOW)
-    desk.registration._cluster_changed(Change(Key("", MEADOW), old, {**old, "spec": {"displayName": "edited"}}))
-    assert desk.gone == []
+async def test_a_recreated_cluster_is_disconnected_after_a_watch_gap(harness: Harness) -> None:
+    """After a gap in a watch, both events arrive as one change. The next cluster of the name may be another user's."""
+    old = await harness.client.get(MANAGEMENT_CLUSTER.resource, MEADOW)
+    harness.registration._cluster_changed(Change(Key("", MEADOW), old, {**old, "spec": {"displayName": "edited"}}))
+    assert harness.deleted == []
     another = {**old, "metadata": {**old["metadata"], "uid": "another"}}
-    desk.registration._cluster_changed(Change(Key("", MEADOW), old, another))
-    assert desk.gone == [MEADOW]
+    harness.registration._cluster_changed(Change(Key("", MEADOW), old, another))
+    assert harness.deleted == [MEADOW]
 
 
-async def test_a_cluster_that_is_deleted_is_closed(desk: Desk) -> None:
-    await desk.client.delete(MANAGEMENT_CLUSTER.resource, MEADOW)
-    while not desk.gone:
+async def test_a_deleted_cluster_is_disconnected(harness: Harness) -> None:
+    await harness.client.delete(MANAGEMENT_CLUSTER.resource, MEADOW)
+    while not harness.deleted:
         await asyncio.sleep(0)
-    assert desk.gone == [MEADOW]
-    assert await desk.connect(CURRENT) == Refused(401, "failed authentication")
-    assert desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml").status == 400
+    assert harness.deleted == [MEADOW]
+    assert await harness.connect(CURRENT) == Refused(401, "failed authentication")
+    assert harness.get(f"/v3/import/{CURRENT}_{MEADOW}.yaml").status == 400
 
 
-async def test_the_next_cluster_of_that_name_is_not_opened_by_what_is_left_of_the_one_before(desk: Desk) -> None:
-    """The namespace of the deleted one, with its token, goes a while after it."""
-    await desk.client.delete(MANAGEMENT_CLUSTER.resource, MEADOW)
+async def test_the_token_of_a_deleted_cluster_does_not_open_its_successor(harness: Harness) -> None:
+    """The namespace of the deleted cluster, with its token, is deleted a while later."""
+    await harness.client.delete(MANAGEMENT_CLUSTER.resource, MEADOW)
     cluster = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": {"name": MEADOW}}
-    await desk.client.create(MANAGEMENT_CLUSTER.resource, cluster | {"spec": {}})
-    for _ in range(100):  # until it is known here, and longer
+    await harness.client.create(MANAGEMENT_CLUSTER.resource, cluster | {"spec": {}})
+    for _ in range(100):  # until the gateway knows it, and longer
         await asyncio.sleep(0)
-        assert await desk.connect(CURRENT) == Refused(401, "failed authentication")
-        assert desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml").status == 400
-    await desk.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, {"status": AT_HOME}, subresource="status")
-    while await desk.connect(CURRENT) != Admitted(MEADOW):  # were it its own
+        assert await harness.connect(CURRENT) == Refused(401, "failed authentication")
+        assert harness.get(f"/v3/import/{CURRENT}_{MEADOW}.yaml").status == 400
+    await harness.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, {"status": NAMESPACE_READY}, subresource="status")
+    while await harness.connect(CURRENT) != Admitted(MEADOW):  # if the token were its own
         await asyncio.sleep(0)
 
 
-# --- what an agent may say ------------------------------------------------------------------------------------------
+# --- parameters of an agent -----------------------------------------------------------------------------------------
 
 
-def told(**changes: object) -> str:
-    whole = {"address": ADDRESS, "token": "t", "caCert": base64.b64encode(CA.encode()).decode(), **changes}
-    return base64.b64encode(json.dumps({"cluster": whole}).encode()).decode()
+def encoded_parameters(**changes: object) -> str:
+    parameters = {"address": ADDRESS, "token": "t", "caCert": base64.b64encode(CA.encode()).decode(), **changes}
+    return base64.b64encode(json.dumps({"cluster": parameters}).encode()).decode()
 
 
 @pytest.mark.parametrize(
@@ -296,17 +301,19 @@ def told(**changes: object) -> str:
         (base64.b64encode(b"[1]").decode(), "cluster: required"),
         (base64.b64encode(b"[" * 40_000).decode(), "not JSON"),
         ("A" * 100_000, "longer than"),
-        (told(address=""), "cluster.address"),
-        (told(address=7), "cluster.address"),
-        (told(token=""), "cluster.token"),
-        (told(token="a\r\nHost: b"), "cluster.token"),
-        (told(caCert=""), "cluster.caCert"),
-        (told(caCert="bm90IHBlbQ=="), "cluster.caCert"),
-        (told(caCert=base64.b64encode(f"\u00e9\n{CA}".encode()).decode()), "cluster.caCert"),
+        (encoded_parameters(address=""), "cluster.address"),
+        (encoded_parameters(address=7), "cluster.address"),
+        (encoded_parameters(token=""), "cluster.token"),
+        (encoded_parameters(token="a\r\nHost: b"), "cluster.token"),
+        (encoded_parameters(caCert=""), "cluster.caCert"),
+        (encoded_parameters(caCert="bm90IHBlbQ=="), "cluster.caCert"),
+        (encoded_parameters(caCert=base64.b64encode(f"\u00e9\n{CA}".encode()).decode()), "cluster.caCert"),
     ],
 )
-async def test_what_cannot_be_used_is_refused_by_the_name_of_its_field(desk: Desk, parameters: str, field: str) -> None:
-    refused = await desk.connect(CURRENT, parameters)
+async def test_invalid_parameters_are_rejected_with_the_name_of_their_field(
+    harness: Harness, parameters: str, field: str
+) -> None:
+    refused = await harness.connect(CURRENT, parameters)
     assert isinstance(refused, Refused)
     assert refused.status == 400
     assert field in refused.text
@@ -334,33 +341,35 @@ async def test_what_cannot_be_used_is_refused_by_the_name_of_its_field(desk: Des
         "a b:443",
     ],
 )
-def test_no_credential_is_sent_where_no_api_server_can_be(address: str) -> None:
+def test_addresses_that_cannot_be_an_api_server_are_rejected(address: str) -> None:
     with pytest.raises(BadParameters, match="address"):
         checked_address(address)
 
 
 @pytest.mark.parametrize("address", ["10.43.0.1:443", "127.0.0.1:6443", "[fd00::1]:443", "kubernetes.default.svc:443"])
-def test_addresses_of_api_servers_are_taken(address: str) -> None:
+def test_addresses_of_api_servers_are_accepted(address: str) -> None:
     assert checked_address(address) == address
 
 
-def test_parameters_are_read_as_they_are_written() -> None:
-    written = Parameters(ADDRESS, "token", CA)
-    assert decode(written.encoded()) == written
-    assert "token" not in repr(written)
+def test_parameters_are_decoded_as_encoded() -> None:
+    parameters = Parameters(ADDRESS, "token", CA)
+    assert decode(parameters.encoded()) == parameters
+    assert "token" not in repr(parameters)
 
 
-# --- proof of who the manager is ------------------------------------------------------------------------------------
+# --- proof of the manager's identity --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("token", "known"), [(CURRENT, True), (PREVIOUS, True), (OTHER, True), ("z" * 54, False)])
-async def test_who_shows_the_digest_of_a_token_gets_proof_that_we_know_it(desk: Desk, token: str, known: bool) -> None:
-    shown = base64.b64encode(hashlib.sha256(token.encode()).digest()).decode()
-    headers = {"x-cattle-nonce": "once", "authorization": f"Bearer {shown}"}
-    answer = desk.registration.answer(Request("GET", "/cacerts", headers=headers))
-    assert answer is not None
-    proof = hmac.new(token.encode(), b"once\0" + answer.content() + b"\0", hashlib.sha512).digest()
-    assert answer.headers.get("x-cattle-hash") == (base64.b64encode(proof).decode() if known else None)
+async def test_a_client_with_a_token_digest_gets_proof_that_the_manager_knows_it(
+    harness: Harness, token: str, known: bool
+) -> None:
+    digest = base64.b64encode(hashlib.sha256(token.encode()).digest()).decode()
+    headers = {"x-cattle-nonce": "once", "authorization": f"Bearer {digest}"}
+    response = harness.registration.answer(Request("GET", "/cacerts", headers=headers))
+    assert response is not None
+    proof = hmac.new(token.encode(), b"once\0" + response.content() + b"\0", hashlib.sha512).digest()
+    assert response.headers.get("x-cattle-hash") == (base64.b64encode(proof).decode() if known else None)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +382,7 @@ async def test_who_shows_the_digest_of_a_token_gets_proof_that_we_know_it(desk: 
         {"x-cattle-nonce": "once", "authorization": "Bearer \u00e9"},
     ],
 )
-async def test_without_either_there_is_no_proof(desk: Desk, headers: dict[str, str]) -> None:
-    answer = desk.registration.answer(Request("GET", "/cacerts", headers=headers))
-    assert answer is not None
-    assert "x-cattle-hash" not in answer.headers
+async def test_without_nonce_or_token_there_is_no_proof(harness: Harness, headers: dict[str, str]) -> None:
+    response = harness.registration.answer(Request("GET", "/cacerts", headers=headers))
+    assert response is not None
+    assert "x-cattle-hash" not in response.headers

@@ -24,8 +24,8 @@ from herder.engine.meta.kinds import Object
 from herder.engine.wire import Request, Response
 from herder.gateway.agents.displacement import AgentTokenReview, Answer, Verdict, decide_agent
 from tests.support.engines import unique
-from tests.unit.gateway.front import account_token, namespace
-from tests.unit.gateway.managed import Manager, authority, manager
+from tests.unit.gateway.gateway_server import create_account_token, create_namespace
+from tests.unit.gateway.managed_clusters import Manager, authority, running_manager
 
 CLUSTER, TOKEN = "c-m-meadow22", "b" * 54
 ADDRESS = "10.43.0.1:443"
@@ -38,46 +38,46 @@ def agent(ca: KeyPair = CA, token: str = "service-account-token", address: str =
 
 @dataclass
 class Dialer:
-    here: Manager
-    open: list[asyncio.StreamWriter] = field(default_factory=list)
+    manager: Manager
+    connections: list[asyncio.StreamWriter] = field(default_factory=list)
 
-    async def dial(self, told: Parameters) -> int:
-        """The status of the answer to an agent that registers; 101: it has its tunnel."""
+    async def dial(self, parameters: Parameters) -> int:
+        """Register as an agent, and return the status: 101 if the tunnel is open."""
         trusted = ssl.create_default_context(cadata=SIGNER.certificate_pem.decode())
-        port = int(self.here.url.rpartition(":")[2])
+        port = int(self.manager.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusted)
         lines = ["GET /v3/connect/register HTTP/1.1", "Host: manager", "Connection: Upgrade", "Upgrade: websocket"]
         lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]
-        lines += [f"X-API-Tunnel-Token: {TOKEN}", f"X-API-Tunnel-Params: {told.encoded()}"]
+        lines += [f"X-API-Tunnel-Token: {TOKEN}", f"X-API-Tunnel-Params: {parameters.encoded()}"]
         writer.write("\r\n".join([*lines, "", ""]).encode())
-        self.open.append(writer)
+        self.connections.append(writer)
         async with asyncio.timeout(30):
             return int((await reader.readuntil(b"\r\n\r\n")).split()[1])
 
-    async def hang_up(self) -> None:
-        """All tunnels are gone, which the manager knows."""
-        for writer in self.open:
+    async def disconnect(self) -> None:
+        """Close all tunnels, and wait until the manager knows."""
+        for writer in self.connections:
             writer.close()
             with suppress(ConnectionError, ssl.SSLError):
                 await writer.wait_closed()
-        self.open.clear()
+        self.connections.clear()
         async with asyncio.timeout(30):
-            while self.here.registry.has(CLUSTER):
+            while self.manager.registry.has(CLUSTER):
                 await asyncio.sleep(0.01)
 
     async def note_disconnected(self) -> None:
-        """As controllers do when an agent has gone."""
-        gone = {"type": CONNECTED, "status": "False", "lastTransitionTime": datetime.now(UTC).isoformat()}
-        conditions = [*((await self.cluster()).get("status") or {}).get("conditions", ()), gone]
-        await self.here.client.patch(
+        """Set the condition as controllers do when an agent has disconnected."""
+        disconnected = {"type": CONNECTED, "status": "False", "lastTransitionTime": datetime.now(UTC).isoformat()}
+        conditions = [*((await self.cluster()).get("status") or {}).get("conditions", ()), disconnected]
+        await self.manager.client.patch(
             MANAGEMENT_CLUSTER.resource, CLUSTER, {"status": {"conditions": conditions}}, subresource="status"
         )
 
     async def cluster(self) -> Object:
-        return await self.here.client.get(MANAGEMENT_CLUSTER.resource, CLUSTER)
+        return await self.manager.client.get(MANAGEMENT_CLUSTER.resource, CLUSTER)
 
-    async def known(self) -> tuple[str, str]:
-        """Address and CA that requests to the cluster go by."""
+    async def recorded(self) -> tuple[str, str]:
+        """The recorded address and CA of the cluster, to which requests are sent."""
         status = (await self.cluster())["status"]
         return status["apiEndpoint"].removeprefix("https://"), base64.b64decode(status["caCert"]).decode()
 
@@ -85,13 +85,13 @@ class Dialer:
 @pytest.fixture
 async def dialer() -> AsyncIterator[Dialer]:
     tokens = Tokens(TOKEN, datetime.now(UTC) + timedelta(days=1))
-    async with manager({CLUSTER: tokens}, SIGNER) as here:
-        made = Dialer(here)
+    async with running_manager({CLUSTER: tokens}, SIGNER) as manager:
+        created = Dialer(manager)
         try:
-            assert await made.dial(agent()) == 101
-            yield made
+            assert await created.dial(agent()) == 101
+            yield created
         finally:
-            await made.hang_up()
+            await created.disconnect()
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ async def dialer() -> AsyncIterator[Dialer]:
     ids=["all", "ca and token", "token", "address and token"],
 )
 async def test_a_second_agent_does_not_displace_one_that_is_connected(dialer: Dialer, other: Parameters) -> None:
-    before = await dialer.known()
+    before = await dialer.recorded()
     assert await dialer.dial(other) != 101
-    assert await dialer.known() == before
-    assert len(dialer.here.registry.sessions(CLUSTER)) == 1
+    assert await dialer.recorded() == before
+    assert len(dialer.manager.registry.sessions(CLUSTER)) == 1
     assert (await dialer.cluster())["metadata"]["annotations"][AGENT_CONFLICT].endswith(" refused")
 
 
@@ -116,34 +116,34 @@ async def test_the_same_agent_may_have_several_tunnels(dialer: Dialer) -> None:
     assert await dialer.dial(agent()) == 101
 
 
-async def test_another_agent_is_let_in_when_the_first_is_gone(dialer: Dialer) -> None:
-    await dialer.hang_up()
-    assert await dialer.dial(agent(token="installed-anew")) == 101
+async def test_another_agent_is_admitted_when_the_first_is_disconnected(dialer: Dialer) -> None:
+    await dialer.disconnect()
+    assert await dialer.dial(agent(token="reinstalled")) == 101
 
 
-async def test_a_cluster_vouches_for_an_agent_with_another_token_and_for_none_with_another_ca(dialer: Dialer) -> None:
-    dialer.here.answer = Answer.VOUCHES
+async def test_a_cluster_can_vouch_for_another_token_but_not_for_another_ca(dialer: Dialer) -> None:
+    dialer.manager.answer = Answer.VOUCHES
     assert await dialer.dial(agent(OTHER_CA, "mine")) != 101
     assert await dialer.dial(agent(token="renewed", address="10.43.0.1:6443")) == 101
-    assert await dialer.known() == ("10.43.0.1:6443", CA.certificate_pem.decode())
-    assert await dialer.dial(agent()) == 101, "the one before is vouched for as well"
+    assert await dialer.recorded() == ("10.43.0.1:6443", CA.certificate_pem.decode())
+    assert await dialer.dial(agent()) == 101, "the former agent is vouched for too"
 
 
-async def test_a_session_that_leads_nowhere_keeps_no_place(dialer: Dialer) -> None:
-    """Else whoever came in while the agent was away would keep it out."""
-    dialer.here.answer = Answer.SILENT
+async def test_a_session_without_a_working_api_server_is_displaced(dialer: Dialer) -> None:
+    """Otherwise an impostor that connected while the agent was away would keep it out."""
+    dialer.manager.answer = Answer.SILENT
     assert await dialer.dial(agent(OTHER_CA, "mine")) != 101
     assert await dialer.dial(agent(token="of-the-agent")) == 101
-    assert len(dialer.here.registry.sessions(CLUSTER)) == 1, "the other one is ended"
+    assert len(dialer.manager.registry.sessions(CLUSTER)) == 1, "the other session is ended"
     assert (await dialer.cluster())["metadata"]["annotations"][AGENT_CONFLICT].endswith(" displaced")
 
 
-async def test_a_cluster_knows_the_tokens_of_the_recorded_account(client: Client) -> None:
-    """On both engines: the API server that verified the token says whose it is."""
-    space = unique("agents")
-    await namespace(client, space)
-    own, renewed = [await account_token(client, space, "cattle") for _ in range(2)]
-    other = await account_token(client, space, "mallory")
+async def test_a_cluster_vouches_for_tokens_of_the_recorded_account(client: Client) -> None:
+    """On both engines: the API server that verified the token reports its account."""
+    namespace = unique("agents")
+    await create_namespace(client, namespace)
+    own, renewed = [await create_account_token(client, namespace, "cattle") for _ in range(2)]
+    other = await create_account_token(client, namespace, "mallory")
 
     async def recorded(_cluster: str, _ca: str) -> tuple[Callable[[str], Client], str]:
         return lambda _token: client, own
@@ -158,32 +158,32 @@ async def test_a_cluster_knows_the_tokens_of_the_recorded_account(client: Client
     silent = AgentTokenReview(lost, clock)
     for seconds, answer in ((0, Answer.DENIES), (30, Answer.DENIES), (30, Answer.SILENT), (61, Answer.DENIES)):
         clock.now += timedelta(seconds=seconds)
-        assert await silent(CLUSTER, renewed, "") is answer, "silence counts when it has lasted, asked again and again"
+        assert await silent(CLUSTER, renewed, "") is answer, "silence counts only if it lasts over repeated reviews"
 
 
 class Reviewing:
-    """An API server that knows these tokens: whose each is, and whether it may review others."""
+    """An API server with these tokens: the account of each, and whether it may review others."""
 
     def __init__(self, known: dict[str, tuple[str, bool]]) -> None:
-        self.known = known
-        self.cut = False  # whoever carries the connection lets nothing through
+        self.recorded = known
+        self.cut = False  # the connection is blocked
 
     async def clients(self, _cluster: str, _ca: str) -> tuple[Callable[[str], Client], str]:
-        return lambda token: Client(Reviews(self, token)), "recorded"
+        return lambda token: Client(ReviewTransport(self, token)), "recorded"
 
 
 @dataclass
-class Reviews:
+class ReviewTransport:
     server: Reviewing
     bearer: str
 
     async def send(self, request: Request) -> Response:
-        whose, may_review = self.server.known.get(self.bearer, ("", False))
-        if self.server.cut or not whose:
+        account, may_review = self.server.recorded.get(self.bearer, ("", False))
+        if self.server.cut or not account:
             return status(503 if self.server.cut else 401, "ServiceUnavailable" if self.server.cut else "Unauthorized")
         if not may_review:
             return status(403, "Forbidden")
-        found = self.server.known.get(json.loads(request.body)["spec"]["token"])
+        found = self.server.recorded.get(json.loads(request.body)["spec"]["token"])
         reviewed: Object = {"authenticated": found is not None, "user": {"username": found[0] if found else ""}}
         return Response(201, {"content-type": "application/json"}, json.dumps({"status": reviewed}).encode())
 
@@ -195,23 +195,23 @@ def status(code: int, reason: str) -> Response:
     return Response(code, {"content-type": "application/json"}, json.dumps(body).encode())
 
 
-async def test_a_credential_without_rights_keeps_no_agent_out() -> None:
-    """Whoever came in while the agent was away may have the token of any service account of the cluster."""
+async def test_a_recorded_credential_without_rights_does_not_block_the_agent() -> None:
+    """An impostor that connected while the agent was away may have the token of any service account of the cluster."""
     server = Reviewing({"recorded": ("default", False), "of-the-agent": ("cattle", True), "other": ("web", False)})
-    vouching = AgentTokenReview(server.clients, Clock())
-    assert await vouching(CLUSTER, "of-the-agent", "") is Answer.VOUCHES
-    assert await vouching(CLUSTER, "other", "") is Answer.DENIES
+    review = AgentTokenReview(server.clients, Clock())
+    assert await review(CLUSTER, "of-the-agent", "") is Answer.VOUCHES
+    assert await review(CLUSTER, "other", "") is Answer.DENIES
 
 
-async def test_silence_counts_for_each_agent() -> None:
+async def test_silence_is_counted_per_agent() -> None:
     server, clock = Reviewing({"recorded": ("default", False), "of-mallory": ("web", False)}), Clock()
-    vouching = AgentTokenReview(server.clients, clock)
+    review = AgentTokenReview(server.clients, clock)
     for seconds in (0, 30, 30):
         clock.now += timedelta(seconds=seconds)
         server.cut = True
-        answer = await vouching(CLUSTER, "of-the-agent", "")
+        answer = await review(CLUSTER, "of-the-agent", "")
         server.cut = False
-        assert await vouching(CLUSTER, "of-mallory", "") is Answer.DENIES
+        assert await review(CLUSTER, "of-mallory", "") is Answer.DENIES
     assert answer is Answer.SILENT
 
 
@@ -230,8 +230,13 @@ class Clock:
     [
         (9, "False", {}, Verdict.REFUSED),
         (11, "False", {}, Verdict.REPLACED),
-        (11, "False", {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}, Verdict.REFUSED),  # of a manager that was down
-        (11, "True", {}, Verdict.REFUSED),  # no controller has seen yet that it left
+        (
+            11,
+            "False",
+            {CONNECTED_SINCE: "2026-01-01T00:00:00Z"},
+            Verdict.REFUSED,
+        ),  # recorded before the manager restarted
+        (11, "True", {}, Verdict.REFUSED),  # no controller has noticed the disconnection yet
     ],
 )
 async def test_a_rebuilt_cluster_is_accepted_after_a_while(
@@ -243,7 +248,7 @@ async def test_a_rebuilt_cluster_is_accepted_after_a_while(
     cluster: Object = {"metadata": {"name": CLUSTER, "annotations": annotations}, "status": known}
 
     async def ask(_token: str, _ca: str) -> Answer:
-        raise AssertionError("nobody to ask")
+        raise AssertionError("there is no agent to ask")
 
     assert await decide_agent(cluster, "before", agent(OTHER_CA, "new"), NOW, connected=False, ask=ask) is verdict
 
@@ -263,10 +268,10 @@ BUNDLE = Parameters(ADDRESS, "new", (CA.certificate_pem + OTHER_CA.certificate_p
         (agent(token="new", address="10.43.0.9:443"), Answer.VOUCHES, Verdict.REFUSED),
     ],
 )
-async def test_only_who_is_vouched_for_brings_another_certificate(
+async def test_another_ca_needs_a_voucher_of_the_cluster(
     claimed: Parameters, answer: Answer | None, verdict: Verdict
 ) -> None:
-    """`answer`: of the connected cluster; None while no agent is connected, which has been so for a minute."""
+    """`answer` is that of the connected cluster; None if no agent has been connected for a minute."""
     conditions = [
         {"type": CONNECTED, "status": "False", "lastTransitionTime": (NOW - timedelta(minutes=1)).isoformat()}
     ]
@@ -281,9 +286,9 @@ async def test_only_who_is_vouched_for_brings_another_certificate(
     assert await decide_agent(cluster, "before", claimed, NOW, connected=answer is not None, ask=ask) is verdict
 
 
-def test_owners_see_that_another_agent_came_for_a_day() -> None:
-    marks = {AGENT_CONFLICT: "2026-01-01T00:00:00Z refused"}
-    cluster: Object = {"metadata": {"name": CLUSTER, "annotations": marks}, "spec": {}}
+def test_owners_see_an_agent_conflict_for_a_day() -> None:
+    annotations = {AGENT_CONFLICT: "2026-01-01T00:00:00Z refused"}
+    cluster: Object = {"metadata": {"name": CLUSTER, "annotations": annotations}, "spec": {}}
 
     def reported(now: datetime) -> tuple[str, str]:
         conditions = {each["type"]: each for each in management_conditions(cluster, now)}
@@ -296,21 +301,21 @@ def test_owners_see_that_another_agent_came_for_a_day() -> None:
 
 
 @pytest.mark.parametrize("connected", [False, True], ids=["no agent", "a silent agent"])
-async def test_an_agent_brings_no_further_ca_beside_the_known_one(dialer: Dialer, connected: bool) -> None:
-    """The CA of a cluster is public. Whoever could add one to it would answer requests in the cluster's place."""
-    before = await dialer.known()
-    dialer.here.answer = Answer.SILENT
+async def test_an_agent_cannot_add_a_ca_to_the_recorded_one(dialer: Dialer, connected: bool) -> None:
+    """The CA of a cluster is public. An attacker who could add a CA could answer requests in place of the cluster."""
+    before = await dialer.recorded()
+    dialer.manager.answer = Answer.SILENT
     if not connected:
-        await dialer.hang_up()
+        await dialer.disconnect()
         await dialer.note_disconnected()
     both = Parameters("10.66.0.1:443", "mine", before[1] + OTHER_CA.certificate_pem.decode())
     assert await dialer.dial(both) != 101
-    assert await dialer.known() == before
+    assert await dialer.recorded() == before
     assert await dialer.dial(agent(token="of-the-agent")) == 101
 
 
 async def test_a_cluster_that_rotates_its_ca_vouches_for_the_bundle(dialer: Dialer) -> None:
-    dialer.here.answer = Answer.VOUCHES
+    dialer.manager.answer = Answer.VOUCHES
     rotated = agent().ca + OTHER_CA.certificate_pem.decode()
     assert await dialer.dial(Parameters(ADDRESS, "renewed", rotated)) == 101
-    assert await dialer.known() == (ADDRESS, rotated)
+    assert await dialer.recorded() == (ADDRESS, rotated)

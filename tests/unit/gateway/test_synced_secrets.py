@@ -1,4 +1,4 @@
-"""Bringing a Secret into a cluster: its contents with the cluster's id in them, its type, and nothing twice."""
+"""Synchronization of a Secret into a cluster: content, cluster ID, type, and no needless writes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from herder.effects.synced_secret import SecretSync
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Connect
+from tests.support.builders import new_manifest
 from tests.unit.engine.runtime.far import Far, run
 
 SOURCE, TARGET = {"namespace": "default", "name": "credentials"}, {"namespace": "kube-system", "name": "cpi"}
@@ -23,26 +24,28 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def secret(place: dict[str, str], type_: str = "Opaque", **data: str) -> Object:
-    held = {key: encoded(value) for key, value in data.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": dict(place), "type": type_, "data": held}
+def secret(metadata: dict[str, str], type_: str = "Opaque", **data: str) -> Object:
+    encoded_data = {key: encoded(value) for key, value in data.items()}
+    return new_manifest(SECRET, metadata["name"], metadata["namespace"], type=type_, data=encoded_data)
 
 
 async def create(cluster: Far, obj: Object) -> Object:
     return await cluster.there.outside.create(SECRET.resource, obj, namespace=obj["metadata"]["namespace"])
 
 
-async def uid_of(cluster: Far, place: dict[str, str]) -> str:
+async def uid_of(cluster: Far, key: dict[str, str]) -> str:
     try:
-        found = await cluster.there.outside.get(SECRET.resource, place["name"], namespace=place["namespace"])
+        found = await cluster.there.outside.get(SECRET.resource, key["name"], namespace=key["namespace"])
     except NotFound:
         return "none"
     return str(found["metadata"]["uid"])
 
 
-async def brought(cluster: Far, uid: str = "") -> Object:
-    """The same server is both sides: only the namespaces differ. `uid`: of the Secret that is to be synced, if it is
-    not the present one."""
+async def sync(cluster: Far, uid: str = "") -> Object:
+    """Sync the Secret. One server plays both sides, with different namespaces.
+
+    `uid` is that of the Secret to sync, if it is not the present one.
+    """
     cluster.ask(Connect("far"))
     await asyncio.sleep(1)
     source = {**SOURCE, "uid": uid or await uid_of(cluster, SOURCE)}
@@ -50,55 +53,55 @@ async def brought(cluster: Far, uid: str = "") -> Object:
     return await cluster.there.outside.get(SECRET.resource, TARGET["name"], namespace=TARGET["namespace"])
 
 
-def test_it_is_made_with_the_cluster_s_id_and_its_type() -> None:
+def test_the_copy_has_the_cluster_id_and_the_type() -> None:
     async def work(cluster: Far) -> None:
         data = {"username": "{{clusterId}}", "password": "id={{clusterId}} {{clusterId}}"}
         await create(cluster, secret(SOURCE, "kubernetes.io/basic-auth", **data))
-        there = await brought(cluster)
-        assert there["type"] == "kubernetes.io/basic-auth"
-        assert there["data"] == {"username": encoded("far"), "password": encoded("id=far far")}
-        assert there["metadata"]["annotations"] == {SYNCED_FROM: "default/credentials"}
+        copy = await sync(cluster)
+        assert copy["type"] == "kubernetes.io/basic-auth"
+        assert copy["data"] == {"username": encoded("far"), "password": encoded("id=far far")}
+        assert copy["metadata"]["annotations"] == {SYNCED_FROM: "default/credentials"}
 
     run(work)
 
 
-def test_it_follows_and_is_not_written_where_it_is_the_same() -> None:
+def test_the_copy_follows_the_source_and_is_written_only_on_change() -> None:
     async def work(cluster: Far) -> None:
-        known = await create(cluster, secret(SOURCE, hello="world", id="{{clusterId}}"))
-        first = await brought(cluster)
-        assert (await brought(cluster))["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-        await cluster.there.outside.update(SECRET.resource, {**known, "data": {"hello": encoded("you")}})
-        assert (await brought(cluster))["data"] == {"hello": encoded("you")}
+        source_secret = await create(cluster, secret(SOURCE, hello="world", id="{{clusterId}}"))
+        first = await sync(cluster)
+        assert (await sync(cluster))["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+        await cluster.there.outside.update(SECRET.resource, {**source_secret, "data": {"hello": encoded("you")}})
+        assert (await sync(cluster))["data"] == {"hello": encoded("you")}
 
     run(work)
 
 
-def test_one_of_another_type_is_not_touched() -> None:
+def test_an_existing_secret_of_another_type_is_not_changed() -> None:
     async def work(cluster: Far) -> None:
         await create(cluster, secret(TARGET, "kubernetes.io/basic-auth", username="a", password="b"))
         await create(cluster, secret(SOURCE, hello="world"))
         with pytest.raises(ValueError, match="would have to be of type Opaque"):
-            await brought(cluster)
+            await sync(cluster)
 
     run(work)
 
 
-def test_one_that_is_gone_meanwhile_leaves_the_cluster_as_it_is() -> None:
+def test_a_deleted_source_leaves_the_cluster_unchanged() -> None:
     async def work(cluster: Far) -> None:
         before: dict[str, Any] = await create(cluster, secret(TARGET, hello="world"))
-        assert await brought(cluster) == before
+        assert await sync(cluster) == before
 
     run(work)
 
 
-def test_a_secret_of_the_cluster_itself_is_not_overwritten() -> None:
+def test_a_secret_that_herder_did_not_create_is_not_overwritten() -> None:
     async def work(cluster: Far) -> None:
         before = await create(cluster, secret(TARGET, hello="mine"))
         await create(cluster, secret(SOURCE, hello="theirs"))
         with pytest.raises(ValueError, match="was not created by Herder"):
-            await brought(cluster)
-        now = await cluster.there.outside.get(SECRET.resource, TARGET["name"], namespace=TARGET["namespace"])
-        assert now == before
+            await sync(cluster)
+        after = await cluster.there.outside.get(SECRET.resource, TARGET["name"], namespace=TARGET["namespace"])
+        assert after == before
 
     run(work)
 
@@ -108,19 +111,19 @@ def test_secrets_that_grant_rights_in_the_cluster_are_not_synced(type_: str) -> 
     async def work(cluster: Far) -> None:
         await create(cluster, secret(SOURCE, type_, hello="theirs"))
         with pytest.raises(ValueError, match="cannot be synced"):
-            await brought(cluster)
+            await sync(cluster)
 
     run(work)
 
 
-def test_a_secret_that_replaced_the_one_to_be_synced_is_not() -> None:
-    """An attempt that failed is repeated up to two minutes later. Meanwhile the name can become another user's."""
+def test_a_secret_that_replaced_the_source_is_not_synced() -> None:
+    """A failed attempt is retried up to two minutes later. In the meantime the name can belong to another user."""
 
     async def work(cluster: Far) -> None:
         own = await create(cluster, secret(SOURCE, hello="mine"))
         await cluster.there.outside.delete(SECRET.resource, SOURCE["name"], namespace=SOURCE["namespace"])
         await create(cluster, secret(SOURCE, hello="of another user"))
         with pytest.raises(NotFound):
-            await brought(cluster, own["metadata"]["uid"])
+            await sync(cluster, own["metadata"]["uid"])
 
     run(work)

@@ -1,4 +1,4 @@
-"""Which certificate requests of kubelets a server approves, and which names it reads in hostile ones."""
+"""Which kubelet certificate requests a server approves, and how it parses hostile ones."""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ BEGIN, END = b"-----BEGIN CERTIFICATE REQUEST-----\n", b"-----END CERTIFICATE RE
 
 
 def request(
-    subject: Any = SUBJECT, key: Any = KEY, extensions: tuple[x509.ExtensionType, ...] = (), **more: Any
+    subject: Any = SUBJECT, key: Any = KEY, extensions: tuple[x509.ExtensionType, ...] = (), **options: Any
 ) -> x509.CertificateSigningRequest:
     names = x509.Name([x509.NameAttribute(kind, value) for kind, value in subject])
-    builder = x509.CertificateSigningRequestBuilder().subject_name(more.get("name", names))
+    builder = x509.CertificateSigningRequestBuilder().subject_name(options.get("name", names))
     for each in extensions:
         builder = builder.add_extension(each, critical=False)
-    if more.get("attribute"):
+    if options.get("attribute"):
         builder = builder.add_attribute(AttributeOID.CHALLENGE_PASSWORD, b"x")
     return builder.sign(key, hashes.SHA256())
 
 
-def pem(made: x509.CertificateSigningRequest) -> bytes:
-    return made.public_bytes(serialization.Encoding.PEM)
+def pem(certificate_request: x509.CertificateSigningRequest) -> bytes:
+    return certificate_request.public_bytes(serialization.Encoding.PEM)
 
 
-def der(made: x509.CertificateSigningRequest) -> bytes:
-    return made.public_bytes(serialization.Encoding.DER)
+def der(certificate_request: x509.CertificateSigningRequest) -> bytes:
+    return certificate_request.public_bytes(serialization.Encoding.DER)
 
 
 def as_pem(content: bytes) -> bytes:
     return BEGIN + base64.encodebytes(content) + END
 
 
-def csr(made: bytes | None = None, **spec: Any) -> Any:
-    """A pending one, of a machine that joins."""
+def csr(content: bytes | None = None, **spec: Any) -> Any:
+    """A pending CertificateSigningRequest of a machine that joins."""
     fields = {
         "signerName": approver.SIGNER,
         "usages": USAGES,
         "username": "system:bootstrap:abcdef",
         "groups": ["system:bootstrappers", TOKEN_GROUP, "system:authenticated"],
-        "request": base64.b64encode(pem(request()) if made is None else made).decode(),
+        "request": base64.b64encode(pem(request()) if content is None else content).decode(),
     }
     return {"metadata": {"name": "node-csr-1", "resourceVersion": "7"}, "spec": fields | spec, "status": {}}
 
 
-def renewal(whom: str = "worker-1", **spec: Any) -> Any:
+def renewal(node: str = "worker-1", **spec: Any) -> Any:
     groups = ["system:nodes", "system:authenticated"]
-    return csr(**({"username": f"system:node:{whom}", "groups": groups} | spec))
+    return csr(**({"username": f"system:node:{node}", "groups": groups} | spec))
 
 
 class Api:
-    """Objects by path. `before_create` acts as another server does just before a ConfigMap is created."""
+    """Objects by path. `before_create` acts like another server just before a ConfigMap is created."""
 
     def __init__(self, *paths: str) -> None:
         self.objects: dict[str, Any] = {path: {} for path in paths}
@@ -87,37 +87,37 @@ class Api:
     def create(self, path: str, obj: Any) -> None:
         if self.before_create:
             self.before_create()
-        place = f"{path}/{obj['metadata']['name']}"
-        if place in self.objects:
+        object_path = f"{path}/{obj['metadata']['name']}"
+        if object_path in self.objects:
             raise ApiError("Error from server (AlreadyExists): it already exists")
-        self.objects[place] = obj
+        self.objects[object_path] = obj
 
     def replace(self, path: str, obj: Any) -> None:
         self.approvals.append((path, obj))
 
 
-def decided(asked: Any, api: Api | None = None) -> str | None:
-    decision = approver.decide(api or Api(), asked)
+def decision_of(request_obj: Any, api: Api | None = None) -> str | None:
+    decision = approver.decide(api or Api(), request_obj)
     return decision.type if decision else None
 
 
-def test_it_is_written_for_the_oldest_python_that_machines_have() -> None:
+def test_the_program_runs_on_the_oldest_supported_python() -> None:
     tree = ast.parse(Path(approver.__file__).read_text(), feature_version=(3, 6))
     imported = {alias.name for each in ast.walk(tree) if isinstance(each, ast.Import) for alias in each.names}
     imported |= {each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
     assert {each.split(".")[0] for each in imported} <= set(sys.stdlib_module_names)
 
 
-def test_it_knows_the_group_of_the_token() -> None:
+def test_the_group_matches_that_of_the_bootstrap_token() -> None:
     assert approver.BOOTSTRAPPERS == TOKEN_GROUP
 
 
-# --- decisions --------------------------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------------------------
 
 
 def test_the_first_certificate_of_a_name_is_approved_and_recorded() -> None:
     api = Api()
-    assert decided(csr(), api) == "Approved"
+    assert decision_of(csr(), api) == "Approved"
     (recorded,) = api.objects.values()
     assert recorded["metadata"]["name"] == "kubelet-certificate.worker-1"
     assert recorded["immutable"] is True
@@ -126,21 +126,21 @@ def test_the_first_certificate_of_a_name_is_approved_and_recorded() -> None:
 def test_the_same_key_is_approved_again_and_another_is_denied() -> None:
     api = Api()
     for key, outcome in ((KEY, "Approved"), (OTHER_KEY, "Denied"), (KEY, "Approved")):
-        assert decided(csr(pem(request(key=key))), api) == outcome
+        assert decision_of(csr(pem(request(key=key))), api) == outcome
 
 
 def test_the_name_of_a_node_without_a_record_is_denied() -> None:
     api = Api("/api/v1/nodes/worker-1")
-    assert decided(csr(), api) == "Denied"
+    assert decision_of(csr(), api) == "Denied"
     assert list(api.objects) == ["/api/v1/nodes/worker-1"]
 
 
 @pytest.mark.parametrize(("key", "outcome"), [(KEY, "Approved"), (OTHER_KEY, "Denied")])
-def test_another_server_that_is_faster_decides(key: Any, outcome: str) -> None:
+def test_a_concurrent_record_of_another_server_decides(key: Any, outcome: str) -> None:
     api = Api()
     record = approver.record("worker-1", parse(pem(request(key=key))).key)
     api.before_create = lambda: api.objects.update({f"{approver.RECORDS}/kubelet-certificate.worker-1": record})
-    assert decided(csr(), api) == outcome
+    assert decision_of(csr(), api) == outcome
 
 
 @pytest.mark.parametrize("failure", ["InternalError", "Forbidden", "Timeout", "ServiceUnavailable"])
@@ -148,17 +148,17 @@ def test_nothing_is_approved_while_the_record_cannot_be_read(failure: str) -> No
     api = Api()
     api.failure = failure
     with pytest.raises(ApiError):
-        decided(csr(), api)
+        decision_of(csr(), api)
 
 
 def test_a_node_renews_its_own_certificate() -> None:
     api = Api("/api/v1/nodes/worker-1")
-    assert decided(renewal(), api) == "Approved"
-    assert decided(renewal(usages=[*USAGES, "key encipherment"]), api) == "Approved"
+    assert decision_of(renewal(), api) == "Approved"
+    assert decision_of(renewal(usages=[*USAGES, "key encipherment"]), api) == "Approved"
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "request_obj",
     [
         renewal("worker-2"),
         renewal(groups=["system:authenticated"]),
@@ -184,9 +184,9 @@ def test_a_node_renews_its_own_certificate() -> None:
         csr(pem(request(attribute=True))),
     ],
 )
-def test_other_requests_are_left_to_administrators(asked: Any) -> None:
+def test_other_requests_are_ignored(request_obj: Any) -> None:
     api = Api()
-    assert decided(asked, api) is None
+    assert decision_of(request_obj, api) is None
     assert not api.objects
 
 
@@ -213,29 +213,29 @@ HOSTILE = (
 
 @pytest.mark.filterwarnings("ignore:Attribute's length")
 @pytest.mark.parametrize("node", [*HOSTILE, "y" * (approver.MAX_NAME + 1)])
-def test_a_name_that_no_node_can_have_is_ignored(node: str) -> None:
+def test_an_invalid_node_name_is_ignored(node: str) -> None:
     """It would become part of a path of the API."""
     api = Api()
     common_name = x509.NameAttribute(CN, f"system:node:{node}", _validate=False)
     names = x509.Name([x509.NameAttribute(O, "system:nodes"), common_name])
-    assert decided(csr(pem(request(name=names))), api) is None
+    assert decision_of(csr(pem(request(name=names))), api) is None
     assert not api.objects
 
 
 @pytest.mark.parametrize("kind", ["Approved", "Denied", "Failed"])
-def test_what_is_decided_stays(kind: str) -> None:
-    asked = csr()
-    asked["status"] = {"conditions": [{"type": kind, "status": "True"}]}
-    assert decided(asked) is None
-    asked["status"] = {"certificate": "x"}
-    assert decided(asked) is None
+def test_decided_requests_are_ignored(kind: str) -> None:
+    request_obj = csr()
+    request_obj["status"] = {"conditions": [{"type": kind, "status": "True"}]}
+    assert decision_of(request_obj) is None
+    request_obj["status"] = {"certificate": "x"}
+    assert decision_of(request_obj) is None
 
 
-def test_a_decision_is_written_to_the_request_as_it_was_read() -> None:
-    """With its resourceVersion, so the API server refuses an outdated decision. Names can have any characters."""
-    api, asked = Api(), csr()
-    asked["metadata"]["name"] = "a?b/../c\n"
-    approver.handle(api, asked)
+def test_a_decision_is_sent_with_the_resource_version_of_the_request() -> None:
+    """The API server rejects an outdated decision by its resourceVersion. Names can have any characters."""
+    api, request_obj = Api(), csr()
+    request_obj["metadata"]["name"] = "a?b/../c\n"
+    approver.handle(api, request_obj)
     ((path, sent),) = api.approvals
     assert path == f"{approver.REQUESTS}/a%3Fb%2F..%2Fc%0A/approval"
     assert sent["metadata"]["resourceVersion"] == "7"
@@ -243,29 +243,29 @@ def test_a_decision_is_written_to_the_request_as_it_was_read() -> None:
     assert (condition["type"], condition["status"], condition["reason"]) == ("Approved", "True", "AutoApproved")
 
 
-def test_one_request_that_fails_does_not_stop_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_request_does_not_stop_others(capsys: pytest.CaptureFixture[str]) -> None:
     api = Api()
     api.failure = "InternalError"
-    asked = csr()
-    asked["metadata"]["name"] = "\x1b[2Jname"
-    assert approver.attempt(api, asked) is False
+    request_obj = csr()
+    request_obj["metadata"]["name"] = "\x1b[2Jname"
+    assert approver.attempt(api, request_obj) is False
     assert approver.attempt(api, renewal()) is True
     assert "\x1b" not in capsys.readouterr().err
 
 
-# --- PKCS#10 ----------------------------------------------------------------------------------------------------------
+# --- PKCS#10 --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", [KEY, rsa.generate_private_key(65537, 2048)], ids=["ec", "rsa"])
 @pytest.mark.parametrize("kind", [_ASN1Type.UTF8String, _ASN1Type.PrintableString])
 @pytest.mark.parametrize("subject", [SUBJECT, SUBJECT[::-1]], ids=["organization first", "common name first"])
-def test_it_reads_what_kubelets_and_openssl_write(key: Any, kind: _ASN1Type, subject: Any) -> None:
+def test_requests_of_kubelets_and_openssl_are_parsed(key: Any, kind: _ASN1Type, subject: Any) -> None:
     names = x509.Name([x509.NameAttribute(each, value, _type=kind) for each, value in subject])
-    found = parse(pem(request(key=key, name=names)))
-    assert (found.organization, found.common_name) == ("system:nodes", "system:node:worker-1")
+    names_found = parse(pem(request(key=key, name=names)))
+    assert (names_found.organization, names_found.common_name) == ("system:nodes", "system:node:worker-1")
 
 
-def test_keys_are_told_apart() -> None:
+def test_keys_are_compared() -> None:
     assert parse(pem(request())).key == parse(pem(request(((O, "a"), (CN, "b"))))).key
     assert parse(pem(request())).key != parse(pem(request(key=OTHER_KEY))).key
 
@@ -303,18 +303,18 @@ OTHER = pem(request(((O, "system:nodes"), (CN, "system:node:server-1"))))
         BEGIN + b"A\n" * (approver.MAX_REQUEST // 2 - 100) + b"!" + END,
     ],
 )
-def test_anything_else_is_malformed(content: bytes) -> None:
+def test_malformed_requests_are_rejected(content: bytes) -> None:
     with pytest.raises(Malformed):
         parse(content)
 
 
-def test_no_change_of_bytes_makes_it_read_another_name_than_a_strict_parser() -> None:
-    """`cryptography` stands for the signer's parser, which has the last word on the subject of the certificate."""
-    rng, original, read = random.Random(1), der(request()), 0
-    for turn in range(30_000):
+def test_mutated_requests_never_parse_to_another_name_than_in_cryptography() -> None:
+    """`cryptography` stands for the parser of the signer, which determines the subject of the certificate."""
+    rng, original, parsed = random.Random(1), der(request()), 0
+    for iteration in range(30_000):
         content = bytearray(original)
         for _ in range(rng.choice((1, 1, 2, 3))):
-            at = turn % len(content) if turn < 20 * len(content) else rng.randrange(min(len(content), 120))
+            at = iteration % len(content) if iteration < 20 * len(content) else rng.randrange(min(len(content), 120))
             change = rng.randrange(4)
             if change == 0:
                 content[at] = rng.randrange(256)
@@ -325,15 +325,15 @@ def test_no_change_of_bytes_makes_it_read_another_name_than_a_strict_parser() ->
             else:
                 content[at:at] = rng.choice((b"\x00", b"\x80", b"\x30\x00", b"\x31\x00", content[at : at + 8]))
         try:
-            found = parse(as_pem(bytes(content)))
+            names_found = parse(as_pem(bytes(content)))
         except Malformed:
             continue
-        read += 1
+        parsed += 1
         try:
             known = x509.load_der_x509_csr(bytes(content)).subject
         except ValueError:
-            continue  # the API server refuses it before
+            continue  # the API server rejects it earlier
         values = {each.oid: each.value for each in known}
-        assert values == {O: found.organization, CN: found.common_name}
+        assert values == {O: names_found.organization, CN: names_found.common_name}
         assert len(list(known)) == 2
-    assert read > 1000, "signatures and keys can change, so many are read"
+    assert parsed > 1000, "signatures and keys can change, so many are parsed"

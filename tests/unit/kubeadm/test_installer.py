@@ -1,4 +1,4 @@
-"""The installer image of kubeadm clusters, from small programs that stand for the large ones."""
+"""The installer image of kubeadm clusters, from small programs that stand for the real ones."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ done
 
 @pytest.fixture
 def programs(tmp_path: Path) -> dict[str, Path]:
-    found = {}
+    paths = {}
     for name in PROGRAMS:
-        found[name] = tmp_path / name
-        found[name].write_text(KUBEADM if name == "kubeadm" else f"#!/bin/sh\necho {name}\n")
-        found[name].chmod(0o755)
-    return found
+        paths[name] = tmp_path / name
+        paths[name].write_text(KUBEADM if name == "kubeadm" else f"#!/bin/sh\necho {name}\n")
+        paths[name].chmod(0o755)
+    return paths
 
 
-def unpacked(made: Image, into: Path) -> Path:
-    (only,) = json.loads(made.manifest)["layers"]
-    with opened(made.blobs[only["digest"]]) as content, tarfile.open(fileobj=content, mode="r:gz") as archive:
+def unpack(built: Image, into: Path) -> Path:
+    (layer,) = json.loads(built.manifest)["layers"]
+    with opened(built.blobs[layer["digest"]]) as content, tarfile.open(fileobj=content, mode="r:gz") as archive:
         archive.extractall(into, filter="tar")
     return into
 
 
-def test_it_holds_the_programs_and_the_control_plane_as_images(programs: dict[str, Path], tmp_path: Path) -> None:
-    root = unpacked(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
+def test_the_image_contains_the_programs_and_control_plane_images(programs: dict[str, Path], tmp_path: Path) -> None:
+    root = unpack(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
     assert (root / "VERSION").read_text() == "v1.36.3+kubeadm1"
     assert {path.name for path in (root / "bin").iterdir()} == set(ON_MACHINES)
     assert {path.stem for path in (root / "images").iterdir()} == set(IN_PODS)
     subprocess.run(["sh", "-n", root / "run.sh"], check=True)
     with tarfile.open(root / "images/kube-apiserver.tar") as image:
         index = json.load(image.extractfile("index.json"))  # type: ignore[arg-type]
-    (only,) = index["manifests"]
-    assert only["annotations"]["io.containerd.image.name"] == "registry.example/kube-apiserver:v1.36.3"
+    (entry,) = index["manifests"]
+    assert entry["annotations"]["io.containerd.image.name"] == "registry.example/kube-apiserver:v1.36.3"
 
 
-def test_it_holds_what_runs_beside_kubernetes(programs: dict[str, Path], tmp_path: Path) -> None:
-    root = unpacked(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
+def test_the_image_contains_the_scripts_beside_kubernetes(programs: dict[str, Path], tmp_path: Path) -> None:
+    root = unpack(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
     script = (root / "run.sh").read_text()
     for name in SCRIPTS:
         assert (root / name).is_file()
@@ -78,12 +78,12 @@ def test_a_repeated_join_keeps_the_key_of_the_kubelet(tmp_path: Path, file: str)
     assert {path.stat().st_mode & 0o777 for path in (pki / file, state / "kubelet-pki" / file)} == {0o600}
 
 
-def test_the_same_programs_give_the_same_image(programs: dict[str, Path], tmp_path: Path) -> None:
-    made = []
+def test_the_image_is_reproducible(programs: dict[str, Path], tmp_path: Path) -> None:
+    manifests = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-        made.append(build("v1.36.3+kubeadm1", programs, tmp_path / name).manifest)
-    assert made[0] == made[1]
+        manifests.append(build("v1.36.3+kubeadm1", programs, tmp_path / name).manifest)
+    assert manifests[0] == manifests[1]
 
 
 def test_a_tag_has_no_plus() -> None:
@@ -91,7 +91,7 @@ def test_a_tag_has_no_plus() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1.36.3", "v1.36.3+k3s1", "1.36.3+kubeadm1", "v1.36+kubeadm1"])
-def test_a_version_of_another_distribution_is_refused(programs: dict[str, Path], tmp_path: Path, version: str) -> None:
+def test_a_version_of_another_distribution_is_rejected(programs: dict[str, Path], tmp_path: Path, version: str) -> None:
     with pytest.raises(InstallerError, match="is not a kubeadm version"):
         build(version, programs, tmp_path)
 
@@ -102,37 +102,37 @@ def test_a_missing_program_is_named(programs: dict[str, Path], tmp_path: Path) -
         build("v1.36.3+kubeadm1", programs, tmp_path)
 
 
-# --- herder installer kubeadm -----------------------------------------------------------------------------------------
+# --- herder installer kubeadm ---------------------------------------------------------------------------------------
 
 
-def herder(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HERDER, "installer", "kubeadm", *words], capture_output=True, text=True, check=False)
+def herder(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HERDER, "installer", "kubeadm", *arguments], capture_output=True, text=True, check=False)
 
 
 def test_a_node_agent_installs_from_the_archive(programs: dict[str, Path], tmp_path: Path) -> None:
     images, root = tmp_path / "images", tmp_path / "root"
     images.mkdir()
     root.mkdir()
-    done = herder("--version", "v1.36.3+kubeadm1", "--from", tmp_path, "--output", images / "kubeadm.tar")
-    assert done.stdout == f"{images / 'kubeadm.tar'}\n", done.stderr
+    result = herder("--version", "v1.36.3+kubeadm1", "--from", tmp_path, "--output", images / "kubeadm.tar")
+    assert result.stdout == f"{images / 'kubeadm.tar'}\n", result.stderr
     stager = Stager(str(images), str(tmp_path / "none"), str(tmp_path / "scratch"), print)
     stager.stage(f"{KUBEADM_INSTALLER}:v1.36.3-kubeadm1", str(root))
     assert (root / "bin/kubelet").read_bytes() == programs["kubelet"].read_bytes()
 
 
-def test_a_program_from_elsewhere_is_taken_instead(programs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_flag_replaces_one_program(programs: dict[str, Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("another kubelet")
-    words = ("--version", "v1.36.3+kubeadm1", "--from", tmp_path, "--kubelet", other)
-    assert herder(*words, "--output", tmp_path / "made.tar").returncode == 0
-    with tarfile.open(tmp_path / "made.tar") as made:
-        layer = max(made.getmembers(), key=lambda each: each.size)
-        with tarfile.open(fileobj=made.extractfile(layer), mode="r:gz") as content:
+    arguments = ("--version", "v1.36.3+kubeadm1", "--from", tmp_path, "--kubelet", other)
+    assert herder(*arguments, "--output", tmp_path / "made.tar").returncode == 0
+    with tarfile.open(tmp_path / "made.tar") as archive:
+        layer = max(archive.getmembers(), key=lambda each: each.size)
+        with tarfile.open(fileobj=archive.extractfile(layer), mode="r:gz") as content:
             assert content.extractfile("bin/kubelet").read() == b"another kubelet"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         ((), "pass exactly one of --output and --push"),
         (("--output", "x", "--push", "127.0.0.1:1/x"), "pass exactly one of --output and --push"),
@@ -140,8 +140,8 @@ def test_a_program_from_elsewhere_is_taken_instead(programs: dict[str, Path], tm
         (("--output", "x"), "kubeadm not found (no path); pass it with --kubeadm or --from"),
     ],
 )
-def test_a_mistake_is_told(words: tuple[str, ...], told: str) -> None:
-    done = herder("--version", "v1.36.3+kubeadm1", *words)
-    assert told in done.stderr
-    assert done.returncode
-    assert "Traceback" not in done.stderr
+def test_invalid_options_are_reported(arguments: tuple[str, ...], message: str) -> None:
+    result = herder("--version", "v1.36.3+kubeadm1", *arguments)
+    assert message in result.stderr
+    assert result.returncode
+    assert "Traceback" not in result.stderr

@@ -1,4 +1,4 @@
-"""What the node service of kubeadm clusters makes of Nodes, and what its routes are on a real kernel."""
+"""The node service of kubeadm clusters: its decisions from Nodes, and its routes on a real kernel."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ SOURCE = Path(service.__file__)
 
 
 def node(
-    name: str, address: str = "", pods: str = "", *, server: bool = False, ready: bool = True, **marks: str
+    name: str, address: str = "", pods: str = "", *, server: bool = False, ready: bool = True, **annotations: str
 ) -> Any:
     return {
         "metadata": {
             "name": name,
             "labels": {service.CONTROL_PLANE: ""} if server else {},
-            "annotations": {getattr(service, mark.upper()): value for mark, value in marks.items()},
+            "annotations": {
+                getattr(service, name_of_annotation.upper()): value for name_of_annotation, value in annotations.items()
+            },
         },
         "spec": {"podCIDRs": [pods]} if pods else {},
         "status": {
@@ -36,28 +38,28 @@ def node(
     }
 
 
-def named(*nodes: Any) -> dict[str, Any]:
+def by_name(*nodes: Any) -> dict[str, Any]:
     return {each["metadata"]["name"]: each for each in nodes}
 
 
-def test_it_is_written_for_the_oldest_python_that_machines_have() -> None:
+def test_the_program_runs_on_the_oldest_supported_python() -> None:
     tree = ast.parse(SOURCE.read_text(), feature_version=(3, 6))
     imported = {each.split(".")[0] for each in _imports(tree)}
     assert imported <= set(sys.stdlib_module_names)
 
 
 def _imports(tree: ast.Module) -> list[str]:
-    found = []
+    names = []
     for each in ast.walk(tree):
         if isinstance(each, ast.Import):
-            found += [alias.name for alias in each.names]
+            names += [alias.name for alias in each.names]
         if isinstance(each, ast.ImportFrom):
-            found.append(each.module or "")
-    return found
+            names.append(each.module or "")
+    return names
 
 
 def test_there_is_a_route_to_the_pods_of_every_other_machine() -> None:
-    nodes = named(
+    nodes = by_name(
         node("own", "10.0.0.1", "10.42.0.0/24"),
         node("other", "10.0.0.2", "10.42.1.0/24"),
         node("without-pods", "10.0.0.3"),
@@ -72,21 +74,21 @@ def test_there_is_a_route_to_the_pods_of_every_other_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "acts"),
+    ("nodes", "expected"),
     [
-        (named(node("a", server=True), node("b", server=True)), "a"),
-        (named(node("a", server=True, ready=False), node("b", server=True)), "b"),
-        (named(node("a", server=True, remove="true"), node("b", server=True)), "b"),
-        (named(node("a"), node("b", server=True)), "b"),
-        (named(node("a", server=True, remove="true")), None),
+        (by_name(node("a", server=True), node("b", server=True)), "a"),
+        (by_name(node("a", server=True, ready=False), node("b", server=True)), "b"),
+        (by_name(node("a", server=True, remove="true"), node("b", server=True)), "b"),
+        (by_name(node("a"), node("b", server=True)), "b"),
+        (by_name(node("a", server=True, remove="true")), None),
     ],
 )
-def test_one_server_that_is_ready_and_stays_removes_members(nodes: dict[str, Any], acts: str | None) -> None:
-    assert service.acting_server(nodes) == acts
+def test_one_ready_server_that_is_not_removed_removes_members(nodes: dict[str, Any], expected: str | None) -> None:
+    assert service.acting_server(nodes) == expected
 
 
 def test_a_member_is_removed_once() -> None:
-    nodes = named(
+    nodes = by_name(
         node("a", server=True, remove="true"),
         node("b", server=True, remove="true", removed="b"),
         node("c", server=True),
@@ -94,8 +96,8 @@ def test_a_member_is_removed_once() -> None:
     assert service.to_remove(nodes) == ["a"]
 
 
-def test_a_server_that_is_to_go_serves_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its etcd stays until others have taken the member out."""
+def test_a_server_to_be_removed_stops_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its etcd keeps running until other servers have removed the member."""
     monkeypatch.setattr(service, "MANIFESTS", str(tmp_path))
     for name in (*service.SERVING, "etcd"):
         (tmp_path / f"{name}.yaml").touch()
@@ -104,7 +106,7 @@ def test_a_server_that_is_to_go_serves_no_longer(tmp_path: Path, monkeypatch: py
         assert [path.name for path in tmp_path.iterdir()] == ["etcd.yaml"]
 
 
-def test_a_member_goes_when_nobody_asks_its_server_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_is_removed_when_its_server_stops_listening(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as serving:
         monkeypatch.setattr(service, "API_PORT", serving.getsockname()[1])
         waiting = threading.Thread(target=service.wait_for_silence, args=("127.0.0.1", 60.0))
@@ -115,7 +117,7 @@ def test_a_member_goes_when_nobody_asks_its_server_any_more(monkeypatch: pytest.
     assert not waiting.is_alive()
 
 
-def test_a_server_that_does_not_stop_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_server_to_stop_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as serving:
         monkeypatch.setattr(service, "API_PORT", serving.getsockname()[1])
         service.wait_for_silence("127.0.0.1", 0.3)
@@ -155,52 +157,50 @@ for nodes in json.load(sys.stdin):
 
 
 def routes(namespace: str, directory: Path, *steps: dict[str, Any]) -> list[dict[str, str]]:
-    """Those of the service on machine `own`, after each state of the Nodes."""
-    around = ["ip", "netns", "exec", namespace, sys.executable, "-c", STEP, str(SOURCE.parent)]
-    command = [*around, str(directory / "net.d" / "10-herder.conflist")]
-    done = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, check=True, timeout=60)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    """The routes of the service on machine `own`, after each state of the Nodes."""
+    enter = ["ip", "netns", "exec", namespace, sys.executable, "-c", STEP, str(SOURCE.parent)]
+    command = [*enter, str(directory / "net.d" / "10-herder.conflist")]
+    result = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, check=True, timeout=60)
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_routes_follow_the_nodes_and_others_routes_are_left_alone(namespace: str, tmp_path: Path) -> None:
+def test_routes_follow_the_nodes_and_foreign_routes_are_kept(namespace: str, tmp_path: Path) -> None:
     subprocess.run(["ip", "-n", namespace, "route", "add", "192.0.2.0/24", "via", "10.0.0.9"], check=True)
     own, moved = node("own", "10.0.0.1", "10.42.0.0/24"), node("b", "10.0.0.7", "10.42.1.0/24")
     steps = [
-        named(own, node("b", "10.0.0.2", "10.42.1.0/24"), node("c", "10.0.0.3", "10.42.2.0/24")),
-        named(own, moved),
-        named(own),
+        by_name(own, node("b", "10.0.0.2", "10.42.1.0/24"), node("c", "10.0.0.3", "10.42.2.0/24")),
+        by_name(own, moved),
+        by_name(own),
     ]
     assert routes(namespace, tmp_path, *steps) == [
         {"10.42.1.0/24": "10.0.0.2", "10.42.2.0/24": "10.0.0.3"},
         {"10.42.1.0/24": "10.0.0.7"},
         {},
     ]
-    kept = subprocess.run(["ip", "-n", namespace, "route"], capture_output=True, text=True, check=True).stdout
-    assert "192.0.2.0/24" in kept
+    all_routes = subprocess.run(["ip", "-n", namespace, "route"], capture_output=True, text=True, check=True).stdout
+    assert "192.0.2.0/24" in all_routes
     bridge = json.loads((tmp_path / "net.d" / "10-herder.conflist").read_text())
     assert bridge["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.42.0.0/24"}]]
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "10.0.0.9/32", "10.43.0.0/16", "10.40.0.0/13", "169.254.169.254/32"])
-def test_a_node_redirects_no_traffic_but_that_of_pods(namespace: str, tmp_path: Path, network: str) -> None:
+def test_a_node_can_redirect_only_pod_traffic(namespace: str, tmp_path: Path, network: str) -> None:
     """A worker that registers another Node chooses its pod network and its address."""
     own, other = node("own", "10.0.0.1", "10.42.0.0/24"), node("b", "10.0.0.2", "10.42.1.0/24")
-    (found,) = routes(namespace, tmp_path, named(own, other, node("forged", "10.0.0.66", network)))
-    assert found == {"10.42.1.0/24": "10.0.0.2"}
+    (actual,) = routes(namespace, tmp_path, by_name(own, other, node("forged", "10.0.0.66", network)))
+    assert actual == {"10.42.1.0/24": "10.0.0.2"}
 
 
 @pytest.mark.parametrize("address", ["nowhere", "dev", "127.0.0.1", "0.0.0.0", "fd00::66", "192.0.2.66"])
-def test_a_node_without_a_usable_address_keeps_no_other_without_a_route(
-    namespace: str, tmp_path: Path, address: str
-) -> None:
-    """Kubelets report their addresses, and API servers accept any text. To the last one there is no way."""
+def test_an_invalid_node_address_does_not_affect_other_routes(namespace: str, tmp_path: Path, address: str) -> None:
+    """Kubelets report their addresses, and API servers accept any text. The last address is unreachable."""
     own, forged = node("own", "10.0.0.1", "10.42.0.0/24"), node("a", address, "10.42.9.0/24")
-    (found,) = routes(namespace, tmp_path, named(own, forged, node("b", "10.0.0.2", "10.42.1.0/24")))
-    assert found == {"10.42.1.0/24": "10.0.0.2"}
+    (actual,) = routes(namespace, tmp_path, by_name(own, forged, node("b", "10.0.0.2", "10.42.1.0/24")))
+    assert actual == {"10.42.1.0/24": "10.0.0.2"}
 
 
-def test_a_worker_has_no_member_to_remove() -> None:
-    """Servers would wait for it, again and again, and remove no member meanwhile."""
-    assert service.to_remove(named(node("a", "10.0.0.66", remove="true"), node("b", server=True, remove="true"))) == [
+def test_a_worker_has_no_etcd_member_to_remove() -> None:
+    """Servers would wait for it again and again, and remove no other member."""
+    assert service.to_remove(by_name(node("a", "10.0.0.66", remove="true"), node("b", server=True, remove="true"))) == [
         "b"
     ]

@@ -16,7 +16,7 @@ from herder.tunnel.limits import DEFAULT, Limits
 from herder.tunnel.registry import Registry
 from herder.tunnel.server import serve
 from tests.support.peers import peer
-from tests.support.processes import ended
+from tests.support.processes import terminate
 
 TOKEN = "let-me-in"
 KEY = "c-m-12345678"
@@ -108,7 +108,7 @@ async def running(*command: object) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await asyncio.to_thread(ended, process)  # it may wait for an answer from this process
+        await asyncio.to_thread(terminate, process)  # it may wait for an answer from this process
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""A management cluster in this process, with the authority of a workload cluster in it, and a client for the latter."""
+"""A management cluster in this process, CAs of workload clusters in it, and clients of workload clusters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def management() -> AsyncIterator[Client]:
         await server.stop()
 
 
-async def with_authority(client: Client, cluster: str) -> dict[str, str]:
+async def create_authority(client: Client, cluster: str) -> dict[str, str]:
     data = await make_authority({"name": cluster}, clock=clock)
     secret = {
         "metadata": {"name": authority_secret(cluster), "namespace": NAMESPACE},
@@ -50,7 +50,7 @@ async def with_authority(client: Client, cluster: str) -> dict[str, str]:
 
 
 def workload_client(authority: dict[str, str], served: dict[str, Any]) -> Client:
-    """As whoever holds the cluster's kubeconfig reaches it."""
+    """A client with the administrator's certificate of the cluster."""
     signer = usable(authority, "test")
     pair = client_certificate(signer, "kubernetes-admin", ("system:masters",), now=clock())
     config = kubeconfig.build(

@@ -1,4 +1,4 @@
-"""Workload clusters' APIs, for real: over TLS, on their own ports, with the faults that are asked for."""
+"""Served APIs of workload clusters: over TLS, on their own ports, with injected faults."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from herder.engine.meta.kinds import GroupVersionResource
 from herder.engine.wire import Request
 from herder.workload.authorities import AuthorityError, usable
 from herder.workload.serving import Workloads
-from tests.unit.workload.clusters import NAMESPACE, clock, management, with_authority, workload_client
+from tests.unit.workload.clusters import NAMESPACE, clock, create_authority, management, workload_client
 
-WHICH = {"namespace": NAMESPACE, "cluster": "c"}
+CLUSTER_ARGUMENTS = {"namespace": NAMESPACE, "cluster": "c"}
 A_NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
 PATIENCE = 0.3
 
 
-class Bench:
+class Harness:
     """A management cluster, the workload server, and the cluster `c`."""
 
     def __init__(self, client: Client, data_dir: Path | None) -> None:
@@ -45,7 +45,7 @@ class Bench:
         self.start()
 
     async def perform(self, effect: str, **arguments: Any) -> Any:
-        return await self.workloads.performers()[effect](WHICH | arguments)
+        return await self.workloads.performers()[effect](CLUSTER_ARGUMENTS | arguments)
 
     async def serve(self, port: int = 0, fault: str = "") -> dict[str, Any]:
         served: dict[str, Any] = await self.perform(SERVE_WORKLOAD, port=port, fault=fault)
@@ -53,18 +53,18 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(data_dir: Path | None = None) -> AsyncIterator[tuple[Bench, dict[str, str]]]:
+async def start_harness(data_dir: Path | None = None) -> AsyncIterator[tuple[Harness, dict[str, str]]]:
     async with management() as client:
-        authority = await with_authority(client, "c")
-        made = Bench(client, data_dir)
+        authority = await create_authority(client, "c")
+        harness = Harness(client, data_dir)
         try:
-            yield made, authority
+            yield harness, authority
         finally:
-            await made.workloads.close()
+            await harness.workloads.close()
 
 
 @contextlib.asynccontextmanager
-async def reaching(authority: dict[str, str], served: dict[str, Any]) -> AsyncIterator[Client]:
+async def connected_client(authority: dict[str, str], served: dict[str, Any]) -> AsyncIterator[Client]:
     client = workload_client(authority, served)
     try:
         yield client
@@ -84,11 +84,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(within_time())
 
 
-def test_a_cluster_answers_to_who_trusts_its_authority() -> None:
+def test_a_client_that_trusts_the_ca_can_use_the_cluster() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            served = await made.serve()
-            async with reaching(authority, served) as client:
+        async with start_harness() as (harness, authority):
+            served = await harness.serve()
+            async with connected_client(authority, served) as client:
                 assert await nodes(client) == []
                 await client.create(NODE.resource, A_NODE)
                 assert await nodes(client) == ["n"]
@@ -96,142 +96,148 @@ def test_a_cluster_answers_to_who_trusts_its_authority() -> None:
     run(test)
 
 
-def test_the_kubeconfig_of_the_secret_reaches_it() -> None:
+def test_the_kubeconfig_secret_connects_to_the_cluster() -> None:
     async def test() -> None:
-        async with bench() as (made, _):
-            served = await made.serve()
+        async with start_harness() as (harness, _):
+            served = await harness.serve()
             server = f"https://{served['host']}:{served['port']}"
-            value = await Kubeconfigs(made.client, clock).make(WHICH | {"server": server})
+            value = await Kubeconfigs(harness.client, clock).make(CLUSTER_ARGUMENTS | {"server": server})
             secret = {
                 "metadata": {"name": "c-kubeconfig", "namespace": NAMESPACE},
                 "data": {"value": value["kubeconfig"]},
             }
             kind = {"apiVersion": "v1", "kind": "Secret", "type": "cluster.x-k8s.io/secret"}
-            await made.client.create(SECRET.resource, kind | secret, namespace=NAMESPACE)
-            client = await connect(made.client, f"{NAMESPACE}/c", made.workloads.serves)
+            await harness.client.create(SECRET.resource, kind | secret, namespace=NAMESPACE)
+            client = await connect(harness.client, f"{NAMESPACE}/c", harness.workloads.serves)
             assert await nodes(client) == []
             await client.close()
 
     run(test)
 
 
-def test_asked_for_twice_it_is_served_once() -> None:
+def test_serving_is_idempotent() -> None:
     async def test() -> None:
-        async with bench() as (made, _):
-            assert await made.serve() == await made.serve()
+        async with start_harness() as (harness, _):
+            assert await harness.serve() == await harness.serve()
 
     run(test)
 
 
-def test_clusters_know_nothing_of_each_other() -> None:
+def test_clusters_are_isolated_from_each_other() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            other_authority = await with_authority(made.client, "other")
-            served, other = await made.serve(), await made.perform(SERVE_WORKLOAD, cluster="other", port=0, fault="")
+        async with start_harness() as (harness, authority):
+            other_authority = await create_authority(harness.client, "other")
+            served, other = (
+                await harness.serve(),
+                await harness.perform(SERVE_WORKLOAD, cluster="other", port=0, fault=""),
+            )
             assert served["port"] != other["port"]
-            async with reaching(authority, served) as client, reaching(other_authority, other) as neighbour:
+            async with (
+                connected_client(authority, served) as client,
+                connected_client(other_authority, other) as neighbour,
+            ):
                 await client.create(NODE.resource, A_NODE)
                 assert await nodes(neighbour) == []
-            async with reaching(authority, other) as stranger:
+            async with connected_client(authority, other) as untrusted:
                 with pytest.raises(Exception, match="certificate"):
-                    await nodes(stranger)
+                    await nodes(untrusted)
 
     run(test)
 
 
-def test_after_a_restart_the_same_kubeconfig_reaches_it() -> None:
+def test_a_kubeconfig_stays_valid_after_a_restart() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            served = await made.serve()
-            await made.restart()
-            assert await made.serve(port=served["port"]) == served
-            async with reaching(authority, served) as client:
+        async with start_harness() as (harness, authority):
+            served = await harness.serve()
+            await harness.restart()
+            assert await harness.serve(port=served["port"]) == served
+            async with connected_client(authority, served) as client:
                 assert await nodes(client) == []
 
     run(test)
 
 
-def test_who_watched_a_cluster_that_has_forgotten_all_is_told_to_list_anew() -> None:
+def test_a_watch_from_before_a_restart_without_data_fails_with_410() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            served = await made.serve()
-            async with reaching(authority, served) as client:
+        async with start_harness() as (harness, authority):
+            served = await harness.serve()
+            async with connected_client(authority, served) as client:
                 await client.create(NODE.resource, A_NODE)
-                seen = (await client.list(NODE.resource)).resource_version
-            await made.restart()
-            async with reaching(authority, await made.serve(port=served["port"])) as client:
+                revision = (await client.list(NODE.resource)).resource_version
+            await harness.restart()
+            async with connected_client(authority, await harness.serve(port=served["port"])) as client:
                 with pytest.raises(StatusError) as error:
-                    async for _ in client.watch(NODE.resource, resource_version=seen):
+                    async for _ in client.watch(NODE.resource, resource_version=revision):
                         pass
                 assert error.value.code == 410
 
     run(test)
 
 
-def test_with_a_directory_a_cluster_keeps_what_it_stored_until_it_is_stopped(tmp_path: Path) -> None:
+def test_a_cluster_with_a_directory_keeps_its_data_until_it_is_stopped(tmp_path: Path) -> None:
     async def test() -> None:
-        async with bench(tmp_path) as (made, authority):
-            served = await made.serve()
-            async with reaching(authority, served) as client:
+        async with start_harness(tmp_path) as (harness, authority):
+            served = await harness.serve()
+            async with connected_client(authority, served) as client:
                 await client.create(NODE.resource, A_NODE)
-            await made.restart()
-            async with reaching(authority, await made.serve(port=served["port"])) as client:
+            await harness.restart()
+            async with connected_client(authority, await harness.serve(port=served["port"])) as client:
                 assert await nodes(client) == ["n"]
-            await made.perform(STOP_WORKLOAD)
+            await harness.perform(STOP_WORKLOAD)
             assert list(tmp_path.iterdir()) == []
 
     run(test)
 
 
-def test_a_stopped_cluster_answers_no_more_and_may_be_stopped_again() -> None:
+def test_a_stopped_cluster_is_unavailable_and_stopping_is_idempotent() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            served = await made.serve()
-            await made.perform(STOP_WORKLOAD)
-            await made.perform(STOP_WORKLOAD)
-            async with reaching(authority, served) as client:
+        async with start_harness() as (harness, authority):
+            served = await harness.serve()
+            await harness.perform(STOP_WORKLOAD)
+            await harness.perform(STOP_WORKLOAD)
+            async with connected_client(authority, served) as client:
                 with pytest.raises(ServiceUnavailable):
                     await nodes(client)
 
     run(test)
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_reported() -> None:
     async def test() -> None:
-        async with bench() as (made, _):
+        async with start_harness() as (harness, _):
             taken = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
             port = taken.sockets[0].getsockname()[1]
             with pytest.raises(OSError, match=f"port {port} of 127.0.0.1"):
-                await made.serve(port=port)
+                await harness.serve(port=port)
             taken.close()
 
     run(test)
 
 
-def test_refusing_hanging_and_healing() -> None:
+def test_faults_are_injected_and_removed() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            served = await made.serve()
-            async with reaching(authority, served) as client:
+        async with start_harness() as (harness, authority):
+            served = await harness.serve()
+            async with connected_client(authority, served) as client:
                 await client.create(NODE.resource, A_NODE)
-                await made.perform(SET_WORKLOAD_FAULT, fault="refuse")
+                await harness.perform(SET_WORKLOAD_FAULT, fault="refuse")
                 with pytest.raises(ServiceUnavailable):
                     await nodes(client)
-                await made.perform(SET_WORKLOAD_FAULT, fault="hang")
+                await harness.perform(SET_WORKLOAD_FAULT, fault="hang")
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(nodes(client), PATIENCE)
-                await made.perform(SET_WORKLOAD_FAULT, fault="")
+                await harness.perform(SET_WORKLOAD_FAULT, fault="")
                 assert await nodes(client) == ["n"]
 
     run(test)
 
 
-def test_slow_answers_come_late() -> None:
+def test_slow_responses_are_delayed() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            served = await made.serve(fault=f"slow={PATIENCE}")
+        async with start_harness() as (harness, authority):
+            served = await harness.serve(fault=f"slow={PATIENCE}")
             assert served["fault"] == f"slow={PATIENCE}"
-            async with reaching(authority, served) as client:
+            async with connected_client(authority, served) as client:
                 started = asyncio.get_running_loop().time()
                 assert await nodes(client) == []
                 assert asyncio.get_running_loop().time() - started >= PATIENCE
@@ -239,11 +245,11 @@ def test_slow_answers_come_late() -> None:
     run(test)
 
 
-def test_a_fault_ends_watches_that_are_open() -> None:
+def test_a_fault_ends_open_watches() -> None:
     async def test() -> None:
-        async with bench() as (made, authority):
-            served = await made.serve()
-            async with reaching(authority, served) as client:
+        async with start_harness() as (harness, authority):
+            served = await harness.serve()
+            async with connected_client(authority, served) as client:
                 opened = asyncio.Event()
 
                 async def watch() -> None:
@@ -252,7 +258,7 @@ def test_a_fault_ends_watches_that_are_open() -> None:
 
                 watching = asyncio.ensure_future(watch())
                 await opened.wait()
-                await made.perform(SET_WORKLOAD_FAULT, fault="hang")
+                await harness.perform(SET_WORKLOAD_FAULT, fault="hang")
                 await asyncio.wait([watching], timeout=5)
                 assert watching.done()
                 watching.exception()
@@ -260,18 +266,18 @@ def test_a_fault_ends_watches_that_are_open() -> None:
     run(test)
 
 
-def test_serving_waits_for_the_authority() -> None:
+def test_serving_needs_the_ca() -> None:
     async def test() -> None:
         async with management() as client:
-            made = Bench(client, None)
+            harness = Harness(client, None)
             with pytest.raises(NotFound, match="c-ca"):
-                await made.serve()
+                await harness.serve()
 
     run(test)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"tls.crt": ""}, "tls.crt: not a PEM certificate"),
         ({"tls.key": ""}, "tls.key: not a PEM private key without a password"),
@@ -279,41 +285,41 @@ def test_serving_waits_for_the_authority() -> None:
         ({"tls.key": "~"}, "tls.key: not a PEM private key without a password"),
     ],
 )
-def test_an_authority_that_cannot_be_used_is_named_without_its_content(change: dict[str, str], told: str) -> None:
+def test_an_invalid_ca_is_reported_without_its_content(change: dict[str, str], message: str) -> None:
     async def test() -> None:
         async with management() as client:
-            data = await with_authority(client, "c") | change
+            data = await create_authority(client, "c") | change
             with pytest.raises(AuthorityError) as error:
                 usable(data, "Secret default/c-ca")
-            assert str(error.value) == f"Secret default/c-ca: {told}"
+            assert str(error.value) == f"Secret default/c-ca: {message}"
 
     run(test)
 
 
-def test_an_authority_whose_key_is_anothers_is_refused() -> None:
+def test_a_ca_with_the_key_of_another_is_rejected() -> None:
     async def test() -> None:
         async with management() as client:
-            mine, yours = await with_authority(client, "c"), await with_authority(client, "d")
+            authority, other = await create_authority(client, "c"), await create_authority(client, "d")
             with pytest.raises(AuthorityError, match="does not belong"):
-                usable(mine | {"tls.key": yours["tls.key"]}, "here")
-            assert (await client.get(SECRET.resource, "c-ca", namespace=NAMESPACE))["data"] == mine
+                usable(authority | {"tls.key": other["tls.key"]}, "here")
+            assert (await client.get(SECRET.resource, "c-ca", namespace=NAMESPACE))["data"] == authority
 
     run(test)
 
 
-def test_a_port_stays_its_clusters_while_the_manager_restarts(tmp_path: Path) -> None:
-    """Users choose the port of their own cluster. The first to be served after a restart must not get another's."""
+def test_a_port_is_reserved_for_its_cluster_across_restarts(tmp_path: Path) -> None:
+    """Users choose the port of their own cluster. After a restart, the first cluster must not take another's port."""
 
     async def test() -> None:
-        async with bench(tmp_path) as (made, _):
-            port = (await made.serve())["port"]
-            await with_authority(made.client, "other")
-            await made.restart()
+        async with start_harness(tmp_path) as (harness, _):
+            port = (await harness.serve())["port"]
+            await create_authority(harness.client, "other")
+            await harness.restart()
             with pytest.raises(OSError, match=f"port {port} belongs to cluster {NAMESPACE}/c"):
-                await made.perform(SERVE_WORKLOAD, cluster="other", port=port, fault="")
-            assert (await made.serve(port))["port"] == port
-            await made.perform(STOP_WORKLOAD)
-            assert (await made.perform(SERVE_WORKLOAD, cluster="other", port=port, fault=""))["port"] == port
+                await harness.perform(SERVE_WORKLOAD, cluster="other", port=port, fault="")
+            assert (await harness.serve(port))["port"] == port
+            await harness.perform(STOP_WORKLOAD)
+            assert (await harness.perform(SERVE_WORKLOAD, cluster="other", port=port, fault=""))["port"] == port
 
     run(test)
 
@@ -338,11 +344,14 @@ CONFIG_MAPS, PODS = GroupVersionResource("", "v1", "configmaps"), GroupVersionRe
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "169.254.169.254"])
-def test_its_users_reach_nothing_of_the_managers_host_by_webhooks(host: str) -> None:
-    """They are administrators there, and the manager makes the calls."""
+def test_webhooks_of_a_workload_cluster_cannot_reach_the_managers_host(host: str) -> None:
+    """Users are administrators of the cluster, and the manager sends the requests."""
 
     async def test() -> None:
-        async with bench() as (made, authority), reaching(authority, await made.serve()) as client:
+        async with (
+            start_harness() as (harness, authority),
+            connected_client(authority, await harness.serve()) as client,
+        ):
             hook = copy.deepcopy(HOOK)
             hook["webhooks"][0]["clientConfig"] = {"url": f"https://{host}:1/"}  # type: ignore[index]
             await client.create(HOOKS, hook)
@@ -353,16 +362,19 @@ def test_its_users_reach_nothing_of_the_managers_host_by_webhooks(host: str) -> 
     run(test)
 
 
-def test_its_users_reach_nothing_of_the_managers_host_by_logs_of_pods() -> None:
+def test_pod_logs_of_a_workload_cluster_cannot_reach_the_managers_host() -> None:
     async def test() -> None:
-        async with bench() as (made, authority), reaching(authority, await made.serve()) as client:
+        async with (
+            start_harness() as (harness, authority),
+            connected_client(authority, await harness.serve()) as client,
+        ):
             status = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
             await client.create(NODE.resource, A_NODE | {"status": status})
             spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
             await client.create(PODS, pod, namespace="default")
-            answer = await client.transport.send(Request("GET", "/api/v1/namespaces/default/pods/p/log"))
-            assert answer.status == 500
-            assert b"address 127.0.0.1 is not allowed for a workload cluster" in answer.body
+            response = await client.transport.send(Request("GET", "/api/v1/namespaces/default/pods/p/log"))
+            assert response.status == 500
+            assert b"address 127.0.0.1 is not allowed for a workload cluster" in response.body
 
     run(test)

@@ -1,4 +1,4 @@
-"""Conditions: how lists are kept, and how one condition is made of others. Users and clusterctl read the messages."""
+"""Condition lists, and conditions that are computed from others. Users and clusterctl read the messages."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from herder.api.capi.conditions import (
     paused_condition,
     summary,
 )
+from herder.api.capi.kinds import MACHINE
 from herder.engine.meta.kinds import Object
+from tests.support.builders import new_object
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BEFORE, AT = "2026-01-01T11:00:00Z", "2026-01-01T12:00:00Z"
 REASONS = Reasons("Bad", "Unclear", "Good")
-NONE = condition("Result", "True", "Nobody")
+NONE = condition("Result", "True", "NoObjects")
 
 
 def with_conditions(
@@ -60,16 +62,16 @@ def test_a_condition_is_true_false_or_unknown(status: str, answers: tuple[bool, 
 
 
 @pytest.mark.parametrize("obj", [None, {"metadata": {}}, {"status": {"conditions": None}}, with_conditions()])
-def test_an_absent_condition_is_none_of_these(obj: Object | None) -> None:
+def test_an_absent_condition_is_neither_true_false_nor_unknown(obj: Object | None) -> None:
     assert find(obj, "Ready") is None
-    assert not any(asked(obj, "Ready") for asked in (is_true, is_false, is_unknown))
+    assert not any(predicate(obj, "Ready") for predicate in (is_true, is_false, is_unknown))
 
 
-# --- keeping the list -----------------------------------------------------------------------------------------------
+# --- merging lists --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("old_status", "brings", "since"),
+    ("old_status", "transition_time", "since"),
     [
         pytest.param(None, None, AT, id="new: now"),
         pytest.param(None, BEFORE, BEFORE, id="new and mirrored: the source's time"),
@@ -79,15 +81,19 @@ def test_an_absent_condition_is_none_of_these(obj: Object | None) -> None:
         pytest.param("False", "2026-01-01T11:30:00Z", "2026-01-01T11:30:00Z", id="another and mirrored: the source's"),
     ],
 )
-def test_when_a_condition_last_changed(old_status: str | None, brings: str | None, since: str) -> None:
+def test_last_transition_time_changes_only_with_the_status(
+    old_status: str | None, transition_time: str | None, since: str
+) -> None:
     old = [condition("Ready", old_status, "Old") | {"lastTransitionTime": BEFORE}] if old_status else []
-    new = condition("Ready", "True", "New", "said") | ({"lastTransitionTime": brings} if brings else {})
+    new = condition("Ready", "True", "New", "said") | (
+        {"lastTransitionTime": transition_time} if transition_time else {}
+    )
     assert merged(old, [new], NOW, generation=3) == [
         condition("Ready", "True", "New", "said", generation=3) | {"lastTransitionTime": since}
     ]
 
 
-def test_what_others_wrote_stays_and_what_is_dropped_goes() -> None:
+def test_merging_keeps_foreign_conditions_and_removes_dropped_ones() -> None:
     theirs = condition("Reconciled", "True", "Theirs") | {"lastTransitionTime": BEFORE}
     ours = condition("Ready", "True", "Ours") | {"lastTransitionTime": BEFORE}
     assert merged([ours, theirs], [], NOW, drop=["Ready"]) == [theirs]
@@ -112,7 +118,7 @@ def test_conditions_are_sorted_for_readers() -> None:
     ]
 
 
-def test_the_message_is_there_even_if_empty() -> None:
+def test_a_condition_has_a_message_even_if_empty() -> None:
     assert condition("Ready", "True", "R") == {"type": "Ready", "status": "True", "reason": "R", "message": ""}
 
 
@@ -190,13 +196,15 @@ def test_a_mirror_shows_a_providers_condition(status: Object, expected: Conditio
     [
         pytest.param([("A", "True", ""), ("B", "True", "")], "True", "Good", "", id="all is well"),
         pytest.param([("A", "True", "fine"), ("B", "True", "")], "True", "Good", "* A: fine", id="information"),
-        pytest.param([("A", "True", "fine"), ("B", "False", "bad")], "False", "Bad", "* B: bad", id="issues before it"),
+        pytest.param(
+            [("A", "True", "fine"), ("B", "False", "bad")], "False", "Bad", "* B: bad", id="issues before information"
+        ),
         pytest.param(
             [("A", "Unknown", "?"), ("B", "False", "bad")],
             "False",
             "Bad",
             "* A: ?\n* B: bad",
-            id="unknown ones told too",
+            id="unknown conditions are listed too",
         ),
         pytest.param([("A", "Unknown", "?"), ("B", "True", "")], "Unknown", "Unclear", "* A: ?", id="unknown"),
         pytest.param([("A", "False", ""), ("B", "True", "")], "False", "Bad", "* A: R", id="no message: the reason"),
@@ -217,19 +225,23 @@ def test_a_mirror_shows_a_providers_condition(status: Object, expected: Conditio
             [("A", "False", "head\n* one"), ("B", "True", "")], "False", "Bad", "* A:\n  * head\n    * one", id="both"
         ),
         pytest.param(
-            [("Other", "False", ""), ("A", "True", ""), ("B", "True", "")], "True", "Good", "", id="not asked for"
+            [("Other", "False", ""), ("A", "True", ""), ("B", "True", "")],
+            "True",
+            "Good",
+            "",
+            id="other types are ignored",
         ),
     ],
 )
-def test_a_summary(parts: list[tuple[str, str, str]], status: str, reason: str, message: str) -> None:
-    made = [condition(type_, state, "R", text) for type_, state, text in parts]
+def test_summary_of_conditions(parts: list[tuple[str, str, str]], status: str, reason: str, message: str) -> None:
+    conditions = [condition(type_, state, "R", text) for type_, state, text in parts]
     result = summary(
-        "Result", made, types=["A", "B", "Not"], reasons=REASONS, negative=["Not"], ignore_if_missing=["Not"]
+        "Result", conditions, types=["A", "B", "Not"], reasons=REASONS, negative=["Not"], ignore_if_missing=["Not"]
     )
     assert result == condition("Result", status, reason, message)
 
 
-def test_a_summary_may_judge_for_itself_and_shorten_what_it_says() -> None:
+def test_a_summary_accepts_a_custom_priority_and_transform() -> None:
     parts = [condition("A", "False", "Gone", "went"), condition("B", "Unknown", "R", "who knows")]
     result = summary(
         "Result",
@@ -248,10 +260,12 @@ def test_a_summary_may_judge_for_itself_and_shorten_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("objects", "status", "reason", "message"),
     [
-        pytest.param([], "True", "Nobody", "", id="none"),
+        pytest.param([], "True", "NoObjects", "", id="none"),
         pytest.param([ready("a", "True", "")], "True", "Good", "", id="all is well"),
         pytest.param([ready("a"), ready("b", "True", "")], "False", "Bad", "* Machine a: broken", id="one"),
-        pytest.param([ready("b"), ready("a")], "False", "Bad", "* Machines a, b: broken", id="several say the same"),
+        pytest.param(
+            [ready("b"), ready("a")], "False", "Bad", "* Machines a, b: broken", id="several with the same message"
+        ),
         pytest.param(
             [ready(name) for name in "edcba"], "False", "Bad", "* Machines a, b, c, ... (2 more): broken", id="many"
         ),
@@ -274,7 +288,7 @@ def test_a_summary_may_judge_for_itself_and_shorten_what_it_says() -> None:
             "False",
             "Bad",
             "* Machines b, c: x\n* Machine d: y\n* Machine a: ?",
-            id="issues, then unknown; what many say first",
+            id="issues, then unknown; most frequent message first",
         ),
         pytest.param(
             [ready(name, message=name) for name in "abcde"] + [ready("u", "Unknown", "?")],
@@ -303,7 +317,7 @@ def test_a_summary_may_judge_for_itself_and_shorten_what_it_says() -> None:
         ),
     ],
 )
-def test_an_aggregate(objects: list[Object], status: str, reason: str, message: str) -> None:
+def test_aggregate_of_conditions(objects: list[Object], status: str, reason: str, message: str) -> None:
     result = aggregate("Result", objects, "Ready", reasons=REASONS, none=NONE)
     assert result == condition("Result", status, reason, message)
 
@@ -317,7 +331,7 @@ def test_an_aggregate_of_a_negative_condition_is_negative_too(statuses: list[str
     assert aggregate("Result", objects, "Ready", reasons=REASONS, none=NONE, negative=True)["status"] == expected
 
 
-# --- the list of v1beta1 --------------------------------------------------------------------------------------------
+# --- v1beta1 conditions ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -366,7 +380,7 @@ def test_a_legacy_condition_has_no_empty_fields() -> None:
                 }
             },
             legacy("Target", "False", "Old", "Error", "m"),
-            id="of one that keeps both lists",
+            id="of a provider with both lists",
         ),
     ],
 )
@@ -389,7 +403,7 @@ def test_a_legacy_mirror(source: Object | None, expected: Condition) -> None:
             [legacy("B", "False", "Rb", "Info", "b"), legacy("A", "False", "Ra", "Info", "a")],
             (),
             legacy("Ready", "False", "Ra", "Info", "a"),
-            id="the first named of equals",
+            id="the first type of equals",
         ),
         pytest.param(
             [legacy("A", "True"), legacy("B", "Unknown", "R")], (), legacy("Ready", "True"), id="unknown is last"
@@ -404,7 +418,7 @@ def test_a_legacy_mirror(source: Object | None, expected: Condition) -> None:
             [legacy("A", "True"), legacy("C", "False", "Rc", "Error", "c")],
             ("A", "B"),
             legacy("Ready", "False", "Rc", "Error", "c"),
-            id="but not once there is something else",
+            id="steps are not counted if another condition is false",
         ),
     ],
 )
@@ -412,10 +426,10 @@ def test_a_legacy_summary(conditions: list[Condition], counted: tuple[str, ...],
     assert legacy_summary(conditions, ["A", "B", "C"], counted=counted) == expected
 
 
-def test_a_legacy_aggregate_names_the_worst_and_counts_the_good() -> None:
+def test_a_legacy_aggregate_names_the_worst_condition_and_counts_true_ones() -> None:
     def machine(name: str, *conditions: Condition) -> Object:
         status = {"deprecated": {"v1beta1": {"conditions": list(conditions)}}}
-        return {"kind": "Machine", "metadata": {"name": name}, "status": status}
+        return new_object(MACHINE, name, status=status)
 
     objects = [
         machine("c", legacy("Ready", "False", "Broken", "Error")),
@@ -429,7 +443,7 @@ def test_a_legacy_aggregate_names_the_worst_and_counts_the_good() -> None:
     assert find_legacy(objects[2], "Ready") == legacy("Ready", "True")
 
 
-# --- pauses ---------------------------------------------------------------------------------------------------------
+# --- paused ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -450,7 +464,7 @@ def test_a_legacy_aggregate_names_the_worst_and_counts_the_good() -> None:
         ),
     ],
 )
-def test_a_pause_says_whose_it_is(cluster_paused: bool, annotated: bool, expected: Condition) -> None:
+def test_the_paused_condition_names_the_cause(cluster_paused: bool, annotated: bool, expected: Condition) -> None:
     annotations = {"cluster.x-k8s.io/paused": ""} if annotated else {}
     obj = {"kind": "Machine", "metadata": {"name": "m", "annotations": annotations}}
     assert paused_condition({"spec": {"paused": cluster_paused}}, obj) == expected

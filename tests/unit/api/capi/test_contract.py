@@ -1,4 +1,4 @@
-"""The contract with providers: both versions of it, fact by fact, and how a kind is found."""
+"""The contract with providers in both versions: fields of each role, and resolution of kinds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Reader = Callable[[Object, Contract], Any]
 
 
 def at(path: str, value: Any) -> Object:
-    """An object that has just this field."""
+    """An object with only this field."""
     for part in reversed(path.split(".")):
         value = {part: value}
-    made: Object = value
-    return made
+    obj: Object = value
+    return obj
 
 
 FLAGS: list[tuple[Reader, dict[Contract, str]]] = [
@@ -41,7 +41,7 @@ FLAGS: list[tuple[Reader, dict[Contract, str]]] = [
     (infra_machine.interruptible, dict.fromkeys(BOTH, "status.interruptible")),
     (control_plane.externally_managed, dict.fromkeys(BOTH, "status.externalManagedControlPlane")),
 ]
-TEXTS: list[tuple[Reader, dict[Contract, str]]] = [
+STRINGS: list[tuple[Reader, dict[Contract, str]]] = [
     (infra_machine.provider_id, dict.fromkeys(BOTH, "spec.providerID")),
     (infra_machine.failure_domain, {V2: "status.failureDomain", V1: "spec.failureDomain"}),
     (bootstrap_config.data_secret_name, dict.fromkeys(BOTH, "status.dataSecretName")),
@@ -67,31 +67,31 @@ def cases(table: list[tuple[Reader, dict[Contract, str]]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("read", "contract", "path"), cases(FLAGS))
-def test_where_a_contract_keeps_its_flags(read: Reader, contract: Contract, path: str) -> None:
+def test_flags_are_read_from_the_fields_of_the_contract(read: Reader, contract: Contract, path: str) -> None:
     assert read(at(path, True), contract) is True
-    for otherwise in ({}, at(path, False), at(path, "true"), at("status", None)):
-        assert read(otherwise, contract) is False
+    for other in ({}, at(path, False), at(path, "true"), at("status", None)):
+        assert read(other, contract) is False
 
 
-@pytest.mark.parametrize(("read", "contract", "path"), cases(TEXTS))
-def test_where_a_contract_keeps_its_texts(read: Reader, contract: Contract, path: str) -> None:
+@pytest.mark.parametrize(("read", "contract", "path"), cases(STRINGS))
+def test_strings_are_read_from_the_fields_of_the_contract(read: Reader, contract: Contract, path: str) -> None:
     assert read(at(path, "said"), contract) == "said"
-    for otherwise in ({}, at(path, None), at(path, 7)):
-        assert read(otherwise, contract) == ""
+    for other in ({}, at(path, None), at(path, 7)):
+        assert read(other, contract) == ""
 
 
 @pytest.mark.parametrize(("read", "contract", "path"), cases(NUMBERS))
-def test_where_a_contract_keeps_its_numbers(read: Reader, contract: Contract, path: str) -> None:
+def test_numbers_are_read_from_the_fields_of_the_contract(read: Reader, contract: Contract, path: str) -> None:
     assert read(at(path, 3), contract) == 3
     assert read(at(path, 0), contract) == 0
-    for otherwise in ({}, at(path, None), at(path, "3"), at(path, True)):
-        assert read(otherwise, contract) is None
+    for other in ({}, at(path, None), at(path, "3"), at(path, True)):
+        assert read(other, contract) is None
 
 
 @pytest.mark.parametrize(
     ("desired", "unavailable", "available"), [(3, 1, 2), (3, 0, 3), (1, 3, 0), (3, None, None), (None, 1, None)]
 )
-def test_v1beta1_counts_what_is_unavailable(
+def test_v1beta1_available_replicas_are_derived_from_unavailable_ones(
     desired: int | None, unavailable: int | None, available: int | None
 ) -> None:
     obj = {"spec": {"replicas": desired}, "status": {"unavailableReplicas": unavailable, "availableReplicas": 99}}
@@ -101,7 +101,7 @@ def test_v1beta1_counts_what_is_unavailable(
 @pytest.mark.parametrize("read", [infra_cluster.endpoint, control_plane.endpoint])
 @pytest.mark.parametrize("contract", BOTH)
 @pytest.mark.parametrize(
-    ("told", "endpoint", "valid"),
+    ("reported", "endpoint", "valid"),
     [
         ({"host": "10.0.0.1", "port": 6443}, Endpoint("10.0.0.1", 6443), True),
         ({"host": "", "port": 6443}, Endpoint("", 6443), False),
@@ -109,26 +109,26 @@ def test_v1beta1_counts_what_is_unavailable(
         (None, Endpoint("", 0), False),
     ],
 )
-def test_endpoints(read: Reader, contract: Contract, told: Object | None, endpoint: Endpoint, valid: bool) -> None:
-    found = read({"spec": {"controlPlaneEndpoint": told}}, contract)
+def test_endpoints(read: Reader, contract: Contract, reported: Object | None, endpoint: Endpoint, valid: bool) -> None:
+    found = read({"spec": {"controlPlaneEndpoint": reported}}, contract)
     assert found == endpoint
     assert found.valid is valid
 
 
-@pytest.mark.parametrize(("host", "shown"), [("10.0.0.1", "10.0.0.1:6443"), ("fd00::1", "[fd00::1]:6443")])
-def test_an_endpoint_is_written_as_in_an_address(host: str, shown: str) -> None:
-    assert str(Endpoint(host, 6443)) == shown
+@pytest.mark.parametrize(("host", "expected"), [("10.0.0.1", "10.0.0.1:6443"), ("fd00::1", "[fd00::1]:6443")])
+def test_an_endpoint_is_formatted_as_host_and_port(host: str, expected: str) -> None:
+    assert str(Endpoint(host, 6443)) == expected
 
 
 @pytest.mark.parametrize(
-    ("contract", "told"),
+    ("contract", "reported"),
     [
         (V2, [{"name": "b", "controlPlane": True}, {"name": "a", "attributes": {"zone": "1"}}]),
         (V1, {"b": {"controlPlane": True}, "a": {"controlPlane": False, "attributes": {"zone": "1"}}}),
     ],
 )
-def test_failure_domains_are_a_sorted_list(contract: Contract, told: Any) -> None:
-    assert infra_cluster.failure_domains({"status": {"failureDomains": told}}, contract) == [
+def test_failure_domains_are_a_sorted_list(contract: Contract, reported: Any) -> None:
+    assert infra_cluster.failure_domains({"status": {"failureDomains": reported}}, contract) == [
         {"name": "a", "controlPlane": False, "attributes": {"zone": "1"}},
         {"name": "b", "controlPlane": True},
     ]
@@ -144,7 +144,7 @@ def test_addresses_and_versions_are_lists_of_objects() -> None:
     assert control_plane.status_version(plane, V2) == "v1.30.0"
 
 
-def test_a_single_version_is_that_of_all_replicas() -> None:
+def test_a_single_version_applies_to_all_replicas() -> None:
     plane = {"status": {"version": "v1.30.0", "replicas": 3}}
     assert control_plane.versions(plane, V1) == [{"version": "v1.30.0", "replicas": 3}]
     assert control_plane.versions({"status": {"version": "v1.30.0"}}, V1) == []
@@ -158,7 +158,7 @@ def test_terminal_failures(role: Any, contract: Contract) -> None:
     assert role.failure({}, contract) == Failure("", "")
 
 
-# --- finding the kind -----------------------------------------------------------------------------------------------
+# --- resolution of kinds --------------------------------------------------------------------------------------------
 
 REFERENCE = {"apiGroup": "infrastructure.example", "kind": "FarmCluster", "name": "x"}
 
@@ -181,20 +181,20 @@ def definition(**labels: str) -> Object:
         ({"v1beta2": "odd_v1alpha1"}, "v1alpha1", V2),
     ],
 )
-def test_labels_say_which_version_follows_which_contract(
+def test_labels_of_the_definition_map_contracts_to_versions(
     labels: dict[str, str], version: str, contract: Contract
 ) -> None:
     kind = Kind("infrastructure.example", version, "FarmCluster", "farmclusters")
     assert external_kind(REFERENCE, definition(**labels)) == (kind, contract)
 
 
-def test_a_reference_of_v1beta1_names_a_version_that_is_not_trusted() -> None:
+def test_the_version_in_a_v1beta1_reference_is_ignored() -> None:
     old = {"apiVersion": "infrastructure.example/v1alpha1", "kind": "FarmCluster", "name": "x", "namespace": "ns"}
     kind = Kind("infrastructure.example", "v1", "FarmCluster", "farmclusters")
     assert external_kind(old, definition(v1beta2="v1")) == (kind, V2)
 
 
-def test_a_kind_without_definition_or_contract_is_told_in_words() -> None:
+def test_a_missing_definition_or_contract_is_an_error_message() -> None:
     assert external_kind(REFERENCE, None) == (
         "CustomResourceDefinition farmclusters.infrastructure.example does not exist"
     )
@@ -205,7 +205,7 @@ def test_a_kind_without_definition_or_contract_is_told_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "several"),
+    ("word", "expected"),
     [
         *[("machine", "machines"), ("awscluster", "awsclusters"), ("kubeadmconfigtemplate", "kubeadmconfigtemplates")],
         *[("policy", "policies"), ("gateway", "gateways"), ("proxy", "proxies"), ("key", "keys")],
@@ -224,8 +224,8 @@ def test_a_kind_without_definition_or_contract_is_told_in_words() -> None:
         *[("Machine", "Machines"), ("MachinePool", "MachinePools"), ("FarmIndex", "FarmIndices"), ("Index", "Indices")],
     ],
 )
-def test_plurals_are_those_that_all_tools_of_cluster_api_make(word: str, several: str) -> None:
-    assert plural(word) == several
+def test_plurals_match_those_of_cluster_api_tools(word: str, expected: str) -> None:
+    assert plural(word) == expected
 
 
 def test_a_definition_is_named_by_the_plural_of_the_lower_cased_kind() -> None:

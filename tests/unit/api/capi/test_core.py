@@ -1,4 +1,4 @@
-"""Ours runs only where no other core does; what was found is told."""
+"""The built-in core runs only if there is no other Cluster API core, and reports the evidence it found."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def named(name: str, namespace: str = "", labels: Any = None, **rest: Any) -> di
     return {"metadata": meta, **rest}
 
 
-def deployment(replicas: int | None, **more: Any) -> dict[str, Any]:
+def deployment(replicas: int | None, **extra: Any) -> dict[str, Any]:
     spec = {} if replicas is None else {"replicas": replicas}
-    return named("capi-controller-manager", "capi-system", kind="Deployment", spec=spec, **more)
+    return named("capi-controller-manager", "capi-system", kind="Deployment", spec=spec, **extra)
 
 
 def provider(type_: str = "CoreProvider") -> dict[str, Any]:
     return named("cluster-api", "capi-system", type=type_, version="v1.12.0")
 
 
-def webhook(group: str = "cluster.x-k8s.io", *, path: str = "", url: str = "", **more: Any) -> dict[str, Any]:
+def webhook(group: str = "cluster.x-k8s.io", *, path: str = "", url: str = "", **extra: Any) -> dict[str, Any]:
     client = {"url": url} if url else {"service": {"path": path}}
     hook = {"rules": [{"apiGroups": [group], "resources": ["clusters"]}], "clientConfig": client}
-    return named("capi-webhooks", kind="ValidatingWebhookConfiguration", webhooks=[hook], **more)
+    return named("capi-webhooks", kind="ValidatingWebhookConfiguration", webhooks=[hook], **extra)
 
 
 def lease(renewed: str, holder: str = "pod-1", seconds: int | None = 15) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def cluster_definition(strategy: str) -> dict[str, Any]:
 
 
 CORE_PATH = "/validate-cluster-x-k8s-io-v1beta2-cluster"
-SIGNS = {
+OTHER_CORE = {
     "a running Deployment": (
         {"deployments": deployment(1)},
         "Deployment capi-system/capi-controller-manager runs its controllers",
@@ -56,7 +56,7 @@ SIGNS = {
     "a converted definition": ({"definitions": cluster_definition("Webhook")}, "uses its conversion webhook"),
     "a fresh lease": ({"leases": lease("2026-01-01T11:59:50.000000Z")}, "is held by pod-1"),
 }
-NO_SIGNS = {
+NO_OTHER_CORE = {
     "nothing": {},
     "our own Deployment": {"deployments": deployment(2, labels=OURS)},
     "a Deployment of no replicas": {"deployments": deployment(0)},
@@ -68,9 +68,9 @@ NO_SIGNS = {
     "a provider's webhooks": {
         "webhooks": webhook("infrastructure.cluster.x-k8s.io", path="/validate-infrastructure-cluster-x-k8s-io-v1-foo")
     },
-    "a definition that nobody converts": {"definitions": cluster_definition("None")},
-    "a lease that has run out": {"leases": lease("2026-01-01T11:59:40.000000Z")},
-    "a lease that nobody holds": {"leases": lease("2026-01-01T11:59:59.000000Z", holder="")},
+    "a definition without conversion": {"definitions": cluster_definition("None")},
+    "an expired lease": {"leases": lease("2026-01-01T11:59:40.000000Z")},
+    "a lease without a holder": {"leases": lease("2026-01-01T11:59:59.000000Z", holder="")},
 }
 
 
@@ -78,41 +78,41 @@ def evidence(found: dict[str, Any]) -> Evidence:
     return Evidence(NOW, **{name: (obj,) for name, obj in found.items()})
 
 
-@pytest.mark.parametrize(("found", "told"), SIGNS.values(), ids=SIGNS)
-def test_ours_stands_aside_for_another_core_and_says_why(found: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("found", "reason"), OTHER_CORE.values(), ids=OTHER_CORE)
+def test_the_built_in_core_is_disabled_if_there_is_another(found: dict[str, Any], reason: str) -> None:
     verdict = decide(Mode.AUTO, evidence(found))
     assert (verdict.run, verdict.conflict) == (False, False)
-    assert told in verdict.reason
+    assert reason in verdict.reason
     assert verdict.reason.endswith("The built-in core is disabled")
 
 
-@pytest.mark.parametrize(("found", "told"), SIGNS.values(), ids=SIGNS)
-def test_being_told_to_run_beside_another_core_is_a_conflict(found: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("found", "reason"), OTHER_CORE.values(), ids=OTHER_CORE)
+def test_mode_own_conflicts_with_another_core(found: dict[str, Any], reason: str) -> None:
     verdict = decide(Mode.OWN, evidence(found))
     assert (verdict.run, verdict.conflict) == (False, True)
-    assert told in verdict.reason
+    assert reason in verdict.reason
 
 
 @pytest.mark.parametrize("mode", [Mode.AUTO, Mode.OWN])
-@pytest.mark.parametrize("found", NO_SIGNS.values(), ids=NO_SIGNS)
-def test_ours_runs_where_there_is_no_other(mode: Mode, found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", NO_OTHER_CORE.values(), ids=NO_OTHER_CORE)
+def test_the_built_in_core_runs_if_there_is_no_other(mode: Mode, found: dict[str, Any]) -> None:
     verdict = decide(mode, evidence(found))
     assert (verdict.run, verdict.conflict) == (True, False)
 
 
 @pytest.mark.parametrize("found", [{}, {"deployments": deployment(1)}])
-def test_ours_never_runs_where_another_was_asked_for(found: dict[str, Any]) -> None:
+def test_the_built_in_core_is_disabled_in_mode_external(found: dict[str, Any]) -> None:
     verdict = decide(Mode.EXTERNAL, evidence(found))
     assert (verdict.run, verdict.conflict) == (False, False)
 
 
-def test_every_sign_is_told_at_once() -> None:
+def test_the_reason_lists_all_evidence() -> None:
     verdict = decide(Mode.OWN, evidence({"deployments": deployment(1), "providers": provider()}))
     assert "Deployment" in verdict.reason
     assert "clusterctl" in verdict.reason
 
 
-def test_what_could_not_be_read_is_told() -> None:
+def test_the_reason_lists_unreadable_resources() -> None:
     assert (
         "cannot read: deployments, leases" in decide(Mode.AUTO, Evidence(NOW, unseen=("deployments", "leases"))).reason
     )

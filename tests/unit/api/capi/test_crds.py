@@ -1,4 +1,4 @@
-"""Our definitions say what upstream's say: every facet of every field, but for words and what is listed here."""
+"""Herder's definitions match upstream's in every facet of every field, except descriptions and what is listed here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ADDED = {
     "machinepools": {"status.versions"},
     "clusters": {"status.controlPlane.versions", "status.workers.versions"},
 }
-# Nothing acts on classes, so their objects are kept without a look.
-KEPT_AS_THEY_COME = {"clusterclasses": {"spec", "status"}}
+# No controller acts on ClusterClasses, so their schema accepts any content.
+NOT_VALIDATED = {"clusterclasses": {"spec", "status"}}
 
 
 def plural(definition: Any) -> str:
@@ -41,44 +41,48 @@ def upstream(ours: Any) -> Any:
     return yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def test_fields_have_the_facets_that_upstream_gives_them(ours: Any, upstream: Any) -> None:
-    added, kept = ADDED.get(plural(ours), set()), KEPT_AS_THEY_COME.get(plural(ours), set())
-    ours_by_path = {path: facets for path, facets in fields(schema_of(ours)) if not is_under(path, added | kept)}
-    upstreams_by_path = {path: facets for path, facets in fields(schema_of(upstream)) if not is_under(path, kept)}
+def test_fields_have_the_same_facets_as_upstream(ours: Any, upstream: Any) -> None:
+    added, not_validated = ADDED.get(plural(ours), set()), NOT_VALIDATED.get(plural(ours), set())
+    ours_by_path = {
+        path: facets for path, facets in fields(schema_of(ours)) if not is_under(path, added | not_validated)
+    }
+    upstreams_by_path = {
+        path: facets for path, facets in fields(schema_of(upstream)) if not is_under(path, not_validated)
+    }
     assert ours_by_path == upstreams_by_path
 
 
-def test_names_scope_subresources_and_columns_are_upstreams(ours: Any, upstream: Any) -> None:
+def test_names_scope_subresources_and_columns_match_upstream(ours: Any, upstream: Any) -> None:
     assert ours["metadata"]["name"] == upstream["metadata"]["name"]
     assert {**ours["spec"], "versions": [], "conversion": None} == {
         **upstream["spec"],
         "versions": [],
         "conversion": None,
     }
-    assert [without_words(entry) for entry in version_of(ours)["additionalPrinterColumns"]] == [
-        without_words(entry) for entry in version_of(upstream)["additionalPrinterColumns"]
+    assert [without_description(entry) for entry in version_of(ours)["additionalPrinterColumns"]] == [
+        without_description(entry) for entry in version_of(upstream)["additionalPrinterColumns"]
     ]
     assert version_of(ours)["subresources"] == version_of(upstream)["subresources"]
 
 
-def test_every_definition_of_a_served_group_is_there() -> None:
+def test_every_definition_of_a_served_group_exists() -> None:
     folder = peer("capi-core").parent / "config" / "crd" / "bases"
     groups = {definition["spec"]["group"] for definition in CRDS}
-    there = {path.stem for path in folder.glob("*.yaml") if path.stem.split("_")[0] in groups}
-    assert {f"{definition['spec']['group']}_{plural(definition)}" for definition in CRDS} == there
+    expected = {path.stem for path in folder.glob("*.yaml") if path.stem.split("_")[0] in groups}
+    assert {f"{definition['spec']['group']}_{plural(definition)}" for definition in CRDS} == expected
 
 
-def test_one_version_is_stored_and_served_and_nothing_converts(ours: Any) -> None:
+def test_only_v1beta2_is_served_and_nothing_is_converted(ours: Any) -> None:
     (version,) = ours["spec"]["versions"]
     assert (version["name"], version["served"], version["storage"]) == ("v1beta2", True, True)
     assert ours["spec"]["conversion"] == {"strategy": "None"}
 
 
-def test_clusterctl_knows_the_definitions_by_their_labels(ours: Any) -> None:
+def test_definitions_have_the_labels_of_clusterctl(ours: Any) -> None:
     assert ours["metadata"]["labels"] == {"cluster.x-k8s.io/provider": "cluster-api", "clusterctl.cluster.x-k8s.io": ""}
 
 
-def test_a_mark_makes_a_property_required() -> None:
+def test_an_exclamation_mark_makes_a_property_required() -> None:
     assert record({"a!": string(), "b": string(max=1)}) == {
         "type": "object",
         "required": ["a"],
@@ -86,7 +90,7 @@ def test_a_mark_makes_a_property_required() -> None:
     }
 
 
-def test_users_are_told_what_fields_mean() -> None:
+def test_fields_have_descriptions() -> None:
     spec = schema_of(CLUSTER)["properties"]["spec"]["properties"]
     assert spec["controlPlaneEndpoint"]["description"] == "Address of the cluster's API server."
 
@@ -100,10 +104,10 @@ def schema_of(definition: Any) -> Any:
 
 
 def fields(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each field by its path (`[]` an item, `{}` a value of a map) with its own facets."""
+    """Each field by its path (`[]` for items, `{}` for values of a map), with its own facets."""
     inner = ("properties", "items", "additionalProperties", "required")
     required = {"required": sorted(schema["required"])} if "required" in schema else {}
-    yield path, {name: value for name, value in without_words(schema).items() if name not in inner} | required
+    yield path, {name: value for name, value in without_description(schema).items() if name not in inner} | required
     for name, child in schema.get("properties", {}).items():
         yield from fields(child, f"{path}.{name}".lstrip("."))
     for key, mark in (("items", "[]"), ("additionalProperties", "{}")):
@@ -115,5 +119,5 @@ def is_under(path: str, roots: set[str]) -> bool:
     return any(path == root or path.startswith((f"{root}.", f"{root}[")) for root in roots)
 
 
-def without_words(entry: Any) -> Any:
+def without_description(entry: Any) -> Any:
     return {name: value for name, value in entry.items() if name != "description"}

@@ -1,4 +1,4 @@
-"""What is kept of a Node."""
+"""Records of Nodes, pods and volumes that informers keep."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NODE: Object = {
 }
 
 
-def test_a_record_has_the_shape_of_a_node_and_only_what_is_read() -> None:
+def test_a_node_record_keeps_only_the_fields_that_are_read() -> None:
     assert NODE_RECORD.project(NODE) == {
         "apiVersion": "v1",
         "kind": "Node",
@@ -69,31 +69,44 @@ def test_a_record_has_the_shape_of_a_node_and_only_what_is_read() -> None:
     }
 
 
-ODD: tuple[Any, ...] = (None, 7, -1.5, True, "x", "9" * 5000, [], [None, 7], [[]], {}, {"a": None}, {"a": {"b": []}})
-TIMES = ("then", "9999-12-31T23:59:59Z", "2026-01-01T00:00:00", 7, None)
+MALFORMED: tuple[Any, ...] = (
+    None,
+    7,
+    -1.5,
+    True,
+    "x",
+    "9" * 5000,
+    [],
+    [None, 7],
+    [[]],
+    {},
+    {"a": None},
+    {"a": {"b": []}},
+)
+MALFORMED_TIMES = ("then", "9999-12-31T23:59:59Z", "2026-01-01T00:00:00", 7, None)
 
 
-def places(value: Any) -> Iterator[tuple[Any, ...]]:
+def paths(value: Any) -> Iterator[tuple[Any, ...]]:
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     yield ()
     for key, entry in entries:
-        yield from ((key, *rest) for rest in places(entry))
+        yield from ((key, *rest) for rest in paths(entry))
 
 
-def replaced(value: Any, place: tuple[Any, ...], other: Any) -> Any:
-    if not place:
+def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
         return other
     copied = copy.copy(value)
-    copied[place[0]] = replaced(value[place[0]], place[1:], other)
+    copied[path[0]] = replaced(value[path[0]], path[1:], other)
     return copied
 
 
-def test_a_record_of_whatever_a_cluster_answers_has_the_types_of_a_node() -> None:
-    """Every part of a Node replaced by every odd value: a compromised API server answers anything."""
-    whole = {**NODE, "spec": {**NODE["spec"], "taints": [{"key": "k", "effect": "NoSchedule"}]}}
-    for place in places(whole):
-        for odd in ODD if place else ():
-            found = NODE_RECORD.project(replaced(whole, place, odd))
+def test_a_record_of_a_malformed_node_has_valid_types() -> None:
+    """Replace every part of a Node with every malformed value: a compromised API server can return anything."""
+    full_node = {**NODE, "spec": {**NODE["spec"], "taints": [{"key": "k", "effect": "NoSchedule"}]}}
+    for path in paths(full_node):
+        for malformed in MALFORMED if path else ():
+            found = NODE_RECORD.project(replaced(full_node, path, malformed))
             assert all(isinstance(label, str) for label in found["metadata"].get("labels", {}).values())
             assert all(isinstance(taint.get("key", ""), str) for taint in found["spec"].get("taints", ()))
             assert all(isinstance(volume["name"], str) for volume in found["status"].get("volumesAttached", ()))
@@ -104,32 +117,32 @@ def test_a_record_of_whatever_a_cluster_answers_has_the_types_of_a_node() -> Non
             assert all(isinstance(key, str) for index in NODE_RECORD.indexes.values() for key in index(found))
 
 
-def test_a_condition_has_a_time_that_can_be_counted_from() -> None:
-    for time in TIMES:
-        odd = {**NODE, "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time}]}}
-        assert NODE_RECORD.project(odd)["status"]["conditions"][0]["lastTransitionTime"] == "1970-01-01T00:00:00Z"
+def test_a_malformed_transition_time_is_replaced_with_the_epoch() -> None:
+    for time in MALFORMED_TIMES:
+        node = {**NODE, "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time}]}}
+        assert NODE_RECORD.project(node)["status"]["conditions"][0]["lastTransitionTime"] == "1970-01-01T00:00:00Z"
 
 
-def test_a_heartbeat_changes_nothing_in_the_record() -> None:
+def test_a_heartbeat_does_not_change_the_record() -> None:
     beat = {**NODE["status"]["conditions"][0], "lastHeartbeatTime": "later"}
     assert NODE_RECORD.project({**NODE, "status": {**NODE["status"], "conditions": [beat]}}) == NODE_RECORD.project(
         NODE
     )
 
 
-def test_a_bare_node_has_a_record() -> None:
+def test_an_empty_node_has_a_record() -> None:
     record = NODE_RECORD.project({"metadata": {"name": "n"}})
     assert record["status"] == {"conditions": []}
     assert list(NODE_RECORD.indexes["providerID"](record)) == []
     assert node_condition(record, "Ready") is None
 
 
-def test_all_who_look_at_a_clusters_nodes_share_one_watch() -> None:
-    wishes = [node_by_provider_id("ns/c", "x://1"), node_by_name("ns/c", "n"), all_nodes("ns/c")]
-    assert {wish.projection for wish in wishes} == {NODE_RECORD}
-    for wish in wishes[:2]:
-        assert wish.focus is not None
-        index, value = wish.focus
+def test_all_observers_of_the_nodes_of_a_cluster_share_one_watch() -> None:
+    observations = [node_by_provider_id("ns/c", "x://1"), node_by_name("ns/c", "n"), all_nodes("ns/c")]
+    assert {observation.projection for observation in observations} == {NODE_RECORD}
+    for observation in observations[:2]:
+        assert observation.focus is not None
+        index, value = observation.focus
         assert list(NODE_RECORD.indexes[index](NODE_RECORD.project(NODE))) == [value]
 
 
@@ -148,11 +161,11 @@ POD: Object = {
 }
 
 
-def test_records_of_a_drain_have_the_types_of_their_objects() -> None:
-    for place in places(POD):
-        for odd in ODD if place else ():
-            answered = replaced(POD, place, odd)
-            found = POD_RECORD.project(answered)
+def test_drain_records_of_malformed_objects_have_valid_types() -> None:
+    for path in paths(POD):
+        for malformed in MALFORMED if path else ():
+            malformed_object = replaced(POD, path, malformed)
+            found = POD_RECORD.project(malformed_object)
             assert "/" in full_name(found)
             assert all(isinstance(claim, str) for claim in claims_of(found))
             assert isinstance(controller_of(found), dict | None)
@@ -160,7 +173,7 @@ def test_records_of_a_drain_have_the_types_of_their_objects() -> None:
             if deleted := found["metadata"].get("deletionTimestamp"):
                 assert datetime.fromisoformat(deleted).tzinfo is not None
             for record in (DAEMON_SET_RECORD, NAMESPACE_RECORD):
-                assert isinstance(record.project(answered)["metadata"].get("labels", {}), dict)
+                assert isinstance(record.project(malformed_object)["metadata"].get("labels", {}), dict)
 
 
 VOLUME: Object = {
@@ -175,11 +188,11 @@ VOLUME: Object = {
 }
 
 
-def test_records_of_volumes_have_the_types_of_their_objects() -> None:
-    for place in places(VOLUME):
-        for odd in ODD if place else ():
-            answered = replaced(VOLUME, place, odd)
-            volume, attachment = VOLUME_RECORD.project(answered), ATTACHMENT_RECORD.project(answered)
+def test_volume_records_of_malformed_objects_have_valid_types() -> None:
+    for path in paths(VOLUME):
+        for malformed in MALFORMED if path else ():
+            malformed_object = replaced(VOLUME, path, malformed)
+            volume, attachment = VOLUME_RECORD.project(malformed_object), ATTACHMENT_RECORD.project(malformed_object)
             assert all(isinstance(part, str) for part in (*volume["spec"]["csi"].values(), volume["metadata"]["name"]))
             assert all(isinstance(part, str) for part in volume["spec"]["claimRef"].values())
             assert isinstance(attachment["spec"]["source"]["persistentVolumeName"], str)
@@ -188,11 +201,11 @@ def test_records_of_volumes_have_the_types_of_their_objects() -> None:
             )
 
 
-def test_other_records_of_nodes_bear_the_same() -> None:
-    for place in places(NODE):
-        for odd in ODD if place else ():
-            answered = replaced(NODE, place, odd)
-            assert isinstance(PROVISIONED.project(answered)["metadata"]["name"], str)
-            assert isinstance(MANAGED.project(answered)["version"], str)
+def test_other_records_of_malformed_nodes_have_valid_types() -> None:
+    for path in paths(NODE):
+        for malformed in MALFORMED if path else ():
+            malformed_object = replaced(NODE, path, malformed)
+            assert isinstance(PROVISIONED.project(malformed_object)["metadata"]["name"], str)
+            assert isinstance(MANAGED.project(malformed_object)["version"], str)
     wrong = {"status": {"addresses": [7, {"type": "InternalIP"}, {"type": "InternalIP", "address": "10.0.0.1"}]}}
     assert addresses_of(wrong) == [{"type": "InternalIP", "address": "10.0.0.1"}]

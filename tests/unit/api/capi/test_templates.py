@@ -1,4 +1,4 @@
-"""When a template's change needs new Machines."""
+"""Which changes of a template need new Machines."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def ref(kind: str, name: str, group: str = "g") -> dict[str, str]:
         template(bootstrap={}),
     ],
 )
-def test_what_is_changed_in_place_needs_none(changed: dict[str, Any]) -> None:
+def test_in_place_changes_need_no_rollout(changed: dict[str, Any]) -> None:
     assert not needs_rollout(template(), changed)
 
 
 @pytest.mark.parametrize(
-    ("current", "desired", "told"),
+    ("current", "desired", "expected"),
     [
         (template(version="v1"), template(version="v2"), ["Version v1, v2 required"]),
         (template(), template(version="v2"), ["Version , v2 required"]),
@@ -66,5 +66,7 @@ def test_what_is_changed_in_place_needs_none(changed: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_needs_new_machines_is_told(current: dict[str, Any], desired: dict[str, Any], told: list[str]) -> None:
-    assert differences(current, desired) == told
+def test_differences_that_need_a_rollout_are_described(
+    current: dict[str, Any], desired: dict[str, Any], expected: list[str]
+) -> None:
+    assert differences(current, desired) == expected

@@ -1,4 +1,4 @@
-"""Nobody hands out rights that they do not have, on whatever path."""
+"""No user can grant rights that they do not have, on any path."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ TEMPLATES = {
         *ROLE_TEMPLATES,
         named("pods", context="cluster", rules=[READ_PODS]),
         named("more", context="cluster", rules=[READ_NODES], roleTemplateNames=["pods"]),
-        named("circle", context="cluster", rules=[READ_PODS], roleTemplateNames=["circle"]),
+        named("cycle", context="cluster", rules=[READ_PODS], roleTemplateNames=["cycle"]),
         named("unknown", context="cluster", external=True),
-        named("told", context="cluster", external=True, externalRules=[READ_PODS]),
+        named("with-rules", context="cluster", external=True, externalRules=[READ_PODS]),
         named("locked", context="cluster", rules=[READ_PODS], locked=True),
         named("in-project", context="project", rules=[READ_PODS]),
         named("more-in-project", context="project", rules=[WRITE_PODS], roleTemplateNames=["in-project"]),
@@ -57,8 +57,8 @@ GLOBALS = {
 ROLES = Roles(TEMPLATES.get, GLOBALS.get)
 
 
-def actor(*here: Object, everywhere: tuple[Object, ...] = (), **clusters: Object) -> Actor:
-    """`clusters`: what they may do in one, by its name with _ for -."""
+def actor(*local_rules: Object, everywhere: tuple[Object, ...] = (), **clusters: Object) -> Actor:
+    """An actor with rules in the manager's cluster; `clusters` maps cluster names (with _ for -) to a rule there."""
     held = {name.replace("_", "-"): rules for name, rules in clusters.items()}
 
     def in_cluster(name: str) -> list[Object]:
@@ -69,9 +69,16 @@ def actor(*here: Object, everywhere: tuple[Object, ...] = (), **clusters: Object
         return [*in_cluster(name.partition(":")[0]), *own]
 
     def owns(_cluster: str) -> bool:
-        return bool(here) and [*here] == EVERYTHING
+        return bool(local_rules) and [*local_rules] == EVERYTHING
 
-    return Actor(here, lambda place: [READ_PODS] if place == "mine" else [], in_cluster, in_project, everywhere, owns)
+    return Actor(
+        local_rules,
+        lambda namespace: [READ_PODS] if namespace == "mine" else [],
+        in_cluster,
+        in_project,
+        everywhere,
+        owns,
+    )
 
 
 ADMIN = actor(*EVERYTHING, everywhere=tuple(EVERYTHING))
@@ -81,25 +88,27 @@ OWNER = actor(c_m_1=EVERYTHING[0] | {})
 EVERYWHERE = actor(everywhere=(READ_PODS,))
 
 
-def bound(template: str, *, cluster: str = "c-m-1", namespace: str = "c-m-1", **who: str) -> Object:
-    subject = who or {"userName": "u-1"}
+def cluster_binding(template: str, *, cluster: str = "c-m-1", namespace: str = "c-m-1", **subjects: str) -> Object:
+    subject = subjects or {"userName": "u-1"}
     return named("crtb", namespace, clusterName=cluster, roleTemplateName=template, **subject)
 
 
-def inside(template: str, *, project: str = "c-m-1:p-mine", namespace: str = "c-m-1-p-mine", **who: str) -> Object:
-    return named("prtb", namespace, projectName=project, roleTemplateName=template, **(who or {"userName": "u-1"}))
+def project_binding(
+    template: str, *, project: str = "c-m-1:p-mine", namespace: str = "c-m-1-p-mine", **subjects: str
+) -> Object:
+    return named("prtb", namespace, projectName=project, roleTemplateName=template, **(subjects or {"userName": "u-1"}))
 
 
-def globally(role: str, **who: str) -> Object:
-    return named("grb", globalRoleName=role, **(who or {"userName": "u-1"}))
+def global_binding(role: str, **subjects: str) -> Object:
+    return named("grb", globalRoleName=role, **(subjects or {"userName": "u-1"}))
 
 
 CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusError] | None, str]] = [
-    # Roles here.
+    # GlobalRoles.
     ("a role within one's own", GLOBAL_ROLE, None, named("r", rules=[READ_PODS]), READER, None, ""),
     ("a wider role", GLOBAL_ROLE, None, named("r", rules=[READ_PODS, WRITE_PODS]), READER, Forbidden, "create pods"),
     ("everything", GLOBAL_ROLE, None, named("r", rules=EVERYTHING), READER, Forbidden, "in the manager's cluster"),
-    ("everything, by who has it", GLOBAL_ROLE, None, named("r", rules=EVERYTHING), ADMIN, None, ""),
+    ("everything, by an administrator", GLOBAL_ROLE, None, named("r", rules=EVERYTHING), ADMIN, None, ""),
     (
         "widening a role that one holds",
         GLOBAL_ROLE,
@@ -110,7 +119,7 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         "get nodes",
     ),
     (
-        "a word about a role that one does not hold",
+        "labels of a role that one does not hold",
         GLOBAL_ROLE,
         named("r", rules=EVERYTHING),
         {**named("r", rules=EVERYTHING), "metadata": {"name": "r", "labels": {"a": "b"}}},
@@ -118,7 +127,15 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         None,
         "",
     ),
-    ("by a name", GLOBAL_ROLE, None, named("r", rules=[rule("get", "pods", resourceNames=["a"])]), READER, None, ""),
+    (
+        "limited to a name",
+        GLOBAL_ROLE,
+        None,
+        named("r", rules=[rule("get", "pods", resourceNames=["a"])]),
+        READER,
+        None,
+        "",
+    ),
     (
         "in a namespace that is not theirs",
         GLOBAL_ROLE,
@@ -140,7 +157,7 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
     ),
     ("into every cluster, held", GLOBAL_ROLE, None, named("r", inheritedClusterRoles=["pods"]), EVERYWHERE, None, ""),
     (
-        "of nothing",
+        "of a missing template",
         GLOBAL_ROLE,
         None,
         named("r", inheritedClusterRoles=["no"]),
@@ -149,48 +166,72 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         "RoleTemplate not found",
     ),
     ("a built-in role", GLOBAL_ROLE, GLOBALS["user"], {**GLOBALS["user"], "rules": []}, ADMIN, Forbidden, "built in"),
-    ("a built-in role away", GLOBAL_ROLE, GLOBALS["user"], None, ADMIN, Forbidden, "cannot be deleted"),
-    # Bindings here.
-    ("to one's own role", GLOBAL_ROLE_BINDING, None, globally("podsonly"), READER, None, ""),
-    ("oneself to admin", GLOBAL_ROLE_BINDING, None, globally("admin"), READER, Forbidden, "you do not have"),
-    ("to rights by a namespace", GLOBAL_ROLE_BINDING, None, globally("placed"), actor(), Forbidden, "in namespace a"),
-    ("to rights in clusters", GLOBAL_ROLE_BINDING, None, globally("inherits"), EVERYWHERE, Forbidden, "get nodes"),
-    ("to no role", GLOBAL_ROLE_BINDING, None, globally("nothing"), ADMIN, Invalid, "GlobalRole not found"),
+    ("deletion of a built-in role", GLOBAL_ROLE, GLOBALS["user"], None, ADMIN, Forbidden, "cannot be deleted"),
+    # GlobalRoleBindings.
+    ("to one's own role", GLOBAL_ROLE_BINDING, None, global_binding("podsonly"), READER, None, ""),
+    ("oneself to admin", GLOBAL_ROLE_BINDING, None, global_binding("admin"), READER, Forbidden, "you do not have"),
+    (
+        "to rights by a namespace",
+        GLOBAL_ROLE_BINDING,
+        None,
+        global_binding("placed"),
+        actor(),
+        Forbidden,
+        "in namespace a",
+    ),
+    (
+        "to rights in clusters",
+        GLOBAL_ROLE_BINDING,
+        None,
+        global_binding("inherits"),
+        EVERYWHERE,
+        Forbidden,
+        "get nodes",
+    ),
+    ("to no role", GLOBAL_ROLE_BINDING, None, global_binding("nothing"), ADMIN, Invalid, "GlobalRole not found"),
     (
         "to another role than before",
         GLOBAL_ROLE_BINDING,
-        globally("podsonly"),
-        globally("admin"),
+        global_binding("podsonly"),
+        global_binding("admin"),
         ADMIN,
         Invalid,
         "immutable",
     ),
     (
-        "somebody else than before",
+        "to another user than before",
         GLOBAL_ROLE_BINDING,
-        globally("podsonly"),
-        globally("podsonly", userName="u-2"),
+        global_binding("podsonly"),
+        global_binding("podsonly", userName="u-2"),
         ADMIN,
         Invalid,
         "immutable",
     ),
     (
-        "the system's own",
+        "a group of Kubernetes",
         GLOBAL_ROLE_BINDING,
         None,
-        globally("podsonly", groupPrincipalName="system:serviceaccounts"),
+        global_binding("podsonly", groupPrincipalName="system:serviceaccounts"),
         ADMIN,
         Invalid,
         "reserved for Kubernetes",
     ),
-    # Templates.
+    # RoleTemplates.
     ("a template held everywhere", ROLE_TEMPLATE, None, named("t", rules=[READ_PODS]), EVERYWHERE, None, ""),
     ("a template held in one", ROLE_TEMPLATE, None, named("t", rules=[READ_PODS]), OWNER, Forbidden, "every cluster"),
     ("by inheritance", ROLE_TEMPLATE, None, named("t", roleTemplateNames=["more"]), EVERYWHERE, Forbidden, "get nodes"),
-    ("of nothing", ROLE_TEMPLATE, None, named("t", roleTemplateNames=["no"]), ADMIN, Invalid, "RoleTemplate not found"),
-    ("a circle", ROLE_TEMPLATE, None, named("t", rules=[READ_PODS], roleTemplateNames=["t"]), EVERYWHERE, None, ""),
     (
-        "a role of others, which is said to have nothing",
+        "of a missing template",
+        ROLE_TEMPLATE,
+        None,
+        named("t", roleTemplateNames=["no"]),
+        ADMIN,
+        Invalid,
+        "RoleTemplate not found",
+    ),
+    ("a cycle", ROLE_TEMPLATE, None, named("t", rules=[READ_PODS], roleTemplateNames=["t"]), EVERYWHERE, None, ""),
+    (
+        "an external role that declares no rules",
         ROLE_TEMPLATE,
         None,
         named("view", external=True, externalRules=[]),
@@ -199,7 +240,7 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         "you do not have",
     ),
     (
-        "a role of others, which is said to have what one has",
+        "an external role that declares only held rules",
         ROLE_TEMPLATE,
         None,
         named("cluster-admin", external=True, externalRules=[READ_PODS]),
@@ -207,38 +248,102 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         Forbidden,
         "you do not have",
     ),
-    # Bindings in a cluster.
-    ("to what one has there", CLUSTER_BINDING, None, bound("pods"), MEMBER, None, ""),
-    ("to more", CLUSTER_BINDING, None, bound("more"), MEMBER, Forbidden, "get nodes"),
-    ("a member makes an owner", CLUSTER_BINDING, None, bound("cluster-owner"), MEMBER, Forbidden, "in cluster c-m-1"),
-    ("with rights of the manager's alone", CLUSTER_BINDING, None, bound("pods"), READER, Forbidden, "in cluster c-m-1"),
-    ("in another cluster", CLUSTER_BINDING, None, bound("pods", cluster="c-m-2"), MEMBER, Invalid, "clusterName"),
-    ("from elsewhere", CLUSTER_BINDING, None, bound("pods", namespace="default"), ADMIN, Invalid, "clusterName"),
-    ("to a role of others", CLUSTER_BINDING, None, bound("unknown"), MEMBER, Forbidden, "you do not have"),
-    ("to a role of others that is known", CLUSTER_BINDING, None, bound("told"), MEMBER, None, ""),
-    ("to what is locked", CLUSTER_BINDING, None, bound("locked"), ADMIN, Invalid, "locked"),
-    ("to what is for projects", CLUSTER_BINDING, None, bound("project-owner"), ADMIN, Invalid, "for projects"),
-    ("a circle", CLUSTER_BINDING, None, bound("circle"), MEMBER, None, ""),
-    ("two at once", CLUSTER_BINDING, None, bound("pods", userName="a", groupName="b"), ADMIN, Invalid, "exactly one"),
+    # ClusterRoleTemplateBindings.
+    ("to what one has there", CLUSTER_BINDING, None, cluster_binding("pods"), MEMBER, None, ""),
+    ("to more", CLUSTER_BINDING, None, cluster_binding("more"), MEMBER, Forbidden, "get nodes"),
     (
-        "masters",
+        "a member grants ownership",
         CLUSTER_BINDING,
         None,
-        bound("pods", groupName="system:masters"),
+        cluster_binding("cluster-owner"),
+        MEMBER,
+        Forbidden,
+        "in cluster c-m-1",
+    ),
+    (
+        "with rights in the manager's cluster alone",
+        CLUSTER_BINDING,
+        None,
+        cluster_binding("pods"),
+        READER,
+        Forbidden,
+        "in cluster c-m-1",
+    ),
+    (
+        "in another cluster",
+        CLUSTER_BINDING,
+        None,
+        cluster_binding("pods", cluster="c-m-2"),
+        MEMBER,
+        Invalid,
+        "clusterName",
+    ),
+    (
+        "from elsewhere",
+        CLUSTER_BINDING,
+        None,
+        cluster_binding("pods", namespace="default"),
+        ADMIN,
+        Invalid,
+        "clusterName",
+    ),
+    (
+        "to an external role without rules",
+        CLUSTER_BINDING,
+        None,
+        cluster_binding("unknown"),
+        MEMBER,
+        Forbidden,
+        "you do not have",
+    ),
+    ("to an external role with rules", CLUSTER_BINDING, None, cluster_binding("with-rules"), MEMBER, None, ""),
+    ("to a locked template", CLUSTER_BINDING, None, cluster_binding("locked"), ADMIN, Invalid, "locked"),
+    (
+        "to a template for projects",
+        CLUSTER_BINDING,
+        None,
+        cluster_binding("project-owner"),
+        ADMIN,
+        Invalid,
+        "for projects",
+    ),
+    ("a cycle", CLUSTER_BINDING, None, cluster_binding("cycle"), MEMBER, None, ""),
+    (
+        "two subjects",
+        CLUSTER_BINDING,
+        None,
+        cluster_binding("pods", userName="a", groupName="b"),
+        ADMIN,
+        Invalid,
+        "exactly one",
+    ),
+    (
+        "system:masters",
+        CLUSTER_BINDING,
+        None,
+        cluster_binding("pods", groupName="system:masters"),
         ADMIN,
         Invalid,
         "reserved for Kubernetes",
     ),
-    ("away", CLUSTER_BINDING, bound("cluster-owner"), None, READER, None, ""),
-    # Bindings in a project.
-    ("to what one has there", PROJECT_BINDING, None, inside("in-project"), actor(), None, ""),
-    ("to more", PROJECT_BINDING, None, inside("more-in-project"), actor(), Forbidden, "in project c-m-1:p-mine"),
-    ("to more, by who has it in the cluster", PROJECT_BINDING, None, inside("project-owner"), OWNER, None, ""),
+    ("deletion", CLUSTER_BINDING, cluster_binding("cluster-owner"), None, READER, None, ""),
+    # ProjectRoleTemplateBindings.
+    ("to what one has there", PROJECT_BINDING, None, project_binding("in-project"), actor(), None, ""),
+    (
+        "to more",
+        PROJECT_BINDING,
+        None,
+        project_binding("more-in-project"),
+        actor(),
+        Forbidden,
+        "in project c-m-1:p-mine",
+    ),
+    ("to more, by an owner of the cluster", PROJECT_BINDING, None, project_binding("project-owner"), OWNER, None, ""),
     (
         "in another project",
         PROJECT_BINDING,
         None,
-        inside("in-project", project="c-m-1:p-other", namespace="c-m-1-p-other"),
+        project_binding("in-project", project="c-m-1:p-other", namespace="c-m-1-p-other"),
         actor(),
         Forbidden,
         "in project c-m-1:p-other",
@@ -247,7 +352,7 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         "in another project than that of its namespace",
         PROJECT_BINDING,
         None,
-        inside("in-project", project="c-m-1:p-other"),
+        project_binding("in-project", project="c-m-1:p-other"),
         OWNER,
         Invalid,
         "projectName",
@@ -256,7 +361,7 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         "in another cluster",
         PROJECT_BINDING,
         None,
-        inside("in-project", project="c-m-2:p-mine", namespace="c-m-2-p-mine"),
+        project_binding("in-project", project="c-m-2:p-mine", namespace="c-m-2-p-mine"),
         OWNER,
         Forbidden,
         "in project c-m-2:p-mine",
@@ -265,18 +370,26 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
         "from a namespace of no project",
         PROJECT_BINDING,
         None,
-        inside("in-project", namespace="c-m-1"),
+        project_binding("in-project", namespace="c-m-1"),
         ADMIN,
         Invalid,
         "projectName",
     ),
-    ("to what is for clusters", PROJECT_BINDING, None, inside("pods"), ADMIN, Invalid, "for whole clusters"),
-    ("to what is locked", PROJECT_BINDING, None, inside("locked-in-project"), ADMIN, Invalid, "locked"),
     (
-        "masters",
+        "to a template for clusters",
         PROJECT_BINDING,
         None,
-        inside("in-project", groupName="system:masters"),
+        project_binding("pods"),
+        ADMIN,
+        Invalid,
+        "for whole clusters",
+    ),
+    ("to a locked template", PROJECT_BINDING, None, project_binding("locked-in-project"), ADMIN, Invalid, "locked"),
+    (
+        "system:masters",
+        PROJECT_BINDING,
+        None,
+        project_binding("in-project", groupName="system:masters"),
         ADMIN,
         Invalid,
         "reserved for Kubernetes",
@@ -284,32 +397,37 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
     (
         "to another project than before",
         PROJECT_BINDING,
-        inside("in-project", project="c-m-1:p-other"),
-        inside("in-project"),
+        project_binding("in-project", project="c-m-1:p-other"),
+        project_binding("in-project"),
         ADMIN,
         Invalid,
         "immutable",
     ),
-    ("away", PROJECT_BINDING, inside("project-owner"), None, actor(), None, ""),
+    ("deletion", PROJECT_BINDING, project_binding("project-owner"), None, actor(), None, ""),
 ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "old", "new", "who", "refusal", "told"),
+    ("kind", "old", "new", "requester", "refusal", "message"),
     [case[1:] for case in CASES],
     ids=[f"{case[1].kind}: {case[0]}" for case in CASES],
 )
-def test_nobody_hands_out_more_than_they_have(
-    kind: Kind, old: Object | None, new: Object | None, who: Actor, refusal: type[StatusError] | None, told: str
+def test_no_user_grants_more_rights_than_they_have(
+    kind: Kind,
+    old: Object | None,
+    new: Object | None,
+    requester: Actor,
+    refusal: type[StatusError] | None,
+    message: str,
 ) -> None:
     """CVE-2021-36784, CVE-2023-22647, CVE-2023-32196."""
-    found = validate(kind, old, new, who, ROLES)
+    found = validate(kind, old, new, requester, ROLES)
     assert (type(found) if found else None) is refusal, str(found)
-    assert told in str(found)
+    assert message in str(found)
 
 
 def test_combinations_of_rules_have_a_limit() -> None:
-    """Comparing them takes as long as the product of the lists of a rule is large."""
+    """The time of a comparison grows with the product of the lists of a rule."""
     names = [f"n{number}" for number in range(2_000)]
     wanted = rule(" ".join(names), " ".join(names), resourceNames=names)
     refusal = validate(GLOBAL_ROLE, None, named("large", rules=[wanted]), actor(READ_PODS), ROLES)

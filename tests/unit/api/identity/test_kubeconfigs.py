@@ -1,4 +1,4 @@
-"""Kubeconfigs as they are rendered, also that of a provisioned cluster."""
+"""Rendered kubeconfigs, including that of a provisioned cluster."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from herder.engine.client.kubeconfig import parse
 MANAGER = Manager("https://manager:8443/", "-----BEGIN CERTIFICATE-----\n")
 
 
-def test_clusters_of_the_same_name_are_told_apart_by_their_ids() -> None:
+def test_clusters_of_the_same_name_are_named_by_their_ids() -> None:
     entries = cluster_entries(MANAGER, {"c-m-1": "meadow", "c-m-2": "meadow", "c-m-3": "hill"}, "alice")
     assert [entry.name for entry in entries] == ["c-m-1", "c-m-2", "hill"]
     assert entries[2].server == "https://manager:8443/k8s/clusters/c-m-3"
 
 
-def test_no_owner_gives_a_cluster_the_name_of_another_or_of_the_manager() -> None:
-    named = {"c-m-1": "c-m-3", "c-m-2": "hill", "c-m-3": "hill", "c-m-4": MANAGER_ENTRY, "c-m-5": "c-m-5"}
-    entries = cluster_entries(MANAGER, named, "alice")
-    assert [entry.name for entry in entries] == list(named)
+def test_a_display_name_cannot_be_that_of_another_cluster_or_the_manager() -> None:
+    display_names = {"c-m-1": "c-m-3", "c-m-2": "hill", "c-m-3": "hill", "c-m-4": MANAGER_ENTRY, "c-m-5": "c-m-5"}
+    entries = cluster_entries(MANAGER, display_names, "alice")
+    assert [entry.name for entry in entries] == list(display_names)
 
 
-def test_a_name_that_controls_a_terminal_names_no_entry() -> None:
+def test_display_names_with_control_characters_are_not_used() -> None:
     entries = cluster_entries(MANAGER, {"c-m-1": "hill\x1b]0;title\x07", "c-m-2": "Höhe 7"}, "alice")
     assert [entry.name for entry in entries] == ["c-m-1", "Höhe 7"]
 
 
-def test_without_certificates_those_of_the_system_are_trusted() -> None:
+def test_without_a_ca_system_certificates_are_trusted() -> None:
     rendered = config(Manager("https://m"), cluster_entries(Manager("https://m"), {"c": "c"}, "a"), {"a": {}})
     assert rendered["clusters"][0]["cluster"] == {"server": "https://m/k8s/clusters/c"}
 
 
-def test_the_secret_of_a_provisioned_cluster_holds_what_other_programs_look_for() -> None:
+def test_the_secret_of_a_provisioned_cluster_has_a_kubeconfig_and_a_token() -> None:
     data = {key: base64.b64decode(value).decode() for key, value in provisioned_data(MANAGER, "c-m-1", "u-1:k").items()}
     assert set(data) == {"value", "token"}
     assert data["token"] == "u-1:k"
@@ -53,7 +53,7 @@ def test_the_secret_of_a_provisioned_cluster_holds_what_other_programs_look_for(
     assert connection.ca == b"-----BEGIN CERTIFICATE-----\n"
 
 
-def test_its_user_owns_that_cluster_alone() -> None:
+def test_the_user_of_a_provisioned_cluster_owns_only_that_cluster() -> None:
     binding = provisioned_binding("fleet-default", "demo", "c-m-1")
     assert binding["metadata"]["namespace"] == binding["clusterName"] == "c-m-1"
     assert (binding["userName"], binding["roleTemplateName"]) == ("u-l3jmhncqjg", "cluster-owner")

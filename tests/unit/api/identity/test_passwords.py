@@ -1,4 +1,4 @@
-"""What a password may be, and that it is kept as a slow hash."""
+"""Password rules, and the slow hash of a password."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD = "correct horse battery"
 
 
 @pytest.mark.parametrize(
-    ("password", "broken"),
+    ("password", "expected"),
     [
         (GOOD, ""),
         ("short", "at least 12"),
@@ -23,27 +23,27 @@ GOOD = "correct horse battery"
         ("aaaaaaaaaaaaaa", "repeated"),
     ],
 )
-def test_rules_of_a_password(password: str, broken: str) -> None:
-    told = password_problem("administrator", password)
-    assert broken in told
-    assert bool(told) == bool(broken)
-    assert password not in told
+def test_rules_of_a_password(password: str, expected: str) -> None:
+    message = password_problem("administrator", password)
+    assert expected in message
+    assert bool(message) == bool(expected)
+    assert password not in message
 
 
-def test_a_password_matches_its_hash_alone() -> None:
-    kept = hash_password(GOOD, Random(1).randbytes)
-    assert GOOD not in kept
-    assert kept.startswith("scrypt$16$8$1$")
-    assert matches(GOOD, kept)
-    assert not matches(GOOD + "!", kept)
-    assert kept != hash_password(GOOD, Random(2).randbytes), "each has a salt of its own"
+def test_a_password_matches_only_its_own_hash() -> None:
+    stored = hash_password(GOOD, Random(1).randbytes)
+    assert GOOD not in stored
+    assert stored.startswith("scrypt$16$8$1$")
+    assert matches(GOOD, stored)
+    assert not matches(GOOD + "!", stored)
+    assert stored != hash_password(GOOD, Random(2).randbytes), "each hash has its own salt"
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "stored",
     ["", GOOD, "scrypt", "scrypt$99$8$1$AA==$AA==", "scrypt$16$8$1$AA==$", "scrypt$16$8$1$AA==$AA==",
      "scrypt$x$8$1$AA==$AA==", "$2a$10$abcdefghijklmnopqrstuv", passwords.UNKNOWN],
 )  # fmt: skip
-def test_what_is_no_hash_of_ours_matches_nothing(kept: str) -> None:
-    assert not matches(GOOD, kept)
-    assert not matches("", kept)
+def test_an_invalid_hash_matches_nothing(stored: str) -> None:
+    assert not matches(GOOD, stored)
+    assert not matches("", stored)

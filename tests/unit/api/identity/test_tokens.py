@@ -1,4 +1,4 @@
-"""Hashes of every format, what makes a token no good, and how long it lives."""
+"""Hash formats of tokens, reasons to reject a token, and lifetimes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from herder.engine.meta.kinds import Object
 
 KEY = "d" * 54
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-# As the other implementation hashed the key.
+# The key as Rancher hashed it.
 SHA3 = "$3:1:uFrxm43ggfw:zsN1zEFC7SvABTdR58o7yjIqfrI4cQ/HSYz3jBwwVnx5X+/ph4etGDIU9dvIYuy1IvnYUVe6a/Ar95xE+gfjhA"
 SHA256 = f"$2:uFrxm43ggfw:{hashes._encoded(hashlib.sha256(hashes._decoded('uFrxm43ggfw') + KEY.encode()).digest())}"
 SCRYPT = "$1:b85af19b8de081fc:15:8:1:" + hashes._encoded(
@@ -38,25 +38,25 @@ SCRYPT = "$1:b85af19b8de081fc:15:8:1:" + hashes._encoded(
 )
 
 
-@pytest.mark.parametrize("kept", [SHA3, SHA256, SCRYPT], ids=["sha3", "sha256", "scrypt"])
-def test_a_key_matches_its_hash_in_every_format_and_no_other_key_does(kept: str) -> None:
-    assert matches(KEY, kept)
-    assert not matches(KEY[:-1] + "b", kept)
-    assert not matches("", kept)
+@pytest.mark.parametrize("stored", [SHA3, SHA256, SCRYPT], ids=["sha3", "sha256", "scrypt"])
+def test_a_key_matches_its_hash_in_every_format_and_no_other_key_does(stored: str) -> None:
+    assert matches(KEY, stored)
+    assert not matches(KEY[:-1] + "b", stored)
+    assert not matches("", stored)
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "stored",
     ["", KEY, "$", "$3", "$3:1::", "$3:1:uFrxm43ggfw:", "$3:1:%%%:x", "$2::", "$4:1:a:b", "$1:zz:15:8:1:x",
      "$1:b85af19b8de081fc:30:8:1:x", SHA3 + "A", SHA3[:-1]],
 )  # fmt: skip
-def test_what_is_no_whole_hash_matches_nothing(kept: str) -> None:
-    assert not matches(KEY, kept)
-    assert not matches(kept, kept), "a hash is not its own key"
+def test_an_incomplete_hash_matches_nothing(stored: str) -> None:
+    assert not matches(KEY, stored)
+    assert not matches(stored, stored), "a hash is not its own key"
 
 
-def test_keys_are_random_over_the_whole_alphabet_without_a_bias() -> None:
-    """CVE-2022-43755: tokens that could be guessed."""
+def test_keys_use_the_whole_alphabet_without_bias() -> None:
+    """CVE-2022-43755: predictable tokens."""
     random = Random(1)
     keys = [new_key(random.randbytes) for _ in range(2000)]
     assert len(set(keys)) == 2000
@@ -65,44 +65,44 @@ def test_keys_are_random_over_the_whole_alphabet_without_a_bias() -> None:
     assert set(counted) == set(TOKEN_ALPHABET)
     expected = 2000 * 54 / len(TOKEN_ALPHABET)
     assert all(0.9 < count / expected < 1.1 for count in counted.values())
-    # With the remainder of every byte, the first characters would be 10/9 as likely: bytes from 243 on are not used.
+    # Bytes from 243 on are skipped: their remainders would make the first characters more likely.
     assert new_key(lambda count: bytes([250, 1]) * count) == TOKEN_ALPHABET[1] * 54
 
 
 def token(**fields: Any) -> Object:
-    made = token_object(NewToken("u-1", "alice"), "token-1", hash_key(KEY, Random(2).randbytes))
-    made["metadata"]["creationTimestamp"] = "2025-12-31T00:00:00Z"
-    return made | fields
+    obj = token_object(NewToken("u-1", "alice"), "token-1", hash_key(KEY, Random(2).randbytes))
+    obj["metadata"]["creationTimestamp"] = "2025-12-31T00:00:00Z"
+    return obj | fields
 
 
 def test_new_tokens_hold_hashes_only() -> None:
     secret = token_secret(NewToken("u-1", "alice"), "token-1", hash_key(KEY, Random(2).randbytes), "uid", NOW)
-    for made in (token(), secret):
-        assert KEY not in str(made)
+    for obj in (token(), secret):
+        assert KEY not in str(obj)
     secret["metadata"]["creationTimestamp"] = "2025-12-31T00:00:00Z"
     for record in (from_token(token()), from_secret(secret)):
         assert key_matches(record, KEY)
         assert (record.user, record.login_name, record.principal) == ("u-1", "alice", "local://u-1")
 
 
-def test_an_old_unhashed_token_is_good_and_its_hash_never_is() -> None:
+def test_an_unhashed_key_is_accepted_but_a_hash_is_never_a_key() -> None:
     old = token(token=KEY)
     old["metadata"]["annotations"] = {}
     assert key_matches(from_token(old), KEY)
-    # A hash that somebody read must not be as good as the key, also where the annotation is missing.
+    # A hash that leaked must not work as a key, even if the annotation is missing.
     hash_alone = token(token=SHA3)
     hash_alone["metadata"]["annotations"] = {}
     assert not key_matches(from_token(hash_alone), SHA3)
     assert key_matches(from_token(hash_alone), KEY)
-    # And what is said to be a hash is not compared as a key.
+    # A value that is annotated as a hash is not compared as a key.
     annotated = token(token=KEY)
     assert annotated["metadata"]["annotations"] == {TOKEN_HASHED: "true"}
     assert not key_matches(from_token(annotated), KEY)
 
 
-@pytest.mark.parametrize("kept", ["", None])
-def test_a_token_without_a_key_fits_nothing(kept: str | None) -> None:
-    empty = token(token=kept)
+@pytest.mark.parametrize("stored", ["", None])
+def test_a_token_without_a_key_matches_nothing(stored: str | None) -> None:
+    empty = token(token=stored)
     empty["metadata"]["annotations"] = {}
     assert not key_matches(from_token(empty), "")
     assert not key_matches(from_token(empty), KEY)
@@ -114,7 +114,7 @@ IDLE = timedelta(hours=16)
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "expected"),
     [
         ({"lastUsedAt": "2025-12-31T23:00:00Z"}, ""),
         ({"lastUsedAt": "2025-12-31T23:00:00Z", "enabled": False}, "disabled"),
@@ -126,13 +126,13 @@ IDLE = timedelta(hours=16)
         ({"lastUsedAt": "2025-12-31T23:00:00Z", "authProvider": "github"}, 'provider "github"'),
     ],
 )
-def test_what_makes_a_token_no_good(fields: Object, why: str) -> None:
+def test_reasons_to_reject_a_token(fields: Object, expected: str) -> None:
     found = problem(from_token(token(**fields)), NOW, session_idle=IDLE)
-    assert why in found
-    assert bool(found) == bool(why)
+    assert expected in found
+    assert bool(found) == bool(expected)
 
 
-def test_only_sessions_end_by_being_idle() -> None:
+def test_only_sessions_have_an_idle_timeout() -> None:
     lasting = token()
     lasting["metadata"]["labels"] = {}
     assert problem(from_token(lasting), NOW, session_idle=IDLE) == ""
@@ -140,7 +140,7 @@ def test_only_sessions_end_by_being_idle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "why"),
+    ("user", "expected"),
     [
         (None, "does not exist"),
         ({"metadata": {"name": "u-1"}}, ""),
@@ -149,20 +149,20 @@ def test_only_sessions_end_by_being_idle() -> None:
         ({"metadata": {"name": "u-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}}, "does not exist"),
     ],
 )
-def test_a_token_is_worth_no_more_than_its_user(user: Object | None, why: str) -> None:
-    """CVE-2023-22650: tokens that outlived the users they belonged to."""
+def test_a_token_is_rejected_without_an_enabled_user(user: Object | None, expected: str) -> None:
+    """CVE-2023-22650: tokens that outlived their users."""
     found = user_problem(from_token(token()), user)
-    assert why in found
-    assert bool(found) == bool(why)
+    assert expected in found
+    assert bool(found) == bool(expected)
 
 
-def test_no_principal_makes_one_a_member_of_a_group_of_the_system() -> None:
-    told = ["github_team://1", "local://u-1", "system:masters", "system:serviceaccounts"]
-    assert group_names(told) == ("github_team://1",)
+def test_system_groups_are_dropped_from_principals() -> None:
+    principals = ["github_team://1", "local://u-1", "system:masters", "system:serviceaccounts"]
+    assert group_names(principals) == ("github_team://1",)
 
 
 @pytest.mark.parametrize(
-    ("asked", "default", "most", "ms"),
+    ("requested", "default", "maximum", "ms"),
     [
         (0, 10, 20, 600_000),
         (0, 0, 20, 1_200_000),
@@ -175,11 +175,9 @@ def test_no_principal_makes_one_a_member_of_a_group_of_the_system() -> None:
         (-1, 10, 0, 0),
     ],
 )
-def test_a_token_lives_as_long_as_was_asked_for_within_the_settings(
-    asked: int, default: int, most: int, ms: int
-) -> None:
-    assert granted_ttl(asked, default_minutes=default, max_minutes=most) == ms
+def test_a_requested_ttl_is_limited_by_the_settings(requested: int, default: int, maximum: int, ms: int) -> None:
+    assert granted_ttl(requested, default_minutes=default, max_minutes=maximum) == ms
 
 
-def test_the_user_of_a_provisioned_cluster_has_always_the_same_name() -> None:
+def test_the_user_of_a_provisioned_cluster_has_a_stable_name() -> None:
     assert provisioning_user("fleet-default", "demo") == "u-l3jmhncqjg"

@@ -1,4 +1,4 @@
-"""The in-memory provider's definitions: found by either core, under both versions of the contract."""
+"""The in-memory provider's definitions: either core can resolve them, under both versions of the contract."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def has(kind: Kind, path: str) -> bool:
     return True
 
 
-def test_every_kind_has_a_definition_and_each_of_the_four_a_template() -> None:
+def test_every_kind_has_a_definition_and_a_template() -> None:
     assert sorted(DEFINITIONS) == sorted(kind.kind for kind in KINDS)
     plain = [kind.kind for kind in KINDS if not kind.kind.endswith("Template")]
     assert sorted(f"{kind}Template" for kind in plain) == sorted(k for k in DEFINITIONS if k.endswith("Template"))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_the_core_finds_it_by_its_name_and_labels(kind: Kind) -> None:
+def test_definitions_have_the_name_and_labels_that_a_core_expects(kind: Kind) -> None:
     definition = DEFINITIONS[kind.kind]
     assert definition["metadata"]["name"] == definition_name(kind.group, kind.kind)
     labels = definition["metadata"]["labels"]
@@ -77,12 +77,12 @@ def test_the_core_finds_it_by_its_name_and_labels(kind: Kind) -> None:
     ],
     ids=lambda value: value.kind if isinstance(value, Kind) else "",
 )
-def test_it_has_the_paths_of_both_contracts(kind: Kind, paths: str) -> None:
+def test_definitions_have_the_fields_of_both_contracts(kind: Kind, paths: str) -> None:
     assert [path for path in paths.split() if not has(kind, path)] == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.kind.endswith("Template")], ids=lambda kind: kind.kind)
-def test_templates_carry_metadata_and_spec(kind: Kind) -> None:
+def test_templates_have_metadata_and_spec(kind: Kind) -> None:
     assert has(kind, "spec.template.metadata.labels")
     assert has(kind, "spec.template.metadata.annotations")
     assert has(kind, "spec.template.spec")
@@ -97,5 +97,5 @@ def test_templates_carry_metadata_and_spec(kind: Kind) -> None:
         (kinds.IN_MEMORY_BOOTSTRAP, set()),
     ],
 )
-def test_what_is_told_in_one_write_has_no_status_subresource(kind: Kind, subresources: set[str]) -> None:
+def test_kinds_written_in_one_request_have_no_status_subresource(kind: Kind, subresources: set[str]) -> None:
     assert set(DEFINITIONS[kind.kind]["spec"]["versions"][0]["subresources"]) == subresources

@@ -1,4 +1,4 @@
-"""The words by which the machine CLI is called, as upstream writes them."""
+"""Arguments of the machine CLI, as upstream passes them."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ OWNED = "--amazonec2-tags=kubernetes.io/cluster/c,owned"
         ),
     ],
 )
-def test_amazonec2_marks_its_resources_and_leaves_the_groups_of_others_alone(
+def test_amazonec2_tags_its_resources_and_treats_foreign_security_groups_as_readonly(
     fields: dict[str, Any], flags: list[str]
 ) -> None:
     assert driver_flags("amazonec2", fields, cluster="c") == flags
 
 
-def test_harvester_is_told_its_cluster() -> None:
+def test_harvester_gets_the_name_of_the_cluster() -> None:
     assert driver_flags("harvester", {"cpuCount": "4"}, cluster="c") == [
         "--harvester-cluster-name=c",
         "--harvester-cpu-count=4",
@@ -71,7 +71,7 @@ def test_harvester_is_told_its_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "fields", "domain", "placed"),
+    ("driver", "fields", "domain", "expected"),
     [
         ("amazonec2", {"region": "us-east-1"}, "us-east-1a", {"region": "us-east-1", "zone": "a"}),
         ("amazonec2", {}, "us-east-1c", {"zone": "c"}),
@@ -84,14 +84,14 @@ def test_harvester_is_told_its_cluster() -> None:
         ("generic", {"ipAddress": "a"}, "somewhere", {"ipAddress": "a"}),
     ],
 )
-def test_a_failure_domain_goes_to_the_zone_of_drivers_that_know_one(
-    driver: str, fields: dict[str, Any], domain: str, placed: dict[str, Any]
+def test_a_failure_domain_sets_the_zone_of_drivers_that_have_one(
+    driver: str, fields: dict[str, Any], domain: str, expected: dict[str, Any]
 ) -> None:
-    assert in_zone(driver, fields, domain) == placed
+    assert in_zone(driver, fields, domain) == expected
 
 
 @pytest.mark.parametrize(
-    ("fields", "aliases", "left", "files"),
+    ("fields", "aliases", "remaining", "files"),
     [
         ({"region": "r"}, {"userdata": "userdata"}, {"region": "r"}, {}),
         ({"userdata": ""}, {"userdata": "userdata"}, {"userdata": ""}, {}),
@@ -116,14 +116,14 @@ def test_a_failure_domain_goes_to_the_zone_of_drivers_that_know_one(
         ),
     ],
 )
-def test_contents_become_files_and_their_flags_paths(
-    fields: dict[str, Any], aliases: dict[str, str], left: dict[str, Any], files: dict[str, str]
+def test_file_contents_become_files_and_their_flags_paths(
+    fields: dict[str, Any], aliases: dict[str, str], remaining: dict[str, Any], files: dict[str, str]
 ) -> None:
-    assert with_files(fields, aliases) == (left, files)
+    assert with_files(fields, aliases) == (remaining, files)
 
 
-def test_the_whole_line_of_a_creation() -> None:
-    words = create_arguments(
+def test_create_arguments() -> None:
+    arguments = create_arguments(
         download=Download("https://d/x", "abc"),
         namespace="ns",
         state="m-machine-state",
@@ -132,7 +132,7 @@ def test_the_whole_line_of_a_creation() -> None:
         hostname="short",
         flags=["--d-a=1"],
     )
-    assert words == [
+    assert arguments == [
         "--driver-download-url=https://d/x",
         "--driver-hash=abc",
         "--secret-namespace=ns",
@@ -146,7 +146,7 @@ def test_the_whole_line_of_a_creation() -> None:
     ]
 
 
-def test_the_whole_line_of_a_removal() -> None:
+def test_remove_arguments() -> None:
     assert remove_arguments(download=Download(), namespace="ns", state="m-machine-state", instance="m") == [
         "--driver-download-url=",
         "--driver-hash=",
@@ -159,6 +159,6 @@ def test_the_whole_line_of_a_removal() -> None:
     ]
 
 
-def test_what_is_the_provider_s_own_is_not_the_driver_s() -> None:
+def test_spec_fields_exclude_those_of_the_provider() -> None:
     assert spec_fields({"spec": {"common": {}, "providerID": "p", "region": "r"}}) == {"region": "r"}
     assert spec_fields({}) == {}

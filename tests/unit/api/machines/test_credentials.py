@@ -1,4 +1,4 @@
-"""Cloud credentials: found by three forms of reference, checked, brought to the driver, and hidden from everyone."""
+"""Cloud credentials: references, validation, variables for the driver, and redaction."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from herder.api.machines.drivers.registered import default_node_driver
 from herder.engine.meta.kinds import Object
 
 
-def infra(named: str | None, noted: str = "") -> Object:
-    status = {"cloudCredentialSecretName": noted} if noted else {}
+def infra(credential: str | None, status_credential: str = "") -> Object:
+    status = {"cloudCredentialSecretName": status_credential} if status_credential else {}
     return {
         "metadata": {"name": "m", "namespace": "ns"},
-        "spec": {"common": {"cloudCredentialSecretName": named}},
+        "spec": {"common": {"cloudCredentialSecretName": credential}},
         "status": status,
     }
 
@@ -38,21 +38,23 @@ def secret(data: dict[str, str], *, type_: str = CREDENTIAL_TYPE, namespace: str
 
 
 @pytest.mark.parametrize(
-    ("named", "noted", "place"),
+    ("credential", "status_credential", "expected"),
     [
         (None, "", None),
         ("aws", "", SecretKey("ns", "aws")),
         ("cattle-global-data:cc-abc", "", SecretKey("cattle-global-data", "cc-abc")),
         ("ns:aws", "", SecretKey("ns", "aws")),
         ("new", "old", SecretKey("ns", "new")),
-        ("", "old", None),  # a status proves nothing: whoever may write it would choose the credential
+        ("", "old", None),  # status is ignored: a user who may write it could choose any credential
     ],
 )
-def test_where_a_machine_s_credential_is(named: str | None, noted: str, place: SecretKey | None) -> None:
-    assert credential_key(infra(named, noted)) == place
+def test_credential_reference_of_a_machine(
+    credential: str | None, status_credential: str, expected: SecretKey | None
+) -> None:
+    assert credential_key(infra(credential, status_credential)) == expected
 
 
-def test_secrets_of_other_namespaces_are_out_of_reach() -> None:
+def test_secrets_of_other_namespaces_are_rejected() -> None:
     check_credential_namespace(SecretKey("cattle-global-data", "cc-abc"), infra(""))
     check_credential_namespace(SecretKey("ns", "aws"), infra(""))
     with pytest.raises(Problem, match=r"Secret other/aws is in another namespace; name one of namespace ns, or"):
@@ -68,7 +70,7 @@ def test_secrets_of_other_namespaces_are_out_of_reach() -> None:
         ({}, {}),
     ],
 )
-def test_keys_carry_the_driver_s_name_or_do_not(data: dict[str, str], fields: dict[str, str]) -> None:
+def test_keys_of_a_credential_may_have_the_driver_prefix(data: dict[str, str], fields: dict[str, str]) -> None:
     assert fields_of(secret(data), "amazonec2") == fields
 
 
@@ -80,42 +82,42 @@ def test_keys_carry_the_driver_s_name_or_do_not(data: dict[str, str], fields: di
         ({**secret({}), "data": {"key": "/w=="}}, 'Secret ns/s: key "key" is not valid UTF-8 text'),
     ],
 )
-def test_what_is_no_credential_is_said_to_be_none(found: Object, problem: str) -> None:
+def test_other_secrets_are_rejected_as_credentials(found: Object, problem: str) -> None:
     with pytest.raises(Problem, match=problem):
         fields_of(found, "amazonec2")
 
 
-def test_rancher_s_own_credentials_have_no_type() -> None:
+def test_credentials_of_rancher_need_no_type() -> None:
     assert fields_of(secret({"accessKey": "a"}, type_="Opaque", namespace="cattle-global-data"), "d") == {
         "accessKey": "a"
     }
 
 
-def test_what_is_required_and_missing_is_named_with_the_key_to_add() -> None:
+def test_a_missing_field_is_reported_with_the_key_to_add() -> None:
     check_fields(SecretKey("ns", "s"), {"accessKey": "a"}, ["accessKey"], "amazonec2")
-    told = 'Secret ns/s: driver amazonec2 requires field "secretKey"; add key amazonec2credentialConfig-secretKey'
+    expected = 'Secret ns/s: driver amazonec2 requires field "secretKey"; add key amazonec2credentialConfig-secretKey'
     with pytest.raises(Problem) as caught:
         check_fields(SecretKey("ns", "s"), {"accessKey": "a", "secretKey": ""}, ["accessKey", "secretKey"], "amazonec2")
-    assert str(caught.value) == told
+    assert str(caught.value) == expected
 
 
-def test_fields_that_the_driver_does_not_declare_reach_no_program() -> None:
+def test_undeclared_fields_are_not_passed_to_the_driver() -> None:
     driver = default_node_driver("amazonec2")
     assert driver is not None
     known = usable_credential_fields(driver)
-    given = {
+    fields = {
         "accessKey": "a",
         "defaultRegion": "r",
         "access_key": "",
         "configFile": "/f",
         "ec2MetadataDisabled": "false",
     }
-    assert usable(SecretKey("ns", "s"), given, known, "amazonec2", strict=False) == {
+    assert usable(SecretKey("ns", "s"), fields, known, "amazonec2", strict=False) == {
         "accessKey": "a",
         "defaultRegion": "r",
     }
     with pytest.raises(Problem, match=r'Secret ns/s: field "access_key" is unknown to driver amazonec2'):
-        usable(SecretKey("ns", "s"), given, known, "amazonec2", strict=True)
+        usable(SecretKey("ns", "s"), fields, known, "amazonec2", strict=True)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +130,12 @@ def test_fields_that_the_driver_does_not_declare_reach_no_program() -> None:
         ("harvester", "kubeconfigContent", "HARVESTER_KUBECONFIG_CONTENT"),
     ],
 )
-def test_fields_reach_the_driver_as_variables(driver: str, field: str, variable: str) -> None:
+def test_fields_are_passed_to_the_driver_as_variables(driver: str, field: str, variable: str) -> None:
     assert variables(driver, {field: "x"}) == {variable: "x"}
 
 
 @pytest.mark.parametrize(
-    ("text", "secrets", "known", "shown"),
+    ("text", "secrets", "known", "expected"),
     [
         ("the key is s3cr3t-key.", ["s3cr3t-key"], [], "the key is ***."),
         ("port 443", ["443"], [], "port 443"),
@@ -143,7 +145,5 @@ def test_fields_reach_the_driver_as_variables(driver: str, field: str, variable:
         ("trimmed-secret!", ["trimmed-secret\n"], [], "***!"),
     ],
 )
-def test_what_was_told_in_confidence_is_not_told_further(
-    text: str, secrets: list[str], known: list[str], shown: str
-) -> None:
-    assert redact(text, secrets, known=known) == shown
+def test_secrets_are_redacted(text: str, secrets: list[str], known: list[str], expected: str) -> None:
+    assert redact(text, secrets, known=known) == expected

@@ -1,4 +1,4 @@
-"""A Job for a machine, and what serves it."""
+"""The Job of a machine, its Secrets and its RBAC."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def test_a_creation_is_tried_once_and_a_removal_four_times() -> None:
     assert pod_of(WORK)["restartPolicy"] == "Never"
 
 
-def test_job_and_pods_say_whose_they_are() -> None:
-    told = {
+def test_the_job_and_its_pods_have_labels_of_the_machine() -> None:
+    expected = {
         "rke.cattle.io/infra-machine-group": "rke-machine.cattle.io",
         "rke.cattle.io/infra-machine-version": "v1",
         "rke.cattle.io/infra-machine-kind": "Amazonec2Machine",
         "rke.cattle.io/infra-machine-name": "m",
         "rke.cattle.io/capi-machine-name": "machine-m",
     }
-    for work, labels in ((WORK, told), (REMOVAL, told | {"rke.cattle.io/infra-remove": "true"})):
+    for work, labels in ((WORK, expected), (REMOVAL, expected | {"rke.cattle.io/infra-remove": "true"})):
         job = jobs.job(work)
         assert job["metadata"]["labels"] == job["spec"]["template"]["metadata"]["labels"] == labels
         assert job["metadata"]["name"] == "m-machine-provision"
@@ -75,12 +75,12 @@ def test_job_and_pods_say_whose_they_are() -> None:
         ]
 
 
-def test_labels_hold_names_that_are_longer_than_a_label_may_be() -> None:
+def test_long_names_are_truncated_in_labels() -> None:
     long = replace(WORK, infra={"metadata": {"name": "m" * 80, "namespace": "ns", "uid": "u"}})
     assert all(len(value) <= 63 for value in jobs.labels(long).values())
 
 
-def test_the_container_is_nobody_special_and_finds_its_store_and_its_files() -> None:
+def test_the_container_runs_unprivileged_with_its_store_and_files() -> None:
     container = container_of(WORK)
     assert container["name"] == "machine"
     assert container["securityContext"] == {"runAsUser": 1000, "runAsGroup": 1000}
@@ -95,8 +95,8 @@ def test_the_container_is_nobody_special_and_finds_its_store_and_its_files() -> 
     assert list(mounts_of(REMOVAL)) == ["/home/machine"]
 
 
-def test_the_answer_of_a_service_does_not_fill_the_memory_of_the_host() -> None:
-    """Users choose the endpoint of a driver, whose program reads whole answers."""
+def test_the_container_has_a_memory_limit() -> None:
+    """Users choose the endpoint of a driver, and the driver reads whole responses into memory."""
     assert container_of(WORK)["resources"] == {"requests": {"memory": "64Mi"}, "limits": {"memory": "1Gi"}}
 
 
@@ -106,18 +106,18 @@ def test_no_secret_is_in_the_job_itself() -> None:
     assert data == {"AWS_SECRET_KEY": base64.b64encode(b"secret").decode()}
 
 
-def test_jobs_go_to_a_runner_where_there_is_one_and_to_the_host_whose_machines_they_make() -> None:
+def test_jobs_are_scheduled_to_a_runner_or_to_the_host_of_their_machines() -> None:
     assert "nodeSelector" not in pod_of(WORK)
-    anywhere = pod_of(replace(WORK, host=Host("")))
-    assert anywhere["nodeSelector"] == {"herder.io/runner": "true"}
-    assert anywhere["tolerations"][0]["key"] == "herder.io/runner"
+    any_runner = pod_of(replace(WORK, host=Host("")))
+    assert any_runner["nodeSelector"] == {"herder.io/runner": "true"}
+    assert any_runner["tolerations"][0]["key"] == "herder.io/runner"
     hosted = replace(WORK, host=Host("node-1", "/var/lib/host/api"))
     assert pod_of(hosted)["nodeSelector"] == {"herder.io/runner": "true", "kubernetes.io/hostname": "node-1"}
     assert mounts_of(hosted)["/run/herder/host"]["hostPath"]["path"] == "/var/lib/host/api"
     assert {"name": "HERDER_HOST_SOCKET", "value": "/run/herder/host/socket"} in container_of(hosted)["env"]
 
 
-def test_its_rights_end_at_its_own_state() -> None:
+def test_the_role_allows_only_the_state_secret_of_the_machine() -> None:
     assert jobs.role(WORK)["rules"] == [
         {
             "apiGroups": [""],
@@ -130,13 +130,13 @@ def test_its_rights_end_at_its_own_state() -> None:
     assert binding["roleRef"]["name"] == binding["subjects"][0]["name"] == "m-machine-provision"
 
 
-def test_machines_that_are_pods_are_made_by_jobs_that_may_make_pods() -> None:
+def test_jobs_of_the_pod_driver_get_the_extension_role() -> None:
     own, extension = jobs.role_bindings(replace(WORK, driver="pod"))
     assert extension["metadata"]["name"] == f"{own['metadata']['name']}-extension"
     assert extension["roleRef"]["name"] == "rke2-machine-provisioner"
 
 
-def test_the_state_secret_is_owned_by_nobody_and_held_by_its_finalizer() -> None:
+def test_the_state_secret_has_a_finalizer_and_no_owner() -> None:
     secret = jobs.state_secret(WORK.infra, KIND, "machine-m", "ns/aws")
     assert secret["type"] == "rke.cattle.io/machine-state"
     assert secret["metadata"]["name"] == "m-machine-state"
@@ -146,6 +146,6 @@ def test_the_state_secret_is_owned_by_nobody_and_held_by_its_finalizer() -> None
 
 
 def test_no_argument_is_expanded_with_the_credential() -> None:
-    """Whoever edits a machine config may use its cloud credential, but must not read it."""
+    """A user who edits a machine config may use its cloud credential, but must not read it."""
     work = replace(WORK, arguments=["--amazonec2-tags=a,$(AWS_SECRET_KEY)", "$$", "$$(AWS_SECRET_KEY)", "m"])
-    assert [expand(word, work.environment) for word in container_of(work)["args"]] == work.arguments
+    assert [expand(argument, work.environment) for argument in container_of(work)["args"]] == work.arguments

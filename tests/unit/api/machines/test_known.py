@@ -1,4 +1,4 @@
-"""How NodeDrivers are read, and what is known of drivers without asking them."""
+"""NodeDriver fields, and facts about drivers that are known without running them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node_driver(name: str = "nd-x", annotations: dict[str, str] | None = None, *
         ("digitalocean", "accessToken", "DIGITALOCEAN_ACCESS_TOKEN"),
     ],
 )
-def test_a_credential_reaches_a_driver_in_variables_of_its_prefix(driver: str, field: str, variable: str) -> None:
+def test_credential_variables_have_the_prefix_of_the_driver(driver: str, field: str, variable: str) -> None:
     assert known.credential_variable(driver, field) == variable
 
 
@@ -40,7 +40,7 @@ def test_a_credential_reaches_a_driver_in_variables_of_its_prefix(driver: str, f
         ("useEbsOptimizedInstance", "amazonec2-use-ebs-optimized-instance"),
     ],
 )
-def test_a_field_leads_back_to_its_flag(field: str, flag: str) -> None:
+def test_flag_name_of_a_field(field: str, flag: str) -> None:
     assert known.flag_name("amazonec2", field) == flag
 
 
@@ -60,29 +60,29 @@ def test_a_field_leads_back_to_its_flag(field: str, flag: str) -> None:
         ("softlayer", None),
     ],
 )
-def test_the_flag_for_user_data_is_found_by_its_name(driver: str, flag: str | None) -> None:
+def test_the_user_data_flag_is_found_by_its_name(driver: str, flag: str | None) -> None:
     found = known.user_data_flag(table_flags(driver) or ())
     assert (found.name if found else None) == flag
 
 
-def test_zones_are_flags_of_their_drivers() -> None:
+def test_zone_fields_are_flags_of_their_drivers() -> None:
     for driver, field in known.ZONE_FIELD.items():
         flags = table_flags(driver)
         assert flags is None or known.flag_name(driver, field) in {flag.name for flag in flags}
 
 
-def test_a_driver_is_named_by_its_display_name_else_like_its_object() -> None:
+def test_a_driver_is_named_by_its_display_name_or_its_object() -> None:
     assert known.driver_name(node_driver(displayName="linode")) == "linode"
     assert known.driver_name(node_driver("process")) == "process"
 
 
 @pytest.mark.parametrize("name", ["linode", "amazonec2", "a" * 47])
-def test_one_plain_word_names_a_driver(name: str) -> None:
+def test_valid_driver_names(name: str) -> None:
     assert known.name_problem(name) == ""
 
 
 @pytest.mark.parametrize("name", ["", "my-driver", "Linode", "2cloud", "a" * 48, "a.b", "ünicode"])
-def test_what_flags_and_kinds_cannot_be_named_after_is_refused(name: str) -> None:
+def test_invalid_driver_names_are_rejected(name: str) -> None:
     assert "spec.displayName" in known.name_problem(name)
 
 
@@ -96,11 +96,11 @@ def test_what_flags_and_kinds_cannot_be_named_after_is_refused(name: str) -> Non
         (node_driver("nd-1", displayName="generic", url="https://x/docker-machine-driver-generic"), "rancher-machine"),
     ],
 )
-def test_our_program_is_used_where_it_has_the_driver_unless_another_is_asked_for(driver: Object, program: str) -> None:
+def test_native_drivers_use_herder_machine_unless_annotated(driver: Object, program: str) -> None:
     assert known.program_of(driver) == program
 
 
-def test_what_a_credential_must_hold_is_what_has_no_default_and_is_not_optional() -> None:
+def test_credential_fields_without_default_are_required_unless_optional() -> None:
     azure = known.credential_fields(_registered("azure"))
     assert azure.required == ("clientId", "subscriptionId", "environment", "clientSecret")
     assert azure.all == ("clientId", "subscriptionId", "tenantId", "environment", "clientSecret")
@@ -115,27 +115,27 @@ def test_lists_and_pairs_are_read_with_and_without_spaces() -> None:
     assert known.credential_fields(driver).public == ("x", "y")
 
 
-def test_ssh_keys_are_never_shown_whatever_the_annotations_say() -> None:
+def test_ssh_keys_are_always_password_fields() -> None:
     assert {"sshKeyContents", "sshKey", "privateKeyFile"} <= known.password_fields(node_driver())
 
 
-def test_no_flag_is_a_flag_for_user_data() -> None:
+def test_a_driver_may_have_no_user_data_flag() -> None:
     assert known.user_data_flag([Flag("x-region"), Flag("x-data")]) is None
 
 
-# --- those that are there from the start ----------------------------------------------------------------------------
+# --- default drivers ------------------------------------------------------------------------------------------------
 
 
 def _registered(name: str) -> Object:
     return next(driver for driver in default_node_drivers() if driver["metadata"]["name"] == name)
 
 
-def test_drivers_of_this_host_and_the_large_clouds_are_active_from_the_start() -> None:
+def test_drivers_of_this_host_and_large_clouds_are_active_by_default() -> None:
     active = {driver["metadata"]["name"] for driver in default_node_drivers() if driver["spec"]["active"]}
     assert active == {"process", "local", "generic", "amazonec2", "azure", "digitalocean", "vmwarevsphere"}
 
 
-def test_what_is_built_in_has_flags_and_what_is_not_has_an_address_and_a_checksum() -> None:
+def test_built_in_drivers_have_flags_and_others_a_url_and_a_checksum() -> None:
     for driver in default_node_drivers():
         name, spec = driver["metadata"]["name"], driver["spec"]
         assert known.name_problem(name) == ""
@@ -146,14 +146,14 @@ def test_what_is_built_in_has_flags_and_what_is_not_has_an_address_and_a_checksu
             assert len(spec["checksum"]) == 64, name
 
 
-def test_drivers_are_registered_for_the_architecture_where_they_exist_for_it() -> None:
+def test_default_drivers_use_the_download_of_the_architecture() -> None:
     by_name = {driver["metadata"]["name"]: driver["spec"] for driver in default_node_drivers("arm64")}
     assert by_name["linode"]["url"].endswith("linux-arm64.zip")
     assert by_name["linode"]["checksum"].startswith("1a8336f6")
     assert by_name["otc"]["url"].endswith("amd64.tar.gz")
 
 
-def test_the_annotations_are_upstreams() -> None:
+def test_default_annotations_match_upstream() -> None:
     annotations = known.annotations_of(_registered("amazonec2"))
     assert annotations == {
         "publicCredentialFields": "accessKey",

@@ -1,4 +1,4 @@
-"""Names that others compute too, by the values that are known of them."""
+"""Names that other programs compute too, with known values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from herder.api.rke import names
 
 
 @pytest.mark.parametrize(
-    ("parts", "joined"),
+    ("parts", "expected"),
     [
         (("demo", "rke", "state"), "demo-rke-state"),
         (("a" * 31, "b" * 31), f"{'a' * 31}-{'b' * 31}"),
@@ -20,17 +20,17 @@ from herder.api.rke import names
         (("abcdef0123456789" * 4,), "abcdef0123456789abcdef0123456789abcdef0123456789abcdef012-aa23e"),
     ],
 )
-def test_what_does_not_fit_into_a_label_is_cut_and_told_apart_by_a_hash(parts: tuple[str, ...], joined: str) -> None:
-    assert safe_concat(*parts) == joined
+def test_a_name_too_long_for_a_label_is_truncated_with_a_hash(parts: tuple[str, ...], expected: str) -> None:
+    assert safe_concat(*parts) == expected
 
 
-def test_no_name_ends_in_a_dash_before_its_hash() -> None:
+def test_a_truncated_name_has_no_double_dash_before_its_hash() -> None:
     cut = safe_concat("a" * 56, "b" * 20)
     assert cut[:56] == "a" * 56
     assert len(cut.rpartition("-")[2]) == 6
 
 
-def test_other_lengths_are_cut_in_the_same_way() -> None:
+def test_other_limits_truncate_in_the_same_way() -> None:
     assert limited_concat(24, "abcdef0123456789" * 2) == "abcdef0123456789ab-bc373"
     assert limited_concat(32, "abcdef0123456789" * 2) == "abcdef0123456789" * 2
     assert limited_concat(5, "abcdef") == "abcde"

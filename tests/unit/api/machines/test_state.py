@@ -1,4 +1,4 @@
-"""How far the record in a state Secret says that a machine came."""
+"""The progress of a machine, as recorded in its state Secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state(data: str) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("secret", "found"),
+    ("secret", "expected"),
     [
         (None, Recorded.NOTHING),
         ({"metadata": {"name": "s"}}, Recorded.NOTHING),
@@ -36,8 +36,8 @@ def state(data: str) -> Object:
         (state(base64.b64encode(gzip.compress(bytes(65 << 20))).decode()), Recorded.UNREADABLE),
     ],
 )
-def test_a_record_is_read_for_its_phase_alone(secret: Object | None, found: Recorded) -> None:
-    assert recorded(secret) is found
+def test_the_phase_of_a_recorded_state(secret: Object | None, expected: Recorded) -> None:
+    assert recorded(secret) is expected
 
 
 @pytest.mark.parametrize("count", [1, 900])

@@ -1,4 +1,4 @@
-"""The record of approved references: what a write keeps of it, and what it allows."""
+"""The record of approved references: which approvals a write keeps, and what they allow."""
 
 from __future__ import annotations
 
@@ -58,26 +58,26 @@ def test_a_reference_is_resolved_only_as_approved(stored: Object, uid: str, expe
     assert (expected in found) if expected else not found
 
 
-def test_what_stays_keeps_its_approval_and_what_is_new_is_reviewed() -> None:
+def test_unchanged_references_keep_their_approval_and_new_ones_are_reviewed() -> None:
     old = obj(entry(uid="1"), entry("other", uid="2", path="spec.gone"))
     change = compare(obj(), old, [reference(), reference(OTHER)], [reference(), reference(OTHER, "spec.gone")])
     assert [each.uid for each in change.kept] == ["1"]
     assert change.new == (reference(OTHER),)
 
 
-def test_what_was_not_approved_stays_so_until_it_is_reviewed() -> None:
+def test_an_unapproved_reference_stays_unapproved_until_a_review() -> None:
     assert compare(obj(entry(uid="1")), obj(), [reference()], [reference()]) == ((), ())
-    asked = obj(**{REVIEW: "now"})
-    assert compare(asked, obj(), [reference()], [reference()]).new == (reference(),)
+    requested = obj(**{REVIEW: "now"})
+    assert compare(requested, obj(), [reference()], [reference()]).new == (reference(),)
 
 
-def test_references_from_before_there_was_a_record_are_kept() -> None:
+def test_references_older_than_the_record_are_kept() -> None:
     change = compare(PLAIN, PLAIN, [reference(), reference(OTHER)], [reference()])
     assert [(each.name, each.uid) for each in change.kept] == [("mine", "")]
     assert change.new == (reference(OTHER),)
 
 
-def test_a_review_on_create_is_like_any_other() -> None:
+def test_references_of_a_new_object_are_reviewed() -> None:
     assert compare(obj(entry(uid="1")), None, [reference()], []).new == (reference(),)
 
 
@@ -87,14 +87,14 @@ def test_the_record_is_replaced_and_removed() -> None:
     assert recorded(with_record(PLAIN, ())) == ()
 
 
-def test_what_is_derived_is_bound_to_the_same_objects() -> None:
+def test_derived_objects_keep_the_approved_targets() -> None:
     source = obj(entry(uid="1"), entry("other", path="spec.b", uid="2"))
     found: Any = derived_record(source, lambda each: "spec.template.a" if each.path == "spec.a" else None)
     assert json.loads(found[APPROVED]) == [entry(uid="1", path="spec.template.a")]
     assert derived_record(PLAIN, lambda each: each.path) == {}
 
 
-def test_a_target_that_appears_is_bound_once() -> None:
+def test_a_new_target_is_bound_once() -> None:
     found = with_target_uids(obj(entry(), entry("other", uid="2")), lambda target: "1" if target == MINE else "9")
     assert found is not None
     assert {each.name: each.uid for each in found} == {"mine": "1", "other": "2"}

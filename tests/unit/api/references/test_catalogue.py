@@ -1,4 +1,4 @@
-"""Which fields of which kinds are references, what they name, and which right they need."""
+"""Which fields are references, what they reference, and which right they need."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_each_field_names_one_object(kind: Kind, path: str) -> None:
 
 @pytest.mark.parametrize(("kind", "path"), CASES, ids=[f"{kind.kind} {path}" for kind, path in CASES])
 @pytest.mark.parametrize("value", [None, 1, [], {}, [None], "", {"name": 1, "kind": []}])
-def test_values_of_any_shape_are_no_references(kind: Kind, path: str, value: Any) -> None:
+def test_malformed_values_are_no_references(kind: Kind, path: str, value: Any) -> None:
     parts = path.split(".")
     for length in range(1, len(parts) + 1):
         assert field_references(kind.group_kind, nested(".".join(parts[:length]), value), NAMESPACE) == []
@@ -102,10 +102,10 @@ def test_every_kind_of_the_catalogue_is_in_this_table() -> None:
 
 
 def test_a_secret_names_the_clusters_that_it_is_synced_into() -> None:
-    marks = {"rke.cattle.io/object-authorized-for-clusters": "a, b,", "provisioning.cattle.io/sync": "true"}
-    found = field_references(capi.SECRET.group_kind, {"metadata": {"annotations": marks}}, NAMESPACE)
+    annotations = {"rke.cattle.io/object-authorized-for-clusters": "a, b,", "provisioning.cattle.io/sync": "true"}
+    found = field_references(capi.SECRET.group_kind, {"metadata": {"annotations": annotations}}, NAMESPACE)
     assert [f"{each.verb} {each.target}" for each in found] == [
         f"update clusters.provisioning.cattle.io here/{name}" for name in ("a", "b")
     ]
-    del marks["provisioning.cattle.io/sync"]
-    assert field_references(capi.SECRET.group_kind, {"metadata": {"annotations": marks}}, NAMESPACE) == []
+    del annotations["provisioning.cattle.io/sync"]
+    assert field_references(capi.SECRET.group_kind, {"metadata": {"annotations": annotations}}, NAMESPACE) == []

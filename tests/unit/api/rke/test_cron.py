@@ -1,4 +1,4 @@
-"""Schedules, as the servers of k3s and RKE2 read them."""
+"""Snapshot schedules, as k3s and RKE2 parse them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from herder.api.rke.cron import validate_schedule
         "CRON_TZ=UTC @hourly",
     ],
 )
-def test_are_known(schedule: str) -> None:
+def test_valid_schedules(schedule: str) -> None:
     assert validate_schedule(schedule) == ""
 
 
 @pytest.mark.parametrize(
-    ("schedule", "problem"),
+    ("schedule", "expected"),
     [
         ("", "has 0 fields and needs 5"),
         ("0 0 * *", "has 4 fields and needs 5"),
@@ -43,5 +43,5 @@ def test_are_known(schedule: str) -> None:
         ("@every day", "@every must be one of"),
     ],
 )
-def test_what_is_wrong_is_told(schedule: str, problem: str) -> None:
-    assert validate_schedule(schedule).startswith(problem)
+def test_invalid_schedules_are_described(schedule: str, expected: str) -> None:
+    assert validate_schedule(schedule).startswith(expected)

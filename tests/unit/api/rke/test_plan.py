@@ -1,4 +1,4 @@
-"""Plans in the bytes that Go's agents read, and what their answers mean."""
+"""Plans in the bytes that Go's agents read, and the reports of agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELLO_SUM = "fa1b55e3770a8688464b41bec7c9d9a2e12246661841809a8be80c661278a6a6"
 
 
 @pytest.mark.parametrize(
-    ("plan", "written"),
+    ("plan", "data"),
     [
         (Plan(), b"{}"),
         (
@@ -43,22 +43,22 @@ HELLO_SUM = "fa1b55e3770a8688464b41bec7c9d9a2e12246661841809a8be80c661278a6a6"
     ],
     ids=["empty", "a file", "a file to delete", "an instruction", "periodic", "probes in order"],
 )
-def test_a_plan_is_written_as_go_would(plan: Plan, written: bytes) -> None:
-    assert plan.to_json() == written
-    assert Plan.from_json(written) == plan
+def test_a_plan_is_serialized_as_go_does(plan: Plan, data: bytes) -> None:
+    assert plan.to_json() == data
+    assert Plan.from_json(data) == plan
 
 
-def test_a_plan_is_told_by_the_sum_of_its_bytes() -> None:
+def test_a_plan_is_identified_by_the_checksum_of_its_bytes() -> None:
     assert checksum(HELLO) == HELLO_SUM
     assert json.loads(Plan.from_json(HELLO).to_json()) == json.loads(HELLO)
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------------------------
 
 
 def secret(**data: Any) -> Object:
-    written = {name.replace("_", "-"): encoded(value) for name, value in data.items()}
-    return {"metadata": {"name": "plan"}, "data": written}
+    entries = {name.replace("_", "-"): encoded(value) for name, value in data.items()}
+    return {"metadata": {"name": "plan"}, "data": entries}
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def secret(**data: Any) -> Object:
         ({"plan": HELLO, "plan_state": "in-progress", "applied_checksum": HELLO_SUM}, False, False),
         ({"plan": HELLO, "plan_state": "succeeded"}, True, False),
         ({"plan": HELLO, "plan_state": "failed"}, False, True),
-        # what the Go agent writes on its second look at a plan that failed
+        # written by the Go agent when it sees a failed plan again
         ({"plan": HELLO, "plan_state": "failed", "applied_checksum": HELLO_SUM, "failure_count": "0"}, False, True),
-        # agents that know no state
+        # agents without plan-state support
         ({"plan": HELLO, "applied_checksum": HELLO_SUM}, True, False),
         ({"plan": HELLO, "plan_state": "pending", "applied_checksum": HELLO_SUM}, True, False),
         ({"plan": HELLO, "applied_checksum": "another"}, False, False),
@@ -82,31 +82,29 @@ def secret(**data: Any) -> Object:
         ({"plan": HELLO, "failed_checksum": "another", "failure_count": "9"}, False, False),
     ],
 )
-def test_the_state_is_the_truth_and_the_checksum_where_there_is_none(
-    data: dict[str, Any], in_sync: bool, failed: bool
-) -> None:
-    read = PlanSecret(secret(**data))
-    assert (read.in_sync, read.failed) == (in_sync, failed)
+def test_the_plan_state_takes_precedence_over_the_checksum(data: dict[str, Any], in_sync: bool, failed: bool) -> None:
+    plan_secret = PlanSecret(secret(**data))
+    assert (plan_secret.in_sync, plan_secret.failed) == (in_sync, failed)
 
 
-def test_probes_are_healthy_when_all_are_and_when_there_are_none() -> None:
+def test_a_plan_secret_is_healthy_without_unhealthy_probes() -> None:
     assert PlanSecret(secret()).healthy
-    read = PlanSecret(
+    plan_secret = PlanSecret(
         secret(probe_statuses='{"kubelet":{"healthy":true,"successCount":1},"etcd":{"failureCount":2},"a":{}}')
     )
-    assert not read.healthy
-    assert read.unhealthy_probes == ["a", "etcd"]
+    assert not plan_secret.healthy
+    assert plan_secret.unhealthy_probes == ["a", "etcd"]
 
 
-def test_outputs_are_read_from_what_agents_pack() -> None:
+def test_outputs_are_read_from_compressed_reports() -> None:
     outputs = zipped({"hello": base64.b64encode(b"hi\n").decode()})
     periodic = zipped({"etcd-name": {"name": "etcd-name", "stdout": "bmFtZQ==", "stderr": None, "exitCode": 0}})
-    read = PlanSecret(secret(applied_output=outputs, applied_periodic_output=periodic))
-    assert read.outputs == {"hello": b"hi\n"}
-    assert read.periodic_outputs["etcd-name"].stdout == b"name"
+    plan_secret = PlanSecret(secret(applied_output=outputs, applied_periodic_output=periodic))
+    assert plan_secret.outputs == {"hello": b"hi\n"}
+    assert plan_secret.periodic_outputs["etcd-name"].stdout == b"name"
 
 
 @pytest.mark.parametrize("data", [{"plan": b"{"}, {"applied_output": b"no gzip"}, {"plan_revision": "many"}])
-def test_what_cannot_be_read_is_as_if_it_were_not_there(data: dict[str, Any]) -> None:
-    read = PlanSecret(secret(**data))
-    assert (read.plan, read.outputs, read.revision) == (None, {}, 0)
+def test_malformed_data_is_ignored(data: dict[str, Any]) -> None:
+    plan_secret = PlanSecret(secret(**data))
+    assert (plan_secret.plan, plan_secret.outputs, plan_secret.revision) == (None, {}, 0)

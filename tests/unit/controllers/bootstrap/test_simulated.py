@@ -1,5 +1,5 @@
-"""Machines ask to be taken in while writes conflict, answers are lost and the manager dies: each becomes one Machine,
-with one script whose token ends in time, and nothing is left of the requests."""
+"""Simulated registration of machines with conflicts, lost answers and crashes: each request becomes one Machine with
+one script, whose token expires in time, and no request is left behind."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from herder.gateway.nodes.machine_requests import RequestReader
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
+from tests.support.builders import new_manifest, object_reference
 
 WORKSPACE, NAME, ID = "fleet-default", "meadow", "c-m-meadow22"
 MACHINES = 4
 SETTINGS = Settings(flags={"server-url": "https://manager.example.com"})
 
 
-class Site:
+class RegistrationSimulation:
     def __init__(self, seed: int, faults: Faults) -> None:
         self.world = World(
             seed,
@@ -49,7 +50,7 @@ class Site:
             invariant=self.invariant,
             settings=SETTINGS,
         )
-        self.made: dict[str, str] = {}  # name → uid, of what may be made once only
+        self.created_uids: dict[str, str] = {}  # name → UID, of objects that may be created only once
 
     async def render(self, arguments: Mapping[str, Any]) -> None:
         await BootstrapData(self.world.client, SETTINGS.get)(arguments)
@@ -59,52 +60,51 @@ class Site:
 
     def invariant(self, kind: Kind, _event: str, obj: Object) -> None:
         meta = obj["metadata"]
-        assert self.made.setdefault(f"{kind.kind} {meta['name']}", meta["uid"]) == meta["uid"], "made twice"
+        assert self.created_uids.setdefault(f"{kind.kind} {meta['name']}", meta["uid"]) == meta["uid"], "created twice"
         if kind == BOOTSTRAP and ((obj.get("status") or {}).get("initialization") or {}).get("dataSecretCreated"):
             assert obj["status"]["dataSecretName"] == names.bootstrap_secret(meta["name"])
 
-    # --- acts ---------------------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
-    async def make(self, kind: Kind, name: str, spec: Object | None = None, **meta: object) -> None:
-        whole: Object = {"name": name, **meta} | ({"namespace": WORKSPACE} if kind.namespaced else {})
-        obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": whole, "spec": spec or {}}
-        await self.world.client.create(kind.resource, obj, namespace=WORKSPACE if kind.namespaced else "")
+    async def create(self, kind: Kind, name: str, spec: Object | None = None, **metadata: object) -> None:
+        namespace = WORKSPACE if kind.namespaced else ""
+        obj = new_manifest(kind, name, namespace, metadata=metadata, spec=spec or {})
+        await self.world.client.create(kind.resource, obj, namespace=namespace)
 
     async def report_status(self, kind: Kind, name: str, status: Object) -> None:
         await self.world.client.patch(
             kind.resource, name, {"status": status}, namespace=WORKSPACE, subresource="status"
         )
 
-    async def put_up(self) -> None:
-        await self.make(NAMESPACE, WORKSPACE)
-        await self.make(NAMESPACE, ID)
-        marks = {management.PROVISIONING_CLUSTER_OF: f"{WORKSPACE}/{NAME}"}
-        await self.make(MANAGEMENT_CLUSTER, ID, {"fleetWorkspaceName": WORKSPACE}, annotations=marks)
-        await self.make(PROVISIONING_CLUSTER, NAME, {"rkeConfig": {}})
+    async def create_cluster(self) -> None:
+        await self.create(NAMESPACE, WORKSPACE)
+        await self.create(NAMESPACE, ID)
+        annotations = {management.PROVISIONING_CLUSTER_OF: f"{WORKSPACE}/{NAME}"}
+        await self.create(MANAGEMENT_CLUSTER, ID, {"fleetWorkspaceName": WORKSPACE}, annotations=annotations)
+        await self.create(PROVISIONING_CLUSTER, NAME, {"rkeConfig": {}})
         await self.report_status(PROVISIONING_CLUSTER, NAME, {"clusterName": ID})
-        await self.make(CONTROL_PLANE, NAME, {"clusterName": NAME, "managementClusterName": ID})
-        reference = {"apiGroup": CONTROL_PLANE.group, "kind": CONTROL_PLANE.kind, "name": NAME}
-        await self.make(CLUSTER, NAME, {"controlPlaneRef": reference})
+        await self.create(CONTROL_PLANE, NAME, {"clusterName": NAME, "managementClusterName": ID})
+        await self.create(CLUSTER, NAME, {"controlPlaneRef": object_reference(CONTROL_PLANE, NAME)})
         await self.report_status(CLUSTER, NAME, {"initialization": {"infrastructureProvisioned": True}})
 
     async def register(self, machine_id: str) -> None:
-        """As the door does, which waits for the answer; here nobody takes the request back."""
-        kept = {"id": [machine_id], "role-worker": ["true"], "role-etcd": ["true"]}
-        await self.world.client.create(SECRET.resource, request_secret(ID, kept), namespace=ID)
+        """Create a request as the gateway does; here no client deletes it afterwards."""
+        parameters = {"id": [machine_id], "role-worker": ["true"], "role-etcd": ["true"]}
+        await self.world.client.create(SECRET.resource, request_secret(ID, parameters), namespace=ID)
 
-    # --- what is there ------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
-    async def all_prepared(self) -> bool:
+    async def have_bootstrap_data(self) -> bool:
         found = (await self.world.client.list_all(BOOTSTRAP.resource, namespace=WORKSPACE)).items
-        told = [each for each in found if (each.get("status") or {}).get("dataSecretName")]
-        return len(told) == MACHINES
+        prepared = [each for each in found if (each.get("status") or {}).get("dataSecretName")]
+        return len(prepared) == MACHINES
 
-    async def all_invalidated(self) -> bool:
+    async def are_invalidated(self) -> bool:
         label = f"{names.ACCOUNT_ROLE}={names.ACCOUNT_FOR_BOOTSTRAP}"
         secrets = (await self.world.client.list_all(SECRET.resource, namespace=WORKSPACE, labels=label)).items
         return all(names.TOKEN_INVALIDATED in each["metadata"]["annotations"] for each in secrets)
 
-    async def no_requests(self) -> bool:
+    async def has_no_requests(self) -> bool:
         return not (await self.world.client.list_all(SECRET.resource, namespace=ID, labels=names.REQUEST_FOR)).items
 
     async def secret(self, name: str) -> Object | None:
@@ -114,33 +114,33 @@ class Site:
             return None
 
 
-async def live(site: Site) -> None:
-    async with site.world as world:
-        await site.put_up()
+async def register_machines(simulation: RegistrationSimulation) -> None:
+    async with simulation.world as world:
+        await simulation.create_cluster()
         for number in range(MACHINES):
-            await site.register(f"sheep-{number}")
-        await world.until(site.all_prepared)
+            await simulation.register(f"sheep-{number}")
+        await world.until(simulation.have_bootstrap_data)
         for number in range(MACHINES):
             name = names.custom_machine(f"sheep-{number}")
             for kind in (MACHINE, CUSTOM_MACHINE):
                 await world.client.get(kind.resource, name, namespace=WORKSPACE)
             machine = await world.client.get(MACHINE.resource, name, namespace=WORKSPACE)
             assert machine["metadata"]["annotations"][names.ETCD_HOOK] == names.ETCD_HOOK_OWNER
-            script = await site.secret(names.bootstrap_secret(name))
+            script = await simulation.secret(names.bootstrap_secret(name))
             assert script is not None
             assert b"CATTLE_TOKEN='" in base64.b64decode(script["data"]["value"])
-            plan = await site.secret(names.plan_secret(name))
+            plan = await simulation.secret(names.plan_secret(name))
             assert plan is not None
             assert (plan["type"], plan.get("data")) == (names.PLAN_SECRET_TYPE, None)
-        await world.until(site.no_requests)
+        await world.until(simulation.has_no_requests)
         await asyncio.sleep(29 * 60)
-        await world.until(site.all_invalidated, within=120)
+        await world.until(simulation.are_invalidated, within=120)
 
 
-def test_machines_are_taken_in() -> None:
-    loop.run(live(Site(0, NONE)))
+def test_machines_are_registered() -> None:
+    loop.run(register_machines(RegistrationSimulation(0, NONE)))
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
-def test_each_of_them_once_through_conflicts_losses_and_crashes(seed: int) -> None:
-    loop.run(live(Site(seed, ROUGH)))
+def test_each_machine_is_registered_once_despite_conflicts_losses_and_crashes(seed: int) -> None:
+    loop.run(register_machines(RegistrationSimulation(seed, ROUGH)))

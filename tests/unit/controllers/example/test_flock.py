@@ -1,4 +1,4 @@
-"""The example controller: each of its decisions as a table, and its whole life on either engine as users run it."""
+"""The example controller: its decisions as a table, and its lifecycle on both engines as users run it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from herder.engine.runtime.decision import DONE, Apply, Decision, Delete, Effect
 from tests.support.api import Api
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import Engine
-from tests.unit.controllers.example.flocks import NOW, flock, key_secret, member, view
+from tests.unit.controllers.example.objects import NOW, flock, key_secret, member, view
 
 KEY = ("flock-uid", "key")
 
 
-def told(decision: Decision) -> list[str]:
-    """The acts, in short."""
-    acts = []
+def actions_of(decision: Decision) -> list[str]:
+    """Each action in short."""
+    actions = []
     for write in decision.writes:
         match write:
             case Apply(subresource="status"):
                 status = write.obj["status"]
-                acts.append(f"status {status['phase']} {status['upToDate']}/{status['members']}")
+                actions.append(f"status {status['phase']} {status['upToDate']}/{status['members']}")
             case Apply():
-                acts.append(f"apply {write.obj['kind']} {write.obj['metadata']['name']}")
+                actions.append(f"apply {write.obj['kind']} {write.obj['metadata']['name']}")
             case Patch():
-                acts.append(f"finalizers {','.join(write.patch['metadata']['finalizers'])}")
+                actions.append(f"finalizers {','.join(write.patch['metadata']['finalizers'])}")
             case Delete():
-                acts.append(f"delete {write.ref.name} {write.uid}")
+                actions.append(f"delete {write.ref.name} {write.uid}")
             case _:
-                acts.append(str(write))
-    return acts + [f"{effect.performer} {effect.arguments}" for effect in decision.effects]
+                actions.append(str(write))
+    return actions + [f"{effect.performer} {effect.arguments}" for effect in decision.effects]
 
 
 @pytest.mark.parametrize(
-    ("objects", "acts"),
+    ("objects", "actions"),
     [
-        pytest.param([], [], id="gone"),
+        pytest.param([], [], id="deleted"),
         pytest.param([flock(finalizer=False)], [f"finalizers {FINALIZER}"], id="new"),
         pytest.param([flock()], ["random-key {'bytes': 32}"], id="without a key"),
         pytest.param(
@@ -59,9 +59,9 @@ def told(decision: Decision) -> list[str]:
         pytest.param(
             [flock(size=1), key_secret(), member(0), member(1), member(2)],
             ["delete f-2 member-2", "status Shrinking 0/3"],
-            id="two too many: the last goes first",
+            id="two too many: the last is deleted first",
         ),
-        pytest.param([flock(), key_secret(), member(0), member(1)], ["status Ready 2/2"], id="as wanted"),
+        pytest.param([flock(), key_secret(), member(0), member(1)], ["status Ready 2/2"], id="up to date"),
         pytest.param(
             [flock(message="new"), key_secret(), member(0), member(1)],
             ["apply ConfigMap f-0", "status Rolling 0/2"],
@@ -80,36 +80,36 @@ def told(decision: Decision) -> list[str]:
         pytest.param(
             [flock(), key_secret(), member(0) | {"data": {"message": "edited"}}, member(1)],
             ["apply ConfigMap f-0", "status Rolling 1/2"],
-            id="edited by somebody",
+            id="edited by a user",
         ),
-        pytest.param([flock(deleting=True), member(0), member(1)], ["delete f-1 member-1"], id="going"),
-        pytest.param([flock(deleting=True)], ["finalizers example.com/other"], id="going, and empty"),
-        pytest.param([flock(deleting=True, finalizer=False)], [], id="going, others' business"),
-        pytest.param([flock(size=0, minAvailable=0), key_secret()], ["status Ready 0/0"], id="of nobody"),
+        pytest.param([flock(deleting=True), member(0), member(1)], ["delete f-1 member-1"], id="being deleted"),
+        pytest.param([flock(deleting=True)], ["finalizers example.com/other"], id="being deleted, and empty"),
+        pytest.param([flock(deleting=True, finalizer=False)], [], id="being deleted, with finalizers of others"),
+        pytest.param([flock(size=0, minAvailable=0), key_secret()], ["status Ready 0/0"], id="of size zero"),
     ],
 )
-def test_decisions(objects: list[Object], acts: list[str]) -> None:
-    seen = view(*objects)
-    assert told(reconcile(seen)) == acts
-    seen.check_unchanged()
+def test_decisions(objects: list[Object], actions: list[str]) -> None:
+    flock_view = view(*objects)
+    assert actions_of(reconcile(flock_view)) == actions
+    flock_view.check_unchanged()
 
 
-def test_the_key_goes_into_a_secret_of_the_flocks_own_and_nowhere_else() -> None:
-    seen = view(flock(), results={KEY: EffectResult("a2V5", attempts=1)})
-    [write] = reconcile(seen).writes
+def test_the_key_is_stored_only_in_the_secret_of_the_flock() -> None:
+    flock_view = view(flock(), results={KEY: EffectResult("a2V5", attempts=1)})
+    [write] = reconcile(flock_view).writes
     assert isinstance(write, Apply)
     assert write.obj["data"] == {"key": "a2V5"}
     assert write.obj["metadata"]["ownerReferences"][0]["uid"] == "flock-uid"
 
 
-def test_a_key_that_cannot_be_made_is_asked_for_again_and_told() -> None:
+def test_a_key_that_cannot_be_created_is_retried_and_reported() -> None:
     decision = reconcile(view(flock(), results={KEY: EffectResult(error="OSError: no entropy", attempts=3)}))
     assert [type(effect) for effect in decision.effects] == [Effect]
     assert decision.wait is not None
     assert decision.wait.reason == "OSError: no entropy"
 
 
-def test_a_pause_says_what_comes_next_and_when() -> None:
+def test_a_pause_reports_what_comes_next_and_when() -> None:
     decision = reconcile(view(flock(message="new", pauseSeconds=60), key_secret(), member(0, "new", age=10), member(1)))
     assert decision.wait is not None
     assert decision.wait.reason == "f-1 is changed next, after a pause"
@@ -118,11 +118,11 @@ def test_a_pause_says_what_comes_next_and_when() -> None:
     assert (decision.wake_at - NOW).total_seconds() == 50
 
 
-def test_nothing_is_nothing() -> None:
+def test_a_missing_flock_needs_no_decision() -> None:
     assert reconcile(view()) == DONE
 
 
-# --- the whole, as users run it ------------------------------------------------------------------------------------
+# --- end to end ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -158,17 +158,17 @@ def running(engine: str, directory: Path, request: pytest.FixtureRequest) -> Ite
 
 
 @pytest.mark.parametrize("engine_name", ["embedded", "real"])
-async def test_a_flock_lives_on_either_engine(engine_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_a_flock_works_on_both_engines(engine_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with running(engine_name, tmp_path, request) as engine:
         admin = Api(engine.connection)
         try:
             await admin.until("/apis/examples.herder.io/v1/flocks", lambda answer: answer.status == 200)
-            await live_through(await admin.in_new_namespace())
+            await run_lifecycle(await admin.in_new_namespace())
         finally:
             await admin.close()
 
 
-async def live_through(api: Api) -> None:
+async def run_lifecycle(api: Api) -> None:
     flocks = "examples.herder.io/v1/flocks"
     url = api.at(flocks, "sheep")
 
@@ -192,7 +192,7 @@ async def live_through(api: Api) -> None:
     await api.patch(url, {"spec": {"size": 4, "message": "good morning"}})
     await api.until_object(url, ready)
     assert await messages() == ["good morning"] * 4
-    assert (await api.read(api.at("secrets", "sheep-key")))["data"] == key["data"], "made once"
+    assert (await api.read(api.at("secrets", "sheep-key")))["data"] == key["data"], "created once"
 
     await api.patch(url, {"spec": {"size": 2}})
     await api.until_object(url, ready)
@@ -204,7 +204,7 @@ async def live_through(api: Api) -> None:
     await api.delete(api.at("configmaps", "sheep-0"))
     await api.until(api.at("configmaps", "sheep-0"), lambda answer: answer.status == 200)
     await api.delete(url)
-    await api.gone(url)
+    await api.until_gone(url)
     assert await messages() == []
 
 

@@ -1,4 +1,5 @@
-"""Rights in projects, through conflicts, lost answers and cut lines: they follow the namespaces, and end with all."""
+"""Simulated rights in projects with conflicts, lost answers and interrupted connections: they follow namespaces, and
+end with their project."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from herder.api.identity.roles import (
 )
 from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
-from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER, PROJECT, PROJECT_BINDING, ROLE_TEMPLATE
-from herder.api.management.names import CONNECTED_SINCE
+from herder.api.management.kinds import GLOBAL_ROLE, PROJECT, PROJECT_BINDING, ROLE_TEMPLATE
 from herder.controllers.identity import cluster_bindings, cluster_policies, default_projects, project_bindings, projects
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
-from tests.support.homes import create_with_home
-from tests.unit.controllers.identity.test_simulated import obj
+from tests.support.builders import new_manifest
+from tests.support.cluster_namespaces import create_with_namespace
+from tests.unit.controllers.identity.objects import cluster_manifest
 
 CONTROLLERS = [
     module.CONTROLLER for module in (cluster_bindings, cluster_policies, default_projects, projects, project_bindings)
@@ -38,7 +39,7 @@ CLUSTER = "c-m-1"
 
 
 async def places(world: World) -> list[str]:
-    """Where bob has rights, by bindings of ours."""
+    """The namespaces in which bob has rights, by bindings of the manager."""
     found = await world.workloads.client(CLUSTER).list(ROLE_BINDING.resource, labels=OWNED_BY)
     assert all(each["subjects"][0]["name"] == "bob" for each in found.items)
     return sorted(each["metadata"]["namespace"] for each in found.items)
@@ -49,12 +50,12 @@ async def project_of(world: World, namespace: str) -> str:
     return str((found["metadata"].get("annotations") or {}).get(PROJECT_ID, ""))
 
 
-async def moved(world: World, namespace: str, project: str | None) -> None:
+async def move_namespace(world: World, namespace: str, project: str | None) -> None:
     patch = {"metadata": {"annotations": {PROJECT_ID: project}}}
     await world.workloads.client(CLUSTER).patch(NAMESPACE.resource, namespace, patch)
 
 
-async def live_through(seed: int, faults: Faults) -> None:
+async def simulate_project(seed: int, faults: Faults) -> None:
     definitions = [*CRDS, *MANAGEMENT_CRDS]
     async with World(seed, CONTROLLERS, crds=definitions, faults=faults, watched=[PROJECT_BINDING]) as world:
         client = world.client
@@ -62,138 +63,145 @@ async def live_through(seed: int, faults: Faults) -> None:
             for role in shipped:
                 await client.create(kind.resource, role)
         await world.workloads.serve(CLUSTER)
-        there = world.workloads.client(CLUSTER)
+        remote = world.workloads.client(CLUSTER)
         for name in ("meadow", "hill"):
-            await there.create(NAMESPACE.resource, obj(NAMESPACE, name))
-        cluster = obj(MANAGEMENT_CLUSTER, CLUSTER, spec={})
-        cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
-        await create_with_home(client, cluster)
+            await remote.create(NAMESPACE.resource, new_manifest(NAMESPACE, name))
+        cluster = cluster_manifest(CLUSTER)
+        await create_with_namespace(client, cluster)
 
         async def two_projects() -> bool:
-            made = (await client.list(PROJECT.resource, namespace=CLUSTER)).items
-            homes = [(each.get("status") or {}).get("backingNamespace") for each in made]
-            return len(made) == 2 and all(homes) and bool(await project_of(world, "default"))
+            found_projects = (await client.list(PROJECT.resource, namespace=CLUSTER)).items
+            backing_namespaces = [(each.get("status") or {}).get("backingNamespace") for each in found_projects]
+            return len(found_projects) == 2 and all(backing_namespaces) and bool(await project_of(world, "default"))
 
         await world.until(two_projects)
         project = await project_of(world, "default")
         assert project != await project_of(world, "kube-system")
-        home = project.replace(":", "-")
-        member = {"projectName": project, "roleTemplateName": "project-member", "userName": "bob"}
-        await client.create(PROJECT_BINDING.resource, obj(PROJECT_BINDING, "bob", home, **member), namespace=home)
+        backing_namespace = project.replace(":", "-")
+        binding_fields = {"projectName": project, "roleTemplateName": "project-member", "userName": "bob"}
+        await client.create(
+            PROJECT_BINDING.resource,
+            new_manifest(PROJECT_BINDING, "bob", backing_namespace, **binding_fields),
+            namespace=backing_namespace,
+        )
 
-        async def has(*wanted: str) -> None:
+        async def wait_for_rights_in(*expected: str) -> None:
             async def holds() -> bool:
-                return await places(world) == sorted(wanted)
+                return await places(world) == sorted(expected)
 
             await world.until(holds)
 
-        await has("default")
-        await moved(world, "meadow", project)
-        await has("default", "meadow")
-        await moved(world, "default", f"{CLUSTER}:p-other")
-        await moved(world, "hill", project)
-        await has("hill", "meadow")
-        await there.delete(NAMESPACE.resource, "hill")
-        await has("meadow")
-        acting = {"metadata": {"name": impersonator("bob"), "labels": {IMPERSONATOR: "true"}}, "rules": []}
-        await there.create(CLUSTER_ROLE.resource, {**obj(CLUSTER_ROLE, ""), **acting})
-        await client.delete(PROJECT.resource, home.removeprefix(f"{CLUSTER}-"), namespace=CLUSTER)
+        await wait_for_rights_in("default")
+        await move_namespace(world, "meadow", project)
+        await wait_for_rights_in("default", "meadow")
+        await move_namespace(world, "default", f"{CLUSTER}:p-other")
+        await move_namespace(world, "hill", project)
+        await wait_for_rights_in("hill", "meadow")
+        await remote.delete(NAMESPACE.resource, "hill")
+        await wait_for_rights_in("meadow")
+        impersonation_role = {"metadata": {"name": impersonator("bob"), "labels": {IMPERSONATOR: "true"}}, "rules": []}
+        await remote.create(CLUSTER_ROLE.resource, {**new_manifest(CLUSTER_ROLE, ""), **impersonation_role})
+        await client.delete(PROJECT.resource, backing_namespace.removeprefix(f"{CLUSTER}-"), namespace=CLUSTER)
 
-        async def all_is_gone() -> bool:
-            left = (await client.list(PROJECT_BINDING.resource, namespace=home)).items
-            made = (await client.list(PROJECT.resource, namespace=CLUSTER)).items
-            return not left and len(made) == 1
+        async def is_deleted() -> bool:
+            left = (await client.list(PROJECT_BINDING.resource, namespace=backing_namespace)).items
+            found_projects = (await client.list(PROJECT.resource, namespace=CLUSTER)).items
+            return not left and len(found_projects) == 1
 
-        await world.until(all_is_gone)
+        await world.until(is_deleted)
         assert not await places(world)
-        assert not (await there.list(CLUSTER_ROLE.resource, labels=IMPERSONATOR)).items
+        assert not (await remote.list(CLUSTER_ROLE.resource, labels=IMPERSONATOR)).items
         world.check()
 
 
-@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["calm", "rough"])
+@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["no faults", "faults"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rights_follow_namespaces_and_end_with_the_project(seed: int, faults: Faults) -> None:
-    loop.run(live_through(seed, faults))
+    loop.run(simulate_project(seed, faults))
 
 
-# --- who decides which project a namespace is in ----------------------------------------------------------------------
+# --- assignment of namespaces to projects -----------------------------------------------------------------------------
 
 
-async def tried_to_move(world: World, user: str, namespace: str, subresource: str = "") -> int:
-    """The answer of the cluster to a user who moves a namespace into the project p-mine."""
+async def try_to_move(world: World, user: str, namespace: str, subresource: str = "") -> int:
+    """The status code that a user gets who moves a namespace into the project p-mine."""
     headers = {"content-type": "application/merge-patch+json", "impersonate-user": user}
     body = json.dumps({"metadata": {"annotations": {PROJECT_ID: f"{CLUSTER}:p-mine"}}}).encode()
     path = NAMESPACE.resource.path("", namespace, subresource)
     return (await world.workloads.client(CLUSTER).raw("PATCH", path, body=body, headers=headers)).status
 
 
-async def editors_of_namespaces(world: World) -> None:
-    there = world.workloads.client(CLUSTER)
-    every = ["get", "patch", "update", "create"]
+async def create_editors(world: World) -> None:
+    remote = world.workloads.client(CLUSTER)
+    verbs = ["get", "patch", "update", "create"]
     rules = {
-        "nora": [{"apiGroups": [""], "resources": ["namespaces", "namespaces/status"], "verbs": every}],
+        "nora": [{"apiGroups": [""], "resources": ["namespaces", "namespaces/status"], "verbs": verbs}],
         "owen": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
     }
-    for name, given in rules.items():
-        await there.create(CLUSTER_ROLE.resource, cluster_role(name, given))
+    for name, role_rules in rules.items():
+        await remote.create(CLUSTER_ROLE.resource, cluster_role(name, role_rules))
         subject = {"apiGroup": RBAC, "kind": "User", "name": name}
-        await there.create(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(name, name, subject))
+        await remote.create(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(name, name, subject))
 
 
-async def live_with_editors() -> None:
+async def simulate_editors() -> None:
     async with World(1, CONTROLLERS, crds=[*CRDS, *MANAGEMENT_CRDS]) as world:
         await world.workloads.serve(CLUSTER)
-        cluster = obj(MANAGEMENT_CLUSTER, CLUSTER, spec={})
-        cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
-        await create_with_home(world.client, cluster)
-        await editors_of_namespaces(world)
+        cluster = cluster_manifest(CLUSTER)
+        await create_with_namespace(world.client, cluster)
+        await create_editors(world)
 
         async def is_system() -> bool:
             return bool(await project_of(world, "kube-system"))
 
         await world.until(is_system)
-        await asyncio.sleep(120)  # of the simulated clock
-        assert await tried_to_move(world, "nora", "kube-system") == 403
-        assert await tried_to_move(world, "nora", "kube-system", "status") == 403
+        await asyncio.sleep(120)  # of simulated time
+        assert await try_to_move(world, "nora", "kube-system") == 403
+        assert await try_to_move(world, "nora", "kube-system", "status") == 403
         assert not (await project_of(world, "kube-system")).endswith(":p-mine")
-        assert await tried_to_move(world, "owen", "kube-public", "status") == 200
+        assert await try_to_move(world, "owen", "kube-public", "status") == 200
 
 
-def test_who_edits_namespaces_does_not_move_them_into_projects() -> None:
-    """Members of a project get rights in its namespaces, such as those in which tokens of the cluster's owners are."""
-    loop.run(live_with_editors())
+def test_editors_of_namespaces_cannot_move_them_into_projects() -> None:
+    """Members of a project get rights in its namespaces, some of which contain tokens of the owners."""
+    loop.run(simulate_editors())
 
 
-async def without_its_finalizer(seed: int, faults: Faults) -> None:
+async def delete_binding_without_finalizer(seed: int, faults: Faults) -> None:
     async with World(seed, CONTROLLERS, crds=[*CRDS, *MANAGEMENT_CRDS], faults=faults) as world:
         client = world.client
         for role in ROLE_TEMPLATES:
             await client.create(ROLE_TEMPLATE.resource, role)
         await world.workloads.serve(CLUSTER)
-        cluster = obj(MANAGEMENT_CLUSTER, CLUSTER, spec={})
-        cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
-        await create_with_home(client, cluster)
+        cluster = cluster_manifest(CLUSTER)
+        await create_with_namespace(client, cluster)
 
         async def is_in_project() -> bool:
             return bool(await project_of(world, "default"))
 
         await world.until(is_in_project)
         project = await project_of(world, "default")
-        home = project.replace(":", "-")
-        bound = {"projectName": project, "roleTemplateName": "project-member", "userName": "bob"}
-        await client.create(PROJECT_BINDING.resource, obj(PROJECT_BINDING, "bob", home, **bound), namespace=home)
+        backing_namespace = project.replace(":", "-")
+        binding_fields = {"projectName": project, "roleTemplateName": "project-member", "userName": "bob"}
+        await client.create(
+            PROJECT_BINDING.resource,
+            new_manifest(PROJECT_BINDING, "bob", backing_namespace, **binding_fields),
+            namespace=backing_namespace,
+        )
 
         async def is_member() -> bool:
             return await places(world) == ["default"]
 
         await world.until(is_member)
-        await client.patch(PROJECT_BINDING.resource, "bob", {"metadata": {"finalizers": None}}, namespace=home)
-        await client.delete(PROJECT_BINDING.resource, "bob", namespace=home)
+        await client.patch(
+            PROJECT_BINDING.resource, "bob", {"metadata": {"finalizers": None}}, namespace=backing_namespace
+        )
+        await client.delete(PROJECT_BINDING.resource, "bob", namespace=backing_namespace)
         await asyncio.sleep(120)
         assert await places(world) == []
-        assert (await client.list(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items == [], "who may reach it"
+        assert (await client.list(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items == [], "access to the cluster"
 
 
-@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["calm", "rough"])
-def test_rights_end_with_a_binding_that_has_lost_its_finalizer(faults: Faults) -> None:
-    loop.run(without_its_finalizer(1, faults))
+@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["no faults", "faults"])
+def test_rights_end_with_a_binding_that_lost_its_finalizer(faults: Faults) -> None:
+    loop.run(delete_binding_without_finalizer(1, faults))

@@ -1,4 +1,4 @@
-"""A whole in-memory cluster as a user writes it, with a bare MachineSet for its workers."""
+"""Manifests of a whole in-memory cluster, with a standalone MachineSet for its workers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from herder.api.inmemory.manifest import in_memory_cluster, new_object, referenc
 from herder.engine.meta.kinds import Kind, Object
 
 
-def cluster(name: str, *, workers: int = 3, version: str = "v1.35.0", **asked: Any) -> list[tuple[Kind, Object]]:
-    """Nothing is left to defaults: there is no admission here."""
+def cluster(name: str, *, workers: int = 3, version: str = "v1.35.0", **options: Any) -> list[tuple[Kind, Object]]:
+    """All objects of a cluster, with all fields set: these tests have no defaulting webhooks."""
     labels = {CLUSTER_NAME: name, "pool": "workers"}
     machine = {
         "clusterName": name,
@@ -26,6 +26,6 @@ def cluster(name: str, *, workers: int = 3, version: str = "v1.35.0", **asked: A
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": machine},
     }
-    objects = in_memory_cluster(name, version=version, **asked)
-    kept = [(kind, obj) for kind, obj in objects if kind != MACHINE_DEPLOYMENT]
-    return [*kept, new_object(MACHINE_SET, f"{name}-workers", pool)]
+    objects = in_memory_cluster(name, version=version, **options)
+    others = [(kind, obj) for kind, obj in objects if kind != MACHINE_DEPLOYMENT]
+    return [*others, new_object(MACHINE_SET, f"{name}-workers", pool)]

@@ -1,4 +1,4 @@
-"""InMemoryMachine: when it runs, the one write that says so, its Node, and how it ends."""
+"""InMemoryMachine: provisioning, its Node and deletion."""
 
 from __future__ import annotations
 
@@ -15,103 +15,102 @@ from herder.controllers.inmemory.machine import CONTROLLER
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Create, Decision, Delete, Observe, Patch
 from herder.engine.runtime.view import Observed, Unreachable
+from tests.support.builders import condition_fields, legacy_condition_of, only_patch, patched, writes_of
 from tests.support.views import NOW
-from tests.unit.controllers.inmemory.stage import (
-    EARLIER,
+from tests.unit.controllers.inmemory.objects import (
+    A_MINUTE_AGO,
     cluster,
-    condition,
-    decide,
-    flat,
-    legacy,
     machine,
-    made,
-    only_patch,
-    patched,
+    member_object,
+    reconcile_object,
     secret,
 )
 
 PROVIDER_ID = "inmemory:///ns/c/m"
-WISH = node_by_provider_id("ns/c", PROVIDER_ID)
+SUBSCRIPTION = node_by_provider_id("ns/c", PROVIDER_ID)
 KUBECONFIG = secret("c-kubeconfig")
 
 
-def infra(owner: Object | None = None, **more: Any) -> Object:
-    return made(IN_MEMORY_MACHINE, "m", owner=owner or machine(), **({"spec": {}} | more))
+def infra(owner: Object | None = None, **options: Any) -> Object:
+    return member_object(IN_MEMORY_MACHINE, "m", owner=owner or machine(), **({"spec": {}} | options))
 
 
-def decided(*objects: Object, nodes: list[Object] | Unreachable | None = None, **more: Any) -> Decision:
-    def observed(wish: Observe) -> Observed | Unreachable | None:
-        assert wish == WISH
+def reconcile(*objects: Object, nodes: list[Object] | Unreachable | None = None, **options: Any) -> Decision:
+    def observed(subscription: Observe) -> Observed | Unreachable | None:
+        assert subscription == SUBSCRIPTION
         if nodes is None or isinstance(nodes, Unreachable):
             return nodes
         return Observed(tuple(NODE_RECORD.project(node) for node in nodes), NOW)
 
-    return decide(CONTROLLER, "m", *objects, observed=observed, **more)
+    return reconcile_object(CONTROLLER, "m", *objects, observed=observed, **options)
 
 
-def running(**more: Any) -> Object:
-    """As its first write leaves it, with what is said of it since."""
-    ran = patched(infra(), decided(infra(), machine(), cluster()))
-    return {**ran, "metadata": {**ran["metadata"], **infra(**more)["metadata"]}}
+def running(**options: Any) -> Object:
+    """A provisioned InMemoryMachine, with metadata that was set afterwards."""
+    provisioned = patched(infra(), reconcile(infra(), machine(), cluster()))
+    return {**provisioned, "metadata": {**provisioned["metadata"], **infra(**options)["metadata"]}}
 
 
-def joined(of: Object) -> Object:
-    """The Node that it made, as the workload cluster shows it."""
-    create = flat(decided(of, machine(), cluster(), KUBECONFIG, nodes=[]))[0]
+def registered_node(infra_object: Object) -> Object:
+    """The Node that an InMemoryMachine registered, as the workload cluster serves it."""
+    create = writes_of(reconcile(infra_object, machine(), cluster(), KUBECONFIG, nodes=[]))[0]
     assert isinstance(create, Create)
     return {**create.obj, "metadata": {**create.obj["metadata"], "uid": "node-uid", "resourceVersion": "9"}}
 
 
-# --- starting ---------------------------------------------------------------------------------------------------
+# --- provisioning ----------------------------------------------------------------------------------------------------
 
 
-def test_that_it_runs_is_told_in_one_write() -> None:
-    told = patched(infra(), decided(infra(), machine(), cluster()))
-    patch = only_patch(decided(infra(), machine(), cluster()))
+def test_provisioning_is_one_write() -> None:
+    updated = patched(infra(), reconcile(infra(), machine(), cluster()))
+    patch = only_patch(reconcile(infra(), machine(), cluster()))
     assert set(patch) == {"metadata", "spec", "status"}
-    assert told["spec"]["providerID"] == PROVIDER_ID
-    assert told["metadata"]["finalizers"] == [names.MACHINE_FINALIZER]
-    assert told["status"]["initialization"] == {"provisioned": True}
-    assert told["status"]["ready"] is True
-    assert [address["type"] for address in told["status"]["addresses"]] == ["Hostname", "InternalIP"]
-    assert condition(told, "Ready") == ("True", "Ready", "")
-    assert condition(told, "Paused") == ("False", "NotPaused", "")
-    assert legacy(told, "Ready")["status"] == "True"
+    assert updated["spec"]["providerID"] == PROVIDER_ID
+    assert updated["metadata"]["finalizers"] == [names.MACHINE_FINALIZER]
+    assert updated["status"]["initialization"] == {"provisioned": True}
+    assert updated["status"]["ready"] is True
+    assert [address["type"] for address in updated["status"]["addresses"]] == ["Hostname", "InternalIP"]
+    assert condition_fields(updated, "Ready") == ("True", "Ready", "")
+    assert condition_fields(updated, "Paused") == ("False", "NotPaused", "")
+    assert legacy_condition_of(updated, "Ready")["status"] == "True"
 
 
-def test_it_obeys_and_reports_the_failure_domain_on_both_contracts_paths() -> None:
-    of = machine(domain="z1")
-    told = patched(infra(of), decided(infra(of), of, cluster()))
-    assert told["spec"]["failureDomain"] == told["status"]["failureDomain"] == "z1"
+def test_failure_domain_is_reported_for_both_contracts() -> None:
+    owner_machine = machine(domain="z1")
+    updated = patched(infra(owner_machine), reconcile(infra(owner_machine), owner_machine, cluster()))
+    assert updated["spec"]["failureDomain"] == updated["status"]["failureDomain"] == "z1"
 
 
-def test_a_spot_machine_says_so() -> None:
+def test_interruptible_machine_is_reported() -> None:
     spot = infra(spec={"interruptible": True})
-    assert patched(spot, decided(spot, machine(), cluster()))["status"]["interruptible"] is True
+    assert patched(spot, reconcile(spot, machine(), cluster()))["status"]["interruptible"] is True
 
 
 @pytest.mark.parametrize(
     ("objects", "waits_for"),
     [
-        ([made(IN_MEMORY_MACHINE, "m", spec={})], "waiting for the Machine controller to set the owner reference"),
+        (
+            [member_object(IN_MEMORY_MACHINE, "m", spec={})],
+            "waiting for the Machine controller to set the owner reference",
+        ),
         ([infra(), machine(), cluster(provisioned=False)], "the cluster's infrastructure is not provisioned"),
         ([infra(), machine(data=""), cluster()], "the Machine has no bootstrap data yet"),
     ],
 )
-def test_it_waits_for_others_and_writes_nothing_meanwhile(objects: list[Object], waits_for: str) -> None:
-    decision = decided(*objects)
+def test_waiting_machine_is_not_written(objects: list[Object], waits_for: str) -> None:
+    decision = reconcile(*objects)
     assert decision.writes == ()
     assert decision.wait is not None
     assert decision.wait.reason == waits_for
 
 
-def test_the_start_delay_counts_from_the_bootstrap_data() -> None:
-    slow = infra(annotations={names.START_DELAY: "100"})
-    data = secret("m", created=EARLIER + timedelta(seconds=5))
-    decision = decided(slow, machine(), cluster(), data)
+def test_start_delay_counts_from_the_bootstrap_data() -> None:
+    delayed = infra(annotations={names.START_DELAY: "100"})
+    data = secret("m", created=A_MINUTE_AGO + timedelta(seconds=5))
+    decision = reconcile(delayed, machine(), cluster(), data)
     assert decision.writes == ()
-    assert decision.wake_at == EARLIER + timedelta(seconds=105)
-    assert flat(decided(slow, machine(), cluster(), data, now=NOW + timedelta(seconds=100)))
+    assert decision.wake_at == A_MINUTE_AGO + timedelta(seconds=105)
+    assert writes_of(reconcile(delayed, machine(), cluster(), data, now=NOW + timedelta(seconds=100)))
 
 
 @pytest.mark.parametrize(
@@ -122,56 +121,56 @@ def test_the_start_delay_counts_from_the_bootstrap_data() -> None:
         (names.START_DELAY, "soon", "InvalidAnnotation"),
     ],
 )
-def test_trouble_that_is_asked_for_is_told(annotation: str, value: str, reason: str) -> None:
-    bad = infra(annotations={annotation: value})
-    told = patched(bad, decided(bad, machine(), cluster()))
-    status, told_reason, message = condition(told, "Ready")
-    assert (status, told_reason) == ("False", reason)
-    assert "providerID" not in told["spec"]
+def test_injected_faults_are_reported_in_conditions(annotation: str, value: str, reason: str) -> None:
+    faulty = infra(annotations={annotation: value})
+    updated = patched(faulty, reconcile(faulty, machine(), cluster()))
+    status, reported_reason, message = condition_fields(updated, "Ready")
+    assert (status, reported_reason) == ("False", reason)
+    assert "providerID" not in updated["spec"]
     if annotation == names.FAIL:
-        assert (told["status"]["failureReason"], told["status"]["failureMessage"]) == ("QuotaExceeded", message)
+        assert (updated["status"]["failureReason"], updated["status"]["failureMessage"]) == ("QuotaExceeded", message)
     if reason == "InvalidAnnotation":
         assert annotation in message
-    assert decided(told, machine(), cluster()).writes == ()
+    assert reconcile(updated, machine(), cluster()).writes == ()
 
 
-def test_a_failure_may_come_later_and_go_again() -> None:
+def test_failure_can_be_injected_and_removed_later() -> None:
     failing = running(annotations={names.FAIL: "DiskDied"})
-    told = patched(failing, decided(failing, machine(), cluster()))
-    assert condition(told, "Ready")[:2] == ("False", "DiskDied")
-    assert told["status"]["initialization"] == {"provisioned": True}
-    healed = {**told, "metadata": {**told["metadata"], "annotations": {}}}
-    told = patched(healed, decided(healed, machine(), cluster()))
-    assert condition(told, "Ready")[:2] == ("True", "Ready")
-    assert "failureReason" not in told["status"]
+    updated = patched(failing, reconcile(failing, machine(), cluster()))
+    assert condition_fields(updated, "Ready")[:2] == ("False", "DiskDied")
+    assert updated["status"]["initialization"] == {"provisioned": True}
+    without_fault = {**updated, "metadata": {**updated["metadata"], "annotations": {}}}
+    updated = patched(without_fault, reconcile(without_fault, machine(), cluster()))
+    assert condition_fields(updated, "Ready")[:2] == ("True", "Ready")
+    assert "failureReason" not in updated["status"]
 
 
-def test_nonsense_on_a_machine_that_runs_is_told_and_changes_nothing() -> None:
-    odd = running(annotations={names.NODE_READY: "Maybe"})
-    status, _, message = condition(patched(odd, decided(odd, machine(), cluster())), "Ready")
+def test_invalid_annotation_is_reported_without_effect() -> None:
+    annotated = running(annotations={names.NODE_READY: "Maybe"})
+    status, _, message = condition_fields(patched(annotated, reconcile(annotated, machine(), cluster())), "Ready")
     assert status == "True"
     assert names.NODE_READY in message
 
 
-# --- its Node ---------------------------------------------------------------------------------------------------
+# --- Node ------------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_no_way_to_a_cluster_without_a_kubeconfig() -> None:
-    decision = decided(running(), machine(), cluster())
+def test_node_waits_for_the_kubeconfig() -> None:
+    decision = reconcile(running(), machine(), cluster())
     assert decision.observe == ()
     assert decision.wait is not None
     assert decision.wait.reason == "the cluster has no kubeconfig yet"
 
 
 @pytest.mark.parametrize("nodes", [None, Unreachable("silence", NOW)])
-def test_it_looks_before_it_acts(nodes: Unreachable | None) -> None:
-    decision = decided(running(), machine(), cluster(), KUBECONFIG, nodes=nodes)
-    assert decision.observe == (WISH,)
+def test_node_is_not_created_before_nodes_are_observed(nodes: Unreachable | None) -> None:
+    decision = reconcile(running(), machine(), cluster(), KUBECONFIG, nodes=nodes)
+    assert decision.observe == (SUBSCRIPTION,)
     assert decision.writes == ()
 
 
-def test_a_worker_registers_as_a_kubelet_does() -> None:
-    node = joined(running())
+def test_worker_node_is_registered_as_a_kubelet_does() -> None:
+    node = registered_node(running())
     assert node["metadata"]["name"] == "m"
     assert node["spec"]["providerID"] == PROVIDER_ID
     assert node["spec"]["taints"] == [{"key": "node.cluster.x-k8s.io/uninitialized", "effect": "NoSchedule"}]
@@ -181,9 +180,9 @@ def test_a_worker_registers_as_a_kubelet_does() -> None:
     assert node["status"]["capacity"]["cpu"] == "4"
 
 
-def test_a_machine_of_the_control_plane_has_its_role_and_taint() -> None:
-    of = machine(control_plane=True, domain="z1")
-    create = flat(decided(running(), of, cluster(), KUBECONFIG, nodes=[]))[0]
+def test_control_plane_node_has_role_label_and_taint() -> None:
+    owner_machine = machine(control_plane=True, domain="z1")
+    create = writes_of(reconcile(running(), owner_machine, cluster(), KUBECONFIG, nodes=[]))[0]
     assert isinstance(create, Create)
     assert create.target == "ns/c"
     assert create.obj["metadata"]["labels"]["node-role.kubernetes.io/control-plane"] == ""
@@ -191,25 +190,25 @@ def test_a_machine_of_the_control_plane_has_its_role_and_taint() -> None:
     assert create.obj["spec"]["taints"] == [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
 
 
-def test_the_node_delay_counts_from_when_the_machine_runs() -> None:
-    slow = running(annotations={names.NODE_DELAY: "30"})
-    decision = decided(slow, machine(), cluster(), KUBECONFIG, nodes=[])
+def test_node_delay_counts_from_provisioning() -> None:
+    delayed = running(annotations={names.NODE_DELAY: "30"})
+    decision = reconcile(delayed, machine(), cluster(), KUBECONFIG, nodes=[])
     assert decision.writes == ()
     assert decision.wake_at == NOW + timedelta(seconds=30)
-    later = decided(slow, machine(), cluster(), KUBECONFIG, nodes=[], now=NOW + timedelta(seconds=30))
-    assert isinstance(flat(later)[0], Create)
+    later = reconcile(delayed, machine(), cluster(), KUBECONFIG, nodes=[], now=NOW + timedelta(seconds=30))
+    assert isinstance(writes_of(later)[0], Create)
 
 
-def test_a_node_as_it_should_be_is_left_alone() -> None:
-    decision = decided(running(), machine(), cluster(), KUBECONFIG, nodes=[joined(running())])
+def test_up_to_date_node_is_not_written() -> None:
+    decision = reconcile(running(), machine(), cluster(), KUBECONFIG, nodes=[registered_node(running())])
     assert decision.writes == ()
-    assert decision.observe == (WISH,)
+    assert decision.observe == (SUBSCRIPTION,)
 
 
-def test_the_core_may_change_labels_and_taints_as_it_likes() -> None:
-    node = joined(running())
-    synced = {**node, "metadata": {**node["metadata"], "labels": {"x": "y"}}, "spec": {"providerID": PROVIDER_ID}}
-    assert decided(running(), machine(), cluster(), KUBECONFIG, nodes=[synced]).writes == ()
+def test_synced_labels_and_taints_are_kept() -> None:
+    node = registered_node(running())
+    synced_node = {**node, "metadata": {**node["metadata"], "labels": {"x": "y"}}, "spec": {"providerID": PROVIDER_ID}}
+    assert reconcile(running(), machine(), cluster(), KUBECONFIG, nodes=[synced_node]).writes == ()
 
 
 @pytest.mark.parametrize(
@@ -221,51 +220,55 @@ def test_the_core_may_change_labels_and_taints_as_it_likes() -> None:
         (names.NODE_CONDITIONS, '{"GpuMissing": "True"}', "GpuMissing", "True"),
     ],
 )
-def test_a_node_reports_what_the_annotations_ask_for(annotation: str, value: str, type_: str, status: str) -> None:
-    asked = running(annotations={annotation: value})
-    node = joined(running())
-    (patch,) = flat(decided(asked, machine(), cluster(), KUBECONFIG, nodes=[node]))
+def test_node_reports_annotated_conditions(annotation: str, value: str, type_: str, status: str) -> None:
+    annotated = running(annotations={annotation: value})
+    node = registered_node(running())
+    (patch,) = writes_of(reconcile(annotated, machine(), cluster(), KUBECONFIG, nodes=[node]))
     assert isinstance(patch, Patch)
     assert (patch.target, patch.subresource) == ("ns/c", "status")
     reported = {known["type"]: known["status"] for known in patch.patch["status"]["conditions"]}
     assert reported[type_] == status
-    reporting = {**node, "status": {**node["status"], **patch.patch["status"]}}
-    assert decided(asked, machine(), cluster(), KUBECONFIG, nodes=[reporting]).writes == ()
-    back = flat(decided(running(), machine(), cluster(), KUBECONFIG, nodes=[reporting]))
-    assert len(back) == 1
+    reporting_node = {**node, "status": {**node["status"], **patch.patch["status"]}}
+    assert reconcile(annotated, machine(), cluster(), KUBECONFIG, nodes=[reporting_node]).writes == ()
+    reset_writes = writes_of(reconcile(running(), machine(), cluster(), KUBECONFIG, nodes=[reporting_node]))
+    assert len(reset_writes) == 1
 
 
-def test_a_node_that_is_to_be_absent_is_deleted_and_not_made() -> None:
-    asked = running(annotations={names.NODE_READY: "Absent"})
-    (gone,) = flat(decided(asked, machine(), cluster(), KUBECONFIG, nodes=[joined(running())]))
-    assert isinstance(gone, Delete)
-    assert (gone.uid, gone.target) == ("node-uid", "ns/c")
-    assert decided(asked, machine(), cluster(), KUBECONFIG, nodes=[]).writes == ()
+def test_absent_node_is_deleted_and_not_recreated() -> None:
+    annotated = running(annotations={names.NODE_READY: "Absent"})
+    (delete,) = writes_of(reconcile(annotated, machine(), cluster(), KUBECONFIG, nodes=[registered_node(running())]))
+    assert isinstance(delete, Delete)
+    assert (delete.uid, delete.target) == ("node-uid", "ns/c")
+    assert reconcile(annotated, machine(), cluster(), KUBECONFIG, nodes=[]).writes == ()
 
 
-def test_no_node_joins_for_a_machine_that_goes() -> None:
-    assert decided(running(), machine(deleting=True), cluster(), KUBECONFIG, nodes=[]).writes == ()
+def test_no_node_is_created_for_a_deleting_machine() -> None:
+    assert reconcile(running(), machine(deleting=True), cluster(), KUBECONFIG, nodes=[]).writes == ()
 
 
-def test_nothing_is_asked_of_a_cluster_that_goes() -> None:
-    decision = decided(running(), machine(), cluster(deleting=True), KUBECONFIG, nodes=[])
+def test_deleting_cluster_is_not_observed() -> None:
+    decision = reconcile(running(), machine(), cluster(deleting=True), KUBECONFIG, nodes=[])
     assert (decision.writes, decision.observe) == ((), ())
 
 
-# --- the end ----------------------------------------------------------------------------------------------------
+# --- deletion --------------------------------------------------------------------------------------------------------
 
 
-def test_with_its_machine_it_goes_in_one_write() -> None:
-    going = running(deleting=True)
-    patch = only_patch(decided(going, machine(deleting=True), cluster(), KUBECONFIG, nodes=[joined(running())]))
+def test_deletion_with_its_machine_is_one_write() -> None:
+    deleting_infra = running(deleting=True)
+    patch = only_patch(
+        reconcile(deleting_infra, machine(deleting=True), cluster(), KUBECONFIG, nodes=[registered_node(running())])
+    )
     assert patch == {"metadata": {"finalizers": []}}
 
 
-def test_a_machine_that_vanishes_leaves_a_node_that_nobody_hears_of() -> None:
-    going = running(deleting=True)
-    told, released = flat(decided(going, machine(), cluster(), KUBECONFIG, nodes=[joined(running())]))
-    assert isinstance(told, Patch)
-    assert {known["status"] for known in told.patch["status"]["conditions"]} == {"Unknown"}
+def test_deletion_without_its_machine_leaves_a_node_of_unknown_status() -> None:
+    deleting_infra = running(deleting=True)
+    status_patch, released = writes_of(
+        reconcile(deleting_infra, machine(), cluster(), KUBECONFIG, nodes=[registered_node(running())])
+    )
+    assert isinstance(status_patch, Patch)
+    assert {known["status"] for known in status_patch.patch["status"]["conditions"]} == {"Unknown"}
     assert isinstance(released, Patch)
     assert released.patch == {"metadata": {"finalizers": []}}
 
@@ -279,25 +282,25 @@ def test_a_machine_that_vanishes_leaves_a_node_that_nobody_hears_of() -> None:
         ([machine(), cluster(deleting=True), KUBECONFIG], None),
         ([], None),
     ],
-    ids=["no Node", "unreachable", "no kubeconfig", "the cluster goes", "all is gone"],
+    ids=["no Node", "unreachable", "no kubeconfig", "the cluster is deleting", "everything is deleted"],
 )
-def test_nothing_that_is_missing_keeps_it(objects: list[Object], nodes: list[Object] | Unreachable | None) -> None:
-    assert only_patch(decided(running(deleting=True), *objects, nodes=nodes)) == {"metadata": {"finalizers": []}}
+def test_missing_objects_do_not_block_deletion(objects: list[Object], nodes: list[Object] | Unreachable | None) -> None:
+    assert only_patch(reconcile(running(deleting=True), *objects, nodes=nodes)) == {"metadata": {"finalizers": []}}
 
 
-def test_it_stays_for_as_long_as_its_annotation_says() -> None:
-    decision = decided(running(deleting=True, annotations={names.STUCK_DELETION: "true"}), machine(), cluster())
+def test_stuck_deletion_annotation_blocks_deletion() -> None:
+    decision = reconcile(running(deleting=True, annotations={names.STUCK_DELETION: "true"}), machine(), cluster())
     assert decision.writes == ()
     assert decision.wait is not None
     assert names.STUCK_DELETION in decision.wait.reason
 
 
-def test_what_never_ran_has_nothing_to_clean_up() -> None:
-    assert decided(infra(deleting=True), machine(), cluster()).writes == ()
+def test_unprovisioned_machine_needs_no_cleanup() -> None:
+    assert reconcile(infra(deleting=True), machine(), cluster()).writes == ()
 
 
-def test_while_paused_it_says_so_and_does_nothing() -> None:
-    resting = infra(annotations={PAUSED: ""})
-    told = patched(resting, decided(resting, machine(), cluster()))
-    assert condition(told, "Paused")[0] == "True"
-    assert "providerID" not in told["spec"]
+def test_paused_object_only_reports_its_pause() -> None:
+    paused = infra(annotations={PAUSED: ""})
+    updated = patched(paused, reconcile(paused, machine(), cluster()))
+    assert condition_fields(updated, "Paused")[0] == "True"
+    assert "providerID" not in updated["spec"]

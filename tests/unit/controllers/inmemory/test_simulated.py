@@ -1,4 +1,4 @@
-"""Whole in-memory clusters under our core, on virtual time: made, slowed, broken, upgraded, taken down."""
+"""Simulated in-memory clusters with the core controllers: creation, delays, faults, upgrades and deletion."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from tests.unit.controllers.inmemory import manifests
 CORE = (core_cluster, core_machine, core_machine_set)
 CONTROLLERS = [module.CONTROLLER for module in (*CORE, cluster, controlplane, bootstrap, machine)]
 NAMESPACE = "default"
-PLANE = "c"
+CONTROL_PLANE = "c"
 WORKLOAD = f"{NAMESPACE}/c"
 
 
 async def kubeconfig(_arguments: Mapping[str, Any]) -> Object:
-    """Nobody reads it here: in the simulation a cluster is found by its name."""
-    never = datetime(2040, 1, 1, tzinfo=UTC).isoformat()
-    return {"kubeconfig": base64.b64encode(b"simulated").decode(), "expires": never, "renew": never}
+    """A placeholder. Simulated clusters are connected by name, so it is never read."""
+    far_future = datetime(2040, 1, 1, tzinfo=UTC).isoformat()
+    return {"kubeconfig": base64.b64encode(b"simulated").decode(), "expires": far_future, "renew": far_future}
 
 
-class Play:
+class User:
     def __init__(self, world: World) -> None:
         self.world = world
         self.client = world.client
 
-    async def create(self, **asked: Any) -> None:
-        for kind, obj in manifests.cluster("c", **asked):
+    async def create(self, **options: Any) -> None:
+        for kind, obj in manifests.cluster("c", **options):
             await self.client.create(kind.resource, obj, namespace=NAMESPACE)
 
     async def all(self, kind: Kind) -> list[Object]:
@@ -65,25 +65,25 @@ class Play:
         await self.client.patch(kind.resource, name, patch, namespace=NAMESPACE)
 
     async def until_available(self, machines: int, *, version: str = "v1.35.0", within: float = 900.0) -> float:
-        """How long it took until so many Machines of the version are available, and no others are there."""
+        """Wait until exactly `machines` Machines exist, all available with this version. Return the seconds it took."""
         began = asyncio.get_running_loop().time()
 
-        async def so() -> bool:
+        async def all_available() -> bool:
             found = await self.all(MACHINE)
-            good = [m for m in found if m["spec"]["version"] == version and _is(m, "Available")]
-            return len(good) == len(found) == machines
+            available = [m for m in found if m["spec"]["version"] == version and _has_condition(m, "Available")]
+            return len(available) == len(found) == machines
 
-        await self.world.until(so, within=within)
+        await self.world.until(all_available, within=within)
         return asyncio.get_running_loop().time() - began
 
 
-def _is(obj: Object, type_: str) -> bool:
+def _has_condition(obj: Object, type_: str) -> bool:
     conditions = (obj.get("status") or {}).get("conditions") or []
     return any(known["type"] == type_ and known["status"] == "True" for known in conditions)
 
 
-def simulate(story: Callable[[Play], Awaitable[None]], *, seed: int = 1, faults: Faults = NONE) -> World:
-    async def live() -> World:
+def simulate(scenario: Callable[[User], Awaitable[None]], *, seed: int = 1, faults: Faults = NONE) -> World:
+    async def run_world() -> World:
         world = World(
             seed,
             CONTROLLERS,
@@ -94,179 +94,179 @@ def simulate(story: Callable[[Play], Awaitable[None]], *, seed: int = 1, faults:
             watched=[MACHINE, IN_MEMORY_MACHINE],
         )
         async with world:
-            await story(Play(world))
+            await scenario(User(world))
         return world
 
-    return loop.run(live())
+    return loop.run(run_world())
 
 
-async def a_whole_life(play: Play) -> None:
-    await play.create(control_planes=3, workers=2)
-    await play.until_available(5)
-    machines = {m["metadata"]["name"] for m in await play.all(MACHINE)}
-    nodes = await play.nodes()
+async def create_and_delete_cluster(user: User) -> None:
+    await user.create(control_planes=3, workers=2)
+    await user.until_available(5)
+    machines = {m["metadata"]["name"] for m in await user.all(MACHINE)}
+    nodes = await user.nodes()
     assert set(nodes) == machines
     assert all(not node["spec"].get("taints") for node in nodes.values() if "worker" in node["metadata"]["name"])
 
     async def cluster_is_available() -> bool:
-        return all(_is(c, "Available") for c in await play.all(CLUSTER))
+        return all(_has_condition(c, "Available") for c in await user.all(CLUSTER))
 
-    await play.world.until(cluster_is_available)
-    await play.client.delete(CLUSTER.resource, "c", namespace=NAMESPACE)
+    await user.world.until(cluster_is_available)
+    await user.client.delete(CLUSTER.resource, "c", namespace=NAMESPACE)
 
     async def nothing_is_left() -> bool:
         kinds = (CLUSTER, MACHINE_SET, MACHINE, IN_MEMORY_CLUSTER, IN_MEMORY_CONTROL_PLANE, IN_MEMORY_MACHINE)
-        return not any([await play.all(kind) for kind in (*kinds, IN_MEMORY_BOOTSTRAP, SECRET)])
+        return not any([await user.all(kind) for kind in (*kinds, IN_MEMORY_BOOTSTRAP, SECRET)])
 
-    await play.world.until(nothing_is_left)
+    await user.world.until(nothing_is_left)
 
 
-def test_a_cluster_is_made_and_leaves_nothing_behind() -> None:
-    simulate(a_whole_life)
+def test_deleted_cluster_leaves_no_objects() -> None:
+    simulate(create_and_delete_cluster)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_faults_and_crashes_on_the_way_change_nothing(seed: int) -> None:
-    simulate(a_whole_life, seed=seed, faults=ROUGH)
+def test_lifecycle_tolerates_faults_and_crashes(seed: int) -> None:
+    simulate(create_and_delete_cluster, seed=seed, faults=ROUGH)
 
 
-def test_the_same_seed_gives_the_same_story() -> None:
-    assert simulate(a_whole_life, seed=3).digest() == simulate(a_whole_life, seed=3).digest()
+def test_simulation_is_deterministic() -> None:
+    assert simulate(create_and_delete_cluster, seed=3).digest() == simulate(create_and_delete_cluster, seed=3).digest()
 
 
-def test_it_does_not_matter_in_which_order_the_objects_come() -> None:
-    async def story(play: Play) -> None:
+def test_objects_may_be_created_in_any_order() -> None:
+    async def scenario(user: User) -> None:
         for kind, obj in reversed(manifests.cluster("c", workers=1)):
-            await play.client.create(kind.resource, obj, namespace=NAMESPACE)
+            await user.client.create(kind.resource, obj, namespace=NAMESPACE)
             await asyncio.sleep(5)
-        await play.until_available(2, within=60)
+        await user.until_available(2, within=60)
 
-    simulate(story)
+    simulate(scenario)
 
 
 @pytest.mark.parametrize("late", [IN_MEMORY_MACHINE_TEMPLATE, IN_MEMORY_CLUSTER, IN_MEMORY_CONTROL_PLANE])
-def test_what_comes_late_is_seen_when_it_comes(late: Kind) -> None:
-    async def story(play: Play) -> None:
+def test_late_objects_are_picked_up(late: Kind) -> None:
+    async def scenario(user: User) -> None:
         objects = manifests.cluster("c", workers=1)
         for kind, obj in sorted(objects, key=lambda each: each[0] == late):
             await asyncio.sleep(60 if kind == late else 0)
-            await play.client.create(kind.resource, obj, namespace=NAMESPACE)
-        await play.until_available(2, within=60)
+            await user.client.create(kind.resource, obj, namespace=NAMESPACE)
+        await user.until_available(2, within=60)
 
-    simulate(story)
-
-
-def test_without_delays_nothing_waits() -> None:
-    async def story(play: Play) -> None:
-        await play.create(control_planes=1, workers=3)
-        assert await play.until_available(4) < 5
-
-    simulate(story)
+    simulate(scenario)
 
 
-def test_delays_are_kept_one_after_the_other() -> None:
-    async def story(play: Play) -> None:
+def test_cluster_without_delays_is_available_at_once() -> None:
+    async def scenario(user: User) -> None:
+        await user.create(control_planes=1, workers=3)
+        assert await user.until_available(4) < 5
+
+    simulate(scenario)
+
+
+def test_delays_add_up() -> None:
+    async def scenario(user: User) -> None:
         delays = {names.START_DELAY: "100", names.NODE_DELAY: "20"}
-        await play.create(control_planes=1, workers=1, annotations={names.API_DELAY: "50"}, machine_annotations=delays)
-        took = await play.until_available(2)
-        assert 50 + 2 * 120 - 5 <= took <= 50 + 2 * 120 + 10
+        await user.create(control_planes=1, workers=1, annotations={names.API_DELAY: "50"}, machine_annotations=delays)
+        elapsed = await user.until_available(2)
+        assert 50 + 2 * 120 - 5 <= elapsed <= 50 + 2 * 120 + 10
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_new_version_replaces_control_plane_machines_one_at_a_time() -> None:
-    async def story(play: Play) -> None:
-        await play.create(control_planes=3, workers=0)
-        await play.until_available(3)
-        most = 0
+def test_upgrade_replaces_control_plane_machines_one_at_a_time() -> None:
+    async def scenario(user: User) -> None:
+        await user.create(control_planes=3, workers=0)
+        await user.until_available(3)
+        max_machines = 0
 
         async def count() -> None:
-            nonlocal most
-            async for _ in play.client.watch(MACHINE.resource, initial_events=True):
-                most = max(most, len(await play.all(MACHINE)))
+            nonlocal max_machines
+            async for _ in user.client.watch(MACHINE.resource, initial_events=True):
+                max_machines = max(max_machines, len(await user.all(MACHINE)))
 
-        counting = asyncio.ensure_future(count())
-        await play.patch(IN_MEMORY_CONTROL_PLANE, PLANE, {"spec": {"version": "v1.36.0"}})
-        await play.until_available(3, version="v1.36.0")
-        counting.cancel()
-        assert most == 4
-        versions = {node["status"]["nodeInfo"]["kubeletVersion"] for node in (await play.nodes()).values()}
+        counter = asyncio.ensure_future(count())
+        await user.patch(IN_MEMORY_CONTROL_PLANE, CONTROL_PLANE, {"spec": {"version": "v1.36.0"}})
+        await user.until_available(3, version="v1.36.0")
+        counter.cancel()
+        assert max_machines == 4
+        versions = {node["status"]["nodeInfo"]["kubeletVersion"] for node in (await user.nodes()).values()}
         assert versions == {"v1.36.0"}
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_control_plane_scales_up_and_down() -> None:
-    async def story(play: Play) -> None:
-        await play.create(control_planes=1, workers=0)
+def test_control_plane_scales_up_and_down() -> None:
+    async def scenario(user: User) -> None:
+        await user.create(control_planes=1, workers=0)
         for replicas in (3, 1):
-            await play.until_available(1 if replicas == 3 else 3)
-            await play.patch(IN_MEMORY_CONTROL_PLANE, PLANE, {"spec": {"replicas": replicas}})
-            await play.until_available(replicas)
-        assert len(await play.nodes()) == 1
+            await user.until_available(1 if replicas == 3 else 3)
+            await user.patch(IN_MEMORY_CONTROL_PLANE, CONTROL_PLANE, {"spec": {"replicas": replicas}})
+            await user.until_available(replicas)
+        assert len(await user.nodes()) == 1
 
-    simulate(story)
-
-
-def test_a_node_reports_what_is_asked_for_while_it_lives() -> None:
-    async def story(play: Play) -> None:
-        await play.create(control_planes=1, workers=1)
-        await play.until_available(2)
-        worker = next(m["metadata"]["name"] for m in await play.all(MACHINE) if "worker" in m["metadata"]["name"])
-        for asked, healthy in (("False", False), ("True", True)):
-            await play.patch(IN_MEMORY_MACHINE, worker, {"metadata": {"annotations": {names.NODE_READY: asked}}})
-
-            async def seen(healthy: bool = healthy) -> bool:
-                found = await play.client.get(MACHINE.resource, worker, namespace=NAMESPACE)
-                return _is(found, "NodeHealthy") is healthy
-
-            await play.world.until(seen, within=60)
-
-    simulate(story)
+    simulate(scenario)
 
 
-def test_nodes_join_again_when_a_workload_cluster_starts_anew_with_its_manager() -> None:
-    async def story(play: Play) -> None:
-        await play.create(control_planes=1, workers=2)
-        await play.until_available(3)
-        machines = {m["metadata"]["name"] for m in await play.all(MACHINE)}
-        play.world.crash()
-        await play.world.workloads.stop(WORKLOAD)
-        await play.world.workloads.serve(WORKLOAD)
+def test_node_ready_annotation_is_reported_at_any_time() -> None:
+    async def scenario(user: User) -> None:
+        await user.create(control_planes=1, workers=1)
+        await user.until_available(2)
+        worker = next(m["metadata"]["name"] for m in await user.all(MACHINE) if "worker" in m["metadata"]["name"])
+        for value, healthy in (("False", False), ("True", True)):
+            await user.patch(IN_MEMORY_MACHINE, worker, {"metadata": {"annotations": {names.NODE_READY: value}}})
+
+            async def is_reported(healthy: bool = healthy) -> bool:
+                found = await user.client.get(MACHINE.resource, worker, namespace=NAMESPACE)
+                return _has_condition(found, "NodeHealthy") is healthy
+
+            await user.world.until(is_reported, within=60)
+
+    simulate(scenario)
+
+
+def test_nodes_rejoin_a_restarted_workload_cluster() -> None:
+    async def scenario(user: User) -> None:
+        await user.create(control_planes=1, workers=2)
+        await user.until_available(3)
+        machines = {m["metadata"]["name"] for m in await user.all(MACHINE)}
+        user.world.crash()
+        await user.world.workloads.stop(WORKLOAD)
+        await user.world.workloads.serve(WORKLOAD)
 
         async def all_are_back() -> bool:
-            return set(await play.nodes()) == machines
+            return set(await user.nodes()) == machines
 
-        await play.world.until(all_are_back, within=60)
+        await user.world.until(all_are_back, within=60)
 
-    simulate(story)
-
-
-def test_a_fault_of_the_workload_api_is_seen_by_the_core_and_can_be_healed() -> None:
-    async def story(play: Play) -> None:
-        await play.create(control_planes=1, workers=0)
-        await play.until_available(1)
-        for fault, answers in (("hang", False), (None, True), ("refuse", False), (None, True)):
-            await play.patch(IN_MEMORY_CLUSTER, "c", {"metadata": {"annotations": {names.API_FAULT: fault}}})
-
-            async def seen(answers: bool = answers) -> bool:
-                (found,) = await play.all(CLUSTER)
-                return _is(found, "RemoteConnectionProbe") is answers
-
-            await play.world.until(seen, within=300)
-
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_failure_is_told_on_the_machine_and_its_siblings_go_on() -> None:
-    async def story(play: Play) -> None:
-        await play.create(control_planes=1, workers=0, machine_annotations={names.FAIL: "QuotaExceeded"})
+def test_api_faults_are_reported_by_the_core_and_can_be_removed() -> None:
+    async def scenario(user: User) -> None:
+        await user.create(control_planes=1, workers=0)
+        await user.until_available(1)
+        for fault, connected in (("hang", False), (None, True), ("refuse", False), (None, True)):
+            await user.patch(IN_MEMORY_CLUSTER, "c", {"metadata": {"annotations": {names.API_FAULT: fault}}})
 
-        async def told() -> bool:
-            found = [m for m in await play.all(MACHINE) if m.get("status")]
+            async def is_reported(connected: bool = connected) -> bool:
+                (found,) = await user.all(CLUSTER)
+                return _has_condition(found, "RemoteConnectionProbe") is connected
+
+            await user.world.until(is_reported, within=300)
+
+    simulate(scenario)
+
+
+def test_injected_failure_is_reported_by_the_machine() -> None:
+    async def scenario(user: User) -> None:
+        await user.create(control_planes=1, workers=0, machine_annotations={names.FAIL: "QuotaExceeded"})
+
+        async def failure_is_reported() -> bool:
+            found = [m for m in await user.all(MACHINE) if m.get("status")]
             deprecated = [m["status"].get("deprecated", {}).get("v1beta1", {}) for m in found]
             return any(each.get("failureReason") == "QuotaExceeded" for each in deprecated)
 
-        await play.world.until(told, within=60)
+        await user.world.until(failure_is_reported, within=60)
 
-    simulate(story)
+    simulate(scenario)

@@ -1,4 +1,4 @@
-"""Logs of machines that are gone."""
+"""Logs of deleted machines."""
 
 from __future__ import annotations
 
@@ -14,89 +14,86 @@ from herder.api.settings import Settings
 from herder.controllers.machines.archive import CONTROLLER, DELETED_SINCE
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Delete, Patch
-from tests.support.views import NOW, view_of
-from tests.unit.controllers.inmemory.stage import flat, made
+from tests.support.builders import NOW, new_object, reconcile, writes_of
 
 KIND = kinds_of("process").machine
-MACHINE = made(KIND, "m")
+MACHINE = new_object(KIND, "m", "ns")
 LOG = archived.log_object(MACHINE, KIND, names.CREATE_LOG, "job-uid", "said", "2026-01-01T00:00:00Z")
 
 
 def definition() -> Object:
-    return {
-        "apiVersion": DEFINITION.api_version,
-        "kind": DEFINITION.kind,
-        "metadata": {"name": f"{KIND.plural}.{KIND.group}"},
-    }
+    return new_object(DEFINITION, f"{KIND.plural}.{KIND.group}")
 
 
-def log(gone_for: timedelta | None = None) -> Object:
+def log(deleted_for: timedelta | None = None) -> Object:
     meta = LOG["metadata"]
-    if gone_for is None:
+    if deleted_for is None:
         return LOG
-    marks = {**meta["annotations"], DELETED_SINCE: (NOW - gone_for).isoformat()}
-    return {**LOG, "metadata": {**meta, "annotations": marks}}
+    annotations = {**meta["annotations"], DELETED_SINCE: (NOW - deleted_for).isoformat()}
+    return {**LOG, "metadata": {**meta, "annotations": annotations}}
 
 
 def decide(*objects: Object) -> Decision:
     key = f"{names.ARCHIVE_NAMESPACE}/{LOG['metadata']['name']}"
-    view = view_of(CONTROLLER, key, objects, followed=[KIND.metadata_only()], settings=Settings().get)
-    return CONTROLLER.reconcile(view)
+    return reconcile(CONTROLLER, key, *objects, dynamic_kinds=[KIND.metadata_only()], settings=Settings().get)
 
 
-def test_a_log_stays_while_its_machine_does() -> None:
-    assert flat(decide(log(), definition(), MACHINE)) == []
+def test_a_log_stays_while_its_machine_exists() -> None:
+    assert writes_of(decide(log(), definition(), MACHINE)) == []
 
 
 @pytest.mark.parametrize(
     "objects",
     [
         [definition()],
-        [],  # its whole kind is gone
+        [],  # its kind is deleted
         [definition(), {**MACHINE, "metadata": {**MACHINE["metadata"], "uid": "another"}}],
     ],
 )
-def test_that_a_machine_is_gone_is_noted_first(objects: list[Object]) -> None:
-    (write,) = flat(decide(log(), *objects))
+def test_the_deletion_of_a_machine_is_recorded_first(objects: list[Object]) -> None:
+    (write,) = writes_of(decide(log(), *objects))
     assert isinstance(write, Patch)
     assert DELETED_SINCE in write.patch["metadata"]["annotations"]
 
 
-def test_a_log_goes_a_week_after_its_machine() -> None:
-    soon = decide(log(timedelta(days=6)), definition())
-    assert flat(soon) == []
-    assert soon.wake_at == NOW + timedelta(days=1)
-    (write,) = flat(decide(log(timedelta(days=7)), definition()))
+def test_a_log_is_deleted_a_week_after_its_machine() -> None:
+    after_six_days = decide(log(timedelta(days=6)), definition())
+    assert writes_of(after_six_days) == []
+    assert after_six_days.wake_at == NOW + timedelta(days=1)
+    (write,) = writes_of(decide(log(timedelta(days=7)), definition()))
     assert isinstance(write, Delete)
 
 
-def test_of_a_long_log_the_end_is_kept() -> None:
+def test_the_end_of_a_long_log_is_kept() -> None:
     text = "é" * archived.MAX_LOG_BYTES + "the end"
-    kept = archived.log_tail(text)
-    assert kept.endswith("the end")
-    assert len(kept.encode()) <= archived.MAX_LOG_BYTES
+    tail = archived.log_tail(text)
+    assert tail.endswith("the end")
+    assert len(tail.encode()) <= archived.MAX_LOG_BYTES
 
 
 @pytest.mark.parametrize("suffix", ["", "-" + "long" * 15])
 def test_machines_of_two_namespaces_share_no_name_in_the_archive(suffix: str) -> None:
-    """Else whoever creates machines in `team` replaces logs and records of namespace `team-x`."""
+    """Otherwise users who create machines in `team` could replace logs and state of namespace `team-x`."""
     places = (("team", f"x-y{suffix}"), ("team-x", f"y{suffix}"))
-    machines = [{**MACHINE, "metadata": {"namespace": where, "name": name, "uid": "u"}} for where, name in places]
+    machines = [
+        {**MACHINE, "metadata": {"namespace": namespace, "name": name, "uid": "u"}} for namespace, name in places
+    ]
     logs = [archived.log_object(each, KIND, names.CREATE_LOG, "job-uid", "said", "") for each in machines]
     states = [archived.state_copy({"data": {}}, each, KIND) for each in machines]
     for one, other in (logs, states):
         assert one["metadata"]["name"] != other["metadata"]["name"]
 
 
-def test_names_in_the_archive_are_valid_however_long_those_of_machines_are() -> None:
+def test_names_in_the_archive_are_valid_and_unique_for_long_machine_names() -> None:
     longest = names.archived_log("n" * 63, "m" * 250)
     assert len(longest) <= 253
     assert longest != names.archived_log("n" * 63, "m" * 249 + "x")
 
 
 def test_no_kind_is_watched_for_a_config_map_of_a_user() -> None:
-    """Users choose its annotations, and each kind that they invent would cost a watch for ever."""
-    marks = {**LOG["metadata"]["annotations"], archived.KIND_OF: "Invented"}
-    theirs = {**LOG, "metadata": {**LOG["metadata"], "namespace": "team", "annotations": marks}}
-    view = view_of(CONTROLLER, f"team/{LOG['metadata']['name']}", [theirs, definition()], settings=Settings().get)
-    assert flat(CONTROLLER.reconcile(view)) == []
+    """Users choose its annotations, and each invented kind would cost a watch for ever."""
+    annotations = {**LOG["metadata"]["annotations"], archived.KIND_OF: "Invented"}
+    user_config_map = {**LOG, "metadata": {**LOG["metadata"], "namespace": "team", "annotations": annotations}}
+    key = f"team/{LOG['metadata']['name']}"
+    decision = reconcile(CONTROLLER, key, user_config_map, definition(), settings=Settings().get)
+    assert writes_of(decision) == []

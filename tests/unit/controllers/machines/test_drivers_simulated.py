@@ -1,4 +1,4 @@
-"""Drivers come, are switched off and go, whatever goes wrong meanwhile: no object is lost with its kind."""
+"""Simulated lifecycle of a node driver with faults: no kind is deleted while objects of it exist."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from herder.engine.runtime.performers.find import list_names
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
+from tests.support.builders import new_manifest
 
 KINDS = kinds_of("sheep")
-TOLD = {
+DRIVER_ANSWER = {
     "name": "sheep",
     "flags": [{"name": "sheep-wool", "type": "string", "default": "white", "env": "", "usage": "which"}],
 }
 
 
-class Herd:
+class SimulatedDriver:
     """One driver and the objects of its kinds."""
 
     def __init__(self, seed: int, faults: Faults) -> None:
         self.objects: set[str] = set()
-        self.asked = 0
+        self.requests = 0
         self.world = World(
             seed,
             [node_drivers.controller(lambda _name: None), dynamic_schemas.CONTROLLER],
@@ -43,61 +44,62 @@ class Herd:
         )
 
     async def driver_flags(self, _arguments: Mapping[str, Any]) -> Any:
-        self.asked += 1
-        if self.asked == 1:
+        self.requests += 1
+        if self.requests == 1:
             raise OSError("the network is away")
-        return TOLD
+        return DRIVER_ANSWER
 
     async def list_names(self, arguments: Mapping[str, Any]) -> list[str]:
         return await list_names(self.world.client, arguments)
 
     def invariant(self, kind: Kind, event: str, obj: Object) -> None:
         meta = obj["metadata"]
-        going = event == "DELETED" or meta.get("deletionTimestamp")
+        deleting = event == "DELETED" or meta.get("deletionTimestamp")
         if kind == DEFINITION and DRIVER_LABEL in (meta.get("labels") or {}):
-            assert not (going and self.objects), "a kind goes only when there is no object of it"
+            assert not (deleting and self.objects), "a kind is deleted only when no object of it exists"
         if kind == NODE_DRIVER and event == "DELETED":
-            assert not self.objects, "a driver that is needed stays"
+            assert not self.objects, "a driver in use stays"
 
-    async def live(self) -> None:
+    async def run_lifecycle(self) -> None:
         spec = {"displayName": "sheep", "active": True, "url": "https://x/docker-machine-driver-sheep"}
-        await self.world.client.create(NODE_DRIVER.resource, _made(NODE_DRIVER, "nd-1") | {"spec": spec})
+        await self.world.client.create(NODE_DRIVER.resource, new_manifest(NODE_DRIVER, "nd-1", spec=spec))
         await self.world.until(self.is_served)
-        await self.make(KINDS.machine, "m")
-        await self.make(KINDS.config, "c")
-        await self.switch(active=False)
+        await self.create(KINDS.machine, "m")
+        await self.create(KINDS.config, "c")
+        await self.set_active(active=False)
         await self.world.until(self.is_refused)
         await self.remove(KINDS.machine, "m")
-        await self.switch(active=True)
-        await self.switch(active=False)
+        await self.set_active(active=True)
+        await self.set_active(active=False)
         await self.remove(KINDS.config, "c")
         await self.world.until(self.is_undefined)
-        await self.switch(active=True)
+        await self.set_active(active=True)
         await self.world.until(self.is_served)
-        await self.make(KINDS.template, "t")
+        await self.create(KINDS.template, "t")
         await self.world.client.delete(NODE_DRIVER.resource, "nd-1")
         await self.world.until(self.is_refused)
         await self.remove(KINDS.template, "t")
         await self.world.until(self.is_gone)
         await self.world.until(self.is_undefined)
         for registry in (await self.world.client.list_all(DYNAMIC_SCHEMA.resource)).items:
-            assert not registry["spec"].get("resourceFields"), "nothing of the driver is left"
+            assert not registry["spec"].get("resourceFields"), "nothing of the driver remains"
 
-    # --- acts ---------------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------
 
-    async def switch(self, *, active: bool) -> None:
+    async def set_active(self, *, active: bool) -> None:
         await self.world.client.patch(NODE_DRIVER.resource, "nd-1", {"spec": {"active": active}})
 
-    async def make(self, kind: Kind, name: str) -> None:
+    async def create(self, kind: Kind, name: str) -> None:
         self.objects.add(name)
-        obj = _made(kind, name) | ({"spec": {"template": {"spec": {}}}} if kind == KINDS.template else {})
+        fields = {"spec": {"template": {"spec": {}}}} if kind == KINDS.template else {}
+        obj = new_manifest(kind, name, "default", **fields)
         await self.world.client.create(kind.resource, obj, namespace="default")
 
     async def remove(self, kind: Kind, name: str) -> None:
         await self.world.client.delete(kind.resource, name, namespace="default")
         self.objects.discard(name)
 
-    # --- what is waited for -------------------------------------------------------------------------------------
+    # --- conditions to wait for ---------------------------------------------------------------------------------
 
     async def is_served(self) -> bool:
         try:
@@ -113,30 +115,25 @@ class Herd:
 
     async def is_refused(self) -> bool:
         driver = await self.world.client.get(NODE_DRIVER.resource, "nd-1")
-        told = (driver.get("status") or {}).get("conditions") or []
-        return any(each["type"] == "Inactive" and each.get("reason") == "ObjectsLeft" for each in told)
+        conditions = (driver.get("status") or {}).get("conditions") or []
+        return any(each["type"] == "Inactive" and each.get("reason") == "ObjectsLeft" for each in conditions)
 
     async def is_gone(self) -> bool:
         return not (await self.world.client.list_all(NODE_DRIVER.resource)).items
 
 
-def _made(kind: Kind, name: str) -> Object:
-    meta = {"name": name} | ({"namespace": "default"} if kind.namespaced else {})
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
+async def simulate(seed: int, faults: Faults) -> SimulatedDriver:
+    driver = SimulatedDriver(seed, faults)
+    async with driver.world:
+        await driver.run_lifecycle()
+    return driver
 
 
-async def live_through(seed: int, faults: Faults) -> Herd:
-    herd = Herd(seed, faults)
-    async with herd.world:
-        await herd.live()
-    return herd
-
-
-def test_a_driver_lives_and_goes_when_nothing_goes_wrong() -> None:
-    herd = loop.run(live_through(0, NONE))
-    assert herd.asked == 2, "it is asked until it has answered, and then never again"
+def test_a_driver_is_activated_deactivated_and_deleted() -> None:
+    driver = loop.run(simulate(0, NONE))
+    assert driver.requests == 2, "the driver is asked until it has answered, and never again"
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_no_object_is_lost_through_conflicts_losses_and_crashes(seed: int) -> None:
-    loop.run(live_through(seed, ROUGH))
+def test_no_object_is_lost_despite_conflicts_losses_and_crashes(seed: int) -> None:
+    loop.run(simulate(seed, ROUGH))

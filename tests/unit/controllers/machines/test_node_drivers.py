@@ -1,8 +1,8 @@
-"""NodeDrivers: where a driver's flags come from, what is made of them, and when its kinds may go."""
+"""NodeDrivers: where the flags of a driver come from, what is generated from them, and when its kinds may be
+deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,18 +14,18 @@ from herder.api.machines.drivers.registered import default_node_drivers
 from herder.api.machines.kinds import DYNAMIC_SCHEMA, NODE_DRIVER, kinds_of
 from herder.api.machines.tables import table
 from herder.controllers.machines.node_drivers import FINALIZER, controller
-from herder.engine.meta.kinds import Kind, Object
-from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.decision import Apply, Decision, Delete, EffectKey, EffectResult, Patch, Ref
-from herder.engine.runtime.view import KindNotWatched, View
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Apply, Decision, Delete, EffectResult, Patch
+from herder.engine.runtime.view import KindNotWatched
+from tests.support.builders import DELETED_AT, new_object, patched, patches_of
 from tests.support.views import view_of
-from tests.unit.controllers.machines.asking import answered
+from tests.unit.controllers.machines.listings import reconcile_with_listing
 
 URL = "https://example.test/docker-machine-driver-sheep_linux-amd64.zip"
 CHECKSUM = "a" * 64
-OUR_FLAGS = {"process": (Flag("process-zone", "where"), Flag("process-memory", "how much"))}
+NATIVE_FLAGS = {"process": (Flag("process-zone", "where"), Flag("process-memory", "how much"))}
 FLAGS = [{"name": "sheep-region", "type": "string", "default": "hills", "env": "SHEEP_REGION", "usage": "where"}]
-CONTROLLER = controller(OUR_FLAGS.get)
+CONTROLLER = controller(NATIVE_FLAGS.get)
 
 
 def built_in(name: str, **spec: Any) -> Object:
@@ -34,13 +34,8 @@ def built_in(name: str, **spec: Any) -> Object:
 
 
 def downloaded(name: str = "sheep", **spec: Any) -> Object:
-    driver: Object = {
-        "apiVersion": NODE_DRIVER.api_version,
-        "kind": NODE_DRIVER.kind,
-        "metadata": {"name": name},
-        "spec": {"displayName": "sheep", "active": True, "url": URL, "checksum": CHECKSUM},
-    }
-    return _with(driver, spec)
+    fields = {"displayName": "sheep", "active": True, "url": URL, "checksum": CHECKSUM}
+    return _with(new_object(NODE_DRIVER, name, spec=fields), spec)
 
 
 def _with(driver: Object, spec: Object) -> Object:
@@ -48,55 +43,42 @@ def _with(driver: Object, spec: Object) -> Object:
     return {**driver, "metadata": meta, "spec": {**driver["spec"], **spec}}
 
 
-def marked(driver: Object, **meta: Any) -> Object:
+def with_metadata(driver: Object, **meta: Any) -> Object:
     return {**driver, "metadata": {**driver["metadata"], **meta}}
 
 
-def going(driver: Object) -> Object:
-    return marked(driver, deletionTimestamp="2026-01-02T00:00:00Z")
+def deleting(driver: Object) -> Object:
+    return with_metadata(driver, deletionTimestamp=DELETED_AT)
 
 
 def definitions(driver: str) -> list[Object]:
     kinds = kinds_of(driver)
     return [
-        made(DEFINITION, f"{kind.plural}.{kind.group}", labels={known.DRIVER_LABEL: driver})
+        new_object(DEFINITION, f"{kind.plural}.{kind.group}", labels={known.DRIVER_LABEL: driver})
         for kind in (kinds.config, kinds.template, kinds.machine)
     ]
 
 
-def made(kind: Kind, name: str, **meta: Any) -> Object:
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name, **meta}}
-
-
 def machine(driver: str, name: str) -> Object:
-    return made(kinds_of(driver).machine, name, namespace="default")
+    return new_object(kinds_of(driver).machine, name, "default")
 
 
-def decided(
+def decide(
     driver: Object, *objects: Object, result: EffectResult | None = None, listed: list[str] | None = None
 ) -> Decision:
-    """`result` is the driver's answer, `listed` what the server says when it is asked for objects."""
+    """`result` is the answer of the driver; `listed` are the objects that the API server lists."""
     name = driver["metadata"]["name"]
     kinds = kinds_of(known.driver_name(driver))
-    followed = [kind.metadata_only() for kind in (kinds.config, kinds.template, kinds.machine)]
+    dynamic_kinds = [kind.metadata_only() for kind in (kinds.config, kinds.template, kinds.machine)]
     key = ("driver-flags", f"NodeDriver-{name}", driver["spec"]["url"], driver["spec"].get("checksum", ""))
-
-    def view_with(results: Mapping[EffectKey, EffectResult]) -> View:
-        return view_of(CONTROLLER, name, [driver, *objects], followed=followed, results=results)
-
-    return answered(CONTROLLER, view_with, listed, {key: result} if result is not None else {})
+    results = {key: result} if result is not None else {}
+    return reconcile_with_listing(
+        CONTROLLER, name, driver, *objects, listed=listed, results=results, dynamic_kinds=dynamic_kinds
+    )
 
 
 def applied(decision: Decision) -> dict[str, Object]:
     return {write.obj["metadata"]["name"]: write.obj for write in decision.writes if isinstance(write, Apply)}
-
-
-def after(driver: Object, decision: Decision) -> Object:
-    """The NodeDriver as the decision leaves it."""
-    for write in decision.writes:
-        if isinstance(write, Patch) and write.ref == Ref(NODE_DRIVER, driver["metadata"]["name"]):
-            driver = apply_merge_patch(driver, write.patch)
-    return driver
 
 
 def conditions(driver: Object) -> dict[str, tuple[str, str]]:
@@ -110,48 +92,48 @@ def statuses(driver: Object) -> dict[str, str]:
 READY = {"Downloaded": "True", "Installed": "True", "Active": "True", "Inactive": "False"}
 
 
-# --- where flags come from ------------------------------------------------------------------------------------------
+# --- sources of flags -----------------------------------------------------------------------------------------------
 
 
-def test_the_finalizer_comes_before_anything_is_made() -> None:
-    driver = marked(built_in("process"), finalizers=[])
-    decision = decided(driver)
-    assert after(driver, decision)["metadata"]["finalizers"] == [FINALIZER]
+def test_the_finalizer_is_set_before_anything_is_created() -> None:
+    driver = with_metadata(built_in("process"), finalizers=[])
+    decision = decide(driver)
+    assert patched(driver, decision)["metadata"]["finalizers"] == [FINALIZER]
     assert len(decision.writes) == 1
 
 
-def test_our_own_drivers_tell_their_flags_themselves() -> None:
+def test_native_drivers_provide_their_own_flags() -> None:
     driver = built_in("process")
-    decision = decided(driver)
+    decision = decide(driver)
     fields = applied(decision)["processconfig"]["spec"]["resourceFields"]
     assert set(fields) == {"zone", "memory"}
-    told = after(driver, decision)
-    assert statuses(told) == READY
-    assert told["status"]["appliedDockerMachineVersion"].startswith("herder-machine ")
+    updated = patched(driver, decision)
+    assert statuses(updated) == READY
+    assert updated["status"]["appliedDockerMachineVersion"].startswith("herder-machine ")
 
 
-def test_the_flags_of_rancher_machines_drivers_are_in_a_table() -> None:
+def test_the_flags_of_rancher_machine_drivers_are_in_a_table() -> None:
     driver = built_in("digitalocean")
-    decision = decided(driver)
+    decision = decide(driver)
     assert "accessToken" in applied(decision)["digitaloceanconfig"]["spec"]["resourceFields"]
-    assert after(driver, decision)["status"]["appliedDockerMachineVersion"] == f"rancher-machine {table().version}"
+    assert patched(driver, decision)["status"]["appliedDockerMachineVersion"] == f"rancher-machine {table().version}"
 
 
-def test_a_driver_of_ours_can_be_run_by_rancher_machine_with_its_flags() -> None:
-    driver = marked(built_in("generic"), annotations={known.PROGRAM_ANNOTATION: "rancher-machine"})
-    assert "enginePort" in applied(decided(driver))["genericconfig"]["spec"]["resourceFields"]
+def test_a_native_driver_can_be_run_by_rancher_machine_with_its_flags() -> None:
+    driver = with_metadata(built_in("generic"), annotations={known.PROGRAM_ANNOTATION: "rancher-machine"})
+    assert "enginePort" in applied(decide(driver))["genericconfig"]["spec"]["resourceFields"]
 
 
-def test_a_driver_that_is_downloaded_is_asked() -> None:
+def test_a_downloaded_driver_is_asked_for_its_flags() -> None:
     driver = downloaded()
-    decision = decided(driver)
+    decision = decide(driver)
     (effect,) = decision.effects
     assert (effect.performer, effect.arguments) == (
         "driver-flags",
         {"url": URL, "checksum": CHECKSUM, "name": "sheep"},
     )
     assert applied(decision) == {}
-    assert statuses(after(driver, decision)) == {
+    assert statuses(patched(driver, decision)) == {
         "Downloaded": "Unknown",
         "Installed": "Unknown",
         "Active": "False",
@@ -159,53 +141,53 @@ def test_a_driver_that_is_downloaded_is_asked() -> None:
     }
 
 
-def test_what_it_says_becomes_its_schema() -> None:
+def test_the_flags_of_a_driver_become_its_schema() -> None:
     driver = downloaded()
-    decision = decided(driver, result=EffectResult({"name": "sheep", "flags": FLAGS}))
+    decision = decide(driver, result=EffectResult({"name": "sheep", "flags": FLAGS}))
     assert decision.effects == ()
     assert applied(decision)["sheepconfig"]["spec"]["resourceFields"]["region"]["default"] == {"stringValue": "hills"}
-    told = after(driver, decision)
-    assert statuses(told) == READY
-    assert (told["status"]["appliedURL"], told["status"]["appliedChecksum"]) == (URL, CHECKSUM)
+    updated = patched(driver, decision)
+    assert statuses(updated) == READY
+    assert (updated["status"]["appliedURL"], updated["status"]["appliedChecksum"]) == (URL, CHECKSUM)
 
 
-def test_it_is_not_asked_again_until_its_address_changes() -> None:
+def test_a_driver_is_not_asked_again_until_its_url_or_checksum_changes() -> None:
     driver = downloaded()
-    asked = decided(driver, result=EffectResult({"name": "sheep", "flags": FLAGS}))
-    schema = applied(asked)["sheepconfig"]
-    settled = after(driver, asked)
-    again = decided(settled, schema)
+    first = decide(driver, result=EffectResult({"name": "sheep", "flags": FLAGS}))
+    schema = applied(first)["sheepconfig"]
+    updated = patched(driver, first)
+    again = decide(updated, schema)
     assert again.effects == ()
     assert applied(again)["sheepconfig"] == schema
-    (effect,) = decided(_with(settled, {"checksum": "b" * 64}), schema).effects
+    (effect,) = decide(_with(updated, {"checksum": "b" * 64}), schema).effects
     assert effect.arguments["checksum"] == "b" * 64
 
 
-def test_why_it_cannot_be_asked_is_told_and_it_is_tried_again() -> None:
+def test_a_failed_download_is_reported_and_retried() -> None:
     driver = downloaded()
     error = "DriverUnusable: downloaded file failed sha256 checksum: correct the checksum"
-    decision = decided(driver, result=EffectResult(error=error, attempts=1))
+    decision = decide(driver, result=EffectResult(error=error, attempts=1))
     assert decision.effects
-    told = conditions(after(driver, decision))
-    assert told["Downloaded"] == ("False", "downloaded file failed sha256 checksum: correct the checksum")
-    assert told["Active"] == told["Downloaded"]
+    reported = conditions(patched(driver, decision))
+    assert reported["Downloaded"] == ("False", "downloaded file failed sha256 checksum: correct the checksum")
+    assert reported["Active"] == reported["Downloaded"]
     assert decision.wait is not None
     assert "checksum" in decision.wait.reason
 
 
-def test_the_kinds_of_a_driver_are_named_like_its_program() -> None:
-    """Jobs find it under that name."""
+def test_the_kinds_of_a_driver_are_named_after_its_program() -> None:
+    """Jobs find the program by that name."""
     driver = downloaded(displayName="packet")
-    decision = decided(driver, result=EffectResult({"name": "metal", "flags": FLAGS}))
-    assert after(driver, decision)["spec"]["displayName"] == "metal"
+    decision = decide(driver, result=EffectResult({"name": "metal", "flags": FLAGS}))
+    assert patched(driver, decision)["spec"]["displayName"] == "metal"
     assert applied(decision) == {}
 
 
-def test_a_driver_without_a_name_is_named_like_its_program() -> None:
+def test_a_driver_without_a_name_is_named_after_its_program() -> None:
     driver = downloaded("nd-7", displayName="")
-    assert decided(driver).effects
-    decision = decided(driver, result=EffectResult({"name": "sheep", "flags": FLAGS}))
-    assert after(driver, decision)["spec"]["displayName"] == "sheep"
+    assert decide(driver).effects
+    decision = decide(driver, result=EffectResult({"name": "sheep", "flags": FLAGS}))
+    assert patched(driver, decision)["spec"]["displayName"] == "sheep"
 
 
 @pytest.mark.parametrize(
@@ -214,35 +196,35 @@ def test_a_driver_without_a_name_is_named_like_its_program() -> None:
         (downloaded(displayName="my-driver"), "spec.displayName"),
         (downloaded(displayName="cow", url="local://", builtin=True), "has a driver cow; set spec.url"),
         (
-            marked(downloaded(), annotations={known.PROGRAM_ANNOTATION: "herder-machine"}),
+            with_metadata(downloaded(), annotations={known.PROGRAM_ANNOTATION: "herder-machine"}),
             "has no driver sheep; remove the annotation",
         ),
         (downloaded(displayName="noop", url="local://"), "--url cannot become a field"),
     ],
 )
-def test_what_is_wrong_with_a_driver_is_told(driver: Object, problem: str) -> None:
-    decision = decided(driver)
-    assert problem in conditions(after(driver, decision))["Installed"][1]
+def test_an_invalid_driver_is_reported(driver: Object, problem: str) -> None:
+    decision = decide(driver)
+    assert problem in conditions(patched(driver, decision))["Installed"][1]
     assert applied(decision) == {}
 
 
-def test_of_two_that_bring_the_same_driver_the_older_does() -> None:
-    older, newer = downloaded("nd-1"), marked(downloaded("nd-2"), creationTimestamp="2026-01-01T00:00:05Z")
-    assert decided(older, newer).effects
-    decision = decided(newer, older)
-    assert conditions(after(newer, decision))["Installed"][1].startswith(
+def test_the_older_of_two_node_drivers_provides_the_driver() -> None:
+    older, newer = downloaded("nd-1"), with_metadata(downloaded("nd-2"), creationTimestamp="2026-01-01T00:00:05Z")
+    assert decide(older, newer).effects
+    decision = decide(newer, older)
+    assert conditions(patched(newer, decision))["Installed"][1].startswith(
         "NodeDriver nd-1 provides driver sheep already"
     )
     assert not decision.effects
-    (released,) = decided(going(newer), older).writes
+    (released,) = decide(deleting(newer), older).writes
     assert isinstance(released, Patch)
 
 
-# --- what is made ---------------------------------------------------------------------------------------------------
+# --- generated objects ----------------------------------------------------------------------------------------------
 
 
-def test_schemas_belong_to_their_driver() -> None:
-    schemas_made = applied(decided(built_in("azure")))
+def test_schemas_are_owned_by_their_driver() -> None:
+    schemas_made = applied(decide(built_in("azure")))
     for name in ("azureconfig", "azurecredentialconfig"):
         meta = schemas_made[name]["metadata"]
         assert meta["labels"] == {"io.cattle.node_driver.name": "azure"}
@@ -257,80 +239,80 @@ def test_schemas_belong_to_their_driver() -> None:
         (False, False, set()),
     ],
 )
-def test_registries_have_what_is_offered(active: bool, add_credential: bool, registered_in: set[str]) -> None:
-    decision = decided(built_in("google", active=active, addCloudCredential=add_credential))
+def test_registries_contain_the_active_drivers_and_credentials(
+    active: bool, add_credential: bool, registered_in: set[str]
+) -> None:
+    decision = decide(built_in("google", active=active, addCloudCredential=add_credential))
     assert set(applied(decision)) & schemas.REGISTRY_NAMES == registered_in
     managers = {write.manager for write in decision.writes if isinstance(write, Apply) and write.manager}
     assert managers <= {"node-driver-google"}
 
 
-def test_an_entry_that_is_there_is_not_written_again() -> None:
+def test_an_existing_registry_entry_is_not_written_again() -> None:
     registries = [registry.with_entry("google") for registry in schemas.REGISTRIES]
-    assert not set(applied(decided(built_in("google", active=True), *registries))) & schemas.REGISTRY_NAMES
+    assert not set(applied(decide(built_in("google", active=True), *registries))) & schemas.REGISTRY_NAMES
 
 
-def test_user_interfaces_are_told_of_files() -> None:
+def test_field_hints_for_files_are_annotated() -> None:
     driver = built_in("digitalocean")
-    told = after(driver, decided(driver))
-    assert known.FIELD_HINTS in told["metadata"]["annotations"]
-    assert not any(isinstance(write, Patch) and "metadata" in write.patch for write in decided(told).writes)
+    updated = patched(driver, decide(driver))
+    assert known.FIELD_HINTS in updated["metadata"]["annotations"]
+    assert not any(isinstance(write, Patch) and "metadata" in write.patch for write in decide(updated).writes)
 
 
-def test_what_stands_is_not_told_again() -> None:
+def test_an_unchanged_status_is_not_written_again() -> None:
     driver = built_in("process")
-    told = after(driver, decided(driver))
-    assert not [write for write in decided(told).writes if isinstance(write, Patch)]
+    updated = patched(driver, decide(driver))
+    assert not [write for write in decide(updated).writes if isinstance(write, Patch)]
 
 
-# --- when kinds may go ----------------------------------------------------------------------------------------------
+# --- deletion of kinds ----------------------------------------------------------------------------------------------
 
 
 REGISTRIES = [registry.with_entry("process") for registry in schemas.REGISTRIES]
 
 
 def removed_entries(decision: Decision) -> set[str]:
-    return {
-        write.ref.name for write in decision.writes if isinstance(write, Patch) and write.ref.kind == DYNAMIC_SCHEMA
-    }
+    return {patch.ref.name for patch in patches_of(decision, DYNAMIC_SCHEMA)}
 
 
-def test_a_driver_that_is_switched_off_leaves_the_registries() -> None:
+def test_a_deactivated_driver_is_removed_from_the_registries() -> None:
     driver = built_in("process", active=False)
-    decision = decided(driver, *REGISTRIES, *definitions("process"), listed=[])
+    decision = decide(driver, *REGISTRIES, *definitions("process"), listed=[])
     assert removed_entries(decision) == schemas.REGISTRY_NAMES
-    assert conditions(after(driver, decision))["Inactive"][0] == "True"
+    assert conditions(patched(driver, decision))["Inactive"][0] == "True"
 
 
-def test_with_objects_of_its_kinds_it_keeps_them_and_tells_why() -> None:
+def test_a_deactivated_driver_stays_while_objects_of_its_kinds_exist() -> None:
     driver = built_in("process", active=False)
     objects = [machine("process", "b"), machine("process", "a")]
-    decision = decided(driver, *REGISTRIES, *definitions("process"), *objects)
+    decision = decide(driver, *REGISTRIES, *definitions("process"), *objects)
     assert removed_entries(decision) == set()
-    status, message = conditions(after(driver, decision))["Inactive"]
+    status, message = conditions(patched(driver, decision))["Inactive"]
     assert status == "False"
     assert message.startswith("2 objects of its kinds still exist (ProcessMachine default/a, ProcessMachine default/b)")
     assert decision.wait is not None
     assert decision.wait.reason == message
 
 
-@pytest.mark.parametrize("driver", [built_in("process", active=False), going(built_in("process"))])
-def test_that_there_are_none_is_only_believed_when_the_server_says_so(driver: Object) -> None:
-    """Caches may be behind."""
-    asking = decided(driver, *REGISTRIES, *definitions("process"))
-    assert asking.writes == ()
-    (question,) = asking.effects
-    assert [kind.kind for kind in question.arguments["kinds"]] == [
+@pytest.mark.parametrize("driver", [built_in("process", active=False), deleting(built_in("process"))])
+def test_that_no_objects_exist_is_confirmed_by_the_api_server(driver: Object) -> None:
+    """Caches may be stale."""
+    listing = decide(driver, *REGISTRIES, *definitions("process"))
+    assert listing.writes == ()
+    (effect,) = listing.effects
+    assert [kind.kind for kind in effect.arguments["kinds"]] == [
         "ProcessMachine",
         "ProcessMachineTemplate",
         "ProcessConfig",
     ]
-    told = decided(driver, *REGISTRIES, *definitions("process"), listed=["ProcessMachine default/m"])
-    assert removed_entries(told) == set()
-    assert "ProcessMachine default/m" in conditions(after(driver, told))["Inactive"][1]
-    assert told.wake_at is not None, "it is asked again, for no cache tells when that one goes"
+    decision = decide(driver, *REGISTRIES, *definitions("process"), listed=["ProcessMachine default/m"])
+    assert removed_entries(decision) == set()
+    assert "ProcessMachine default/m" in conditions(patched(driver, decision))["Inactive"][1]
+    assert decision.wake_at is not None, "the objects are listed again, because no cache reports their deletion"
 
 
-def test_objects_are_only_looked_for_where_their_kind_is_defined() -> None:
+def test_objects_are_listed_only_if_their_kind_is_defined() -> None:
     view = view_of(CONTROLLER, "process", [built_in("process", active=False)])
     CONTROLLER.reconcile(view)
     view = view_of(CONTROLLER, "process", [built_in("process", active=False), *definitions("process")])
@@ -338,19 +320,19 @@ def test_objects_are_only_looked_for_where_their_kind_is_defined() -> None:
         CONTROLLER.reconcile(view)
 
 
-def test_a_driver_that_goes_takes_its_schemas_along_and_is_then_let_go() -> None:
-    driver = going(built_in("process"))
-    schema = made(DYNAMIC_SCHEMA, "processconfig", labels={known.DRIVER_LABEL: "process"})
-    decision = decided(driver, schema, *REGISTRIES, *definitions("process"), listed=[])
+def test_a_deleted_driver_is_released_after_its_schemas_are_deleted() -> None:
+    driver = deleting(built_in("process"))
+    schema = new_object(DYNAMIC_SCHEMA, "processconfig", labels={known.DRIVER_LABEL: "process"})
+    decision = decide(driver, schema, *REGISTRIES, *definitions("process"), listed=[])
     assert removed_entries(decision) == schemas.REGISTRY_NAMES
     assert [write.ref.name for write in decision.writes if isinstance(write, Delete)] == ["processconfig"]
-    assert after(driver, decision)["metadata"]["finalizers"] == []
+    assert patched(driver, decision)["metadata"]["finalizers"] == []
 
 
-def test_with_objects_of_its_kinds_it_stays() -> None:
-    driver = going(built_in("process"))
-    decision = decided(driver, *REGISTRIES, *definitions("process"), machine("process", "m"))
-    told = after(driver, decision)
-    assert told["metadata"]["finalizers"] == [FINALIZER]
+def test_a_deleted_driver_stays_while_objects_of_its_kinds_exist() -> None:
+    driver = deleting(built_in("process"))
+    decision = decide(driver, *REGISTRIES, *definitions("process"), machine("process", "m"))
+    updated = patched(driver, decision)
+    assert updated["metadata"]["finalizers"] == [FINALIZER]
     assert removed_entries(decision) == set()
-    assert "1 object of its kinds still exists (ProcessMachine default/m)" in conditions(told)["Inactive"][1]
+    assert "1 object of its kinds still exists (ProcessMachine default/m)" in conditions(updated)["Inactive"][1]

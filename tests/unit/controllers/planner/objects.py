@@ -1,17 +1,30 @@
-"""Machines, plan Secrets and control planes as the API server would show them."""
+"""Machines, plan Secrets and control planes as the API server serves them, and reconciles of the planner."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.capi.kinds import CLUSTER, SECRET
 from herder.api.capi.names import CLUSTER_NAME as CAPI_CLUSTER_NAME
 from herder.api.rke import names
-from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE
+from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.node.plan import Instruction, Plan, file
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
+from herder.api.settings import Settings
+from herder.controllers.planner import controller
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision
+from tests.support.builders import (
+    new_cluster,
+    new_condition,
+    new_machine,
+    new_object,
+    object_reference,
+    owner_reference,
+    patches_of,
+    reconcile,
+)
 
 NAMESPACE, NAME = "fleet-default", "demo"
 ETCD, PLANE, WORKER = names.ETCD_ROLE, names.CONTROL_PLANE_ROLE, names.WORKER_ROLE
@@ -19,33 +32,17 @@ ALL = (ETCD, PLANE, WORKER)
 SERVER = (ETCD, PLANE)
 
 
-def made(api_version: str, kind: str, name: str, **parts: Any) -> Object:
-    meta = {"name": name, "namespace": NAMESPACE, "uid": f"{kind}-{name}", "resourceVersion": "1"}
-    meta |= parts.pop("metadata", {})
-    return {"apiVersion": api_version, "kind": kind, "metadata": meta, **parts}
-
-
 def machine(name: str, *, deleting: bool = False, ready: bool = True, address: str = "", **status: Any) -> Object:
-    infrastructure = {"type": "InfrastructureReady", "status": "True" if ready else "False", "message": ""}
-    status = {"conditions": [infrastructure], **status}
+    """A Machine of the cluster; with `address`, it has a Node. `status` are further fields of its status."""
+    status = {"conditions": [new_condition("InfrastructureReady", "True" if ready else "False")], **status}
     if address:
         status |= {
             "addresses": [{"type": "InternalIP", "address": address}],
             "nodeInfo": {"kubeletVersion": "v1.33.4+k3s1"},
             "nodeRef": {"name": name},
         }
-    reference = {"apiGroup": BOOTSTRAP.group, "kind": BOOTSTRAP.kind, "name": name}
-    meta: Object = {"labels": {CAPI_CLUSTER_NAME: NAME}}
-    if deleting:
-        meta["deletionTimestamp"] = "2026-01-01T11:59:50Z"
-    return made(
-        MACHINE.api_version,
-        MACHINE.kind,
-        name,
-        metadata=meta,
-        spec={"clusterName": NAME, "bootstrap": {"configRef": reference}},
-        status=status,
-    )
+    spec = {"bootstrap": {"configRef": object_reference(BOOTSTRAP, name)}}
+    return new_machine(name, NAMESPACE, cluster=NAME, deleting=deleting, spec=spec, status=status)
 
 
 def plan_of(version: str = "v1.33.4", *, stamp: str = "1", minor: str = "") -> Plan:
@@ -66,12 +63,17 @@ def plan_secret(
     plan: Plan | None = None,
     state: str = "succeeded",
     unhealthy: bool = False,
-    marks: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
     labels: dict[str, str] | None = None,
     data: dict[str, str] | None = None,
 ) -> Object:
-    held = {CAPI_CLUSTER_NAME: NAME, names.CLUSTER_NAME: NAME, names.MACHINE_NAME: name, **dict.fromkeys(roles, "true")}
-    held |= {names.INIT_NODE: "true"} if init else {}
+    meta_labels = {
+        CAPI_CLUSTER_NAME: NAME,
+        names.CLUSTER_NAME: NAME,
+        names.MACHINE_NAME: name,
+        **dict.fromkeys(roles, "true"),
+    }
+    meta_labels |= {names.INIT_NODE: "true"} if init else {}
     contents = dict(data or {})
     if plan is not None:
         contents |= {"plan": plan.to_json().decode(), "plan-state": state}
@@ -79,10 +81,15 @@ def plan_secret(
             contents["appliedPlan"] = contents["plan"]
     if unhealthy:
         contents["probe-statuses"] = '{"kubelet":{"failureCount":3}}'
-    meta = {"labels": held | (labels or {}), "annotations": marks or {}}
-    written = {key: encoded(value) for key, value in contents.items()}
-    secret = made("v1", "Secret", names.plan_secret(name), metadata=meta, data=written)
-    return {**secret, "type": names.PLAN_SECRET_TYPE}
+    return new_object(
+        PLAN_SECRET,
+        names.plan_secret(name),
+        NAMESPACE,
+        labels=meta_labels | (labels or {}),
+        metadata={"annotations": annotations or {}, "resourceVersion": "1"},
+        data={key: encoded(value) for key, value in contents.items()},
+        type=names.PLAN_SECRET_TYPE,
+    )
 
 
 def entry(
@@ -96,34 +103,69 @@ def entry(
     status: dict[str, Any] | None = None,
     **secret: Any,
 ) -> PlanEntry:
-    marks = {names.JOIN_URL: join_url} if join_url else {}
-    given = secret.pop("marks", None) or {}
-    held = plan_secret(name, roles, marks=marks | given, **secret)
+    annotations = {names.JOIN_URL: join_url} if join_url else {}
+    more_annotations = secret.pop("annotations", None) or {}
+    secret_object = plan_secret(name, roles, annotations=annotations | more_annotations, **secret)
     return PlanEntry(
         machine(name, deleting=deleting, ready=ready, address=address, **(status or {})),
-        PlanSecret(held),
+        PlanSecret(secret_object),
     )
 
 
 def control_plane(status: Object | None = None, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
-    owner = {"apiVersion": CLUSTER.api_version, "kind": "Cluster", "name": NAME, "uid": f"Cluster-{NAME}"}
-    wanted = {"kubernetesVersion": "v1.33.4+k3s1", "clusterName": NAME, "managementClusterName": "", **spec}
-    meta = {"ownerReferences": [owner], "generation": 1, "annotations": annotations or {}}
-    return made(CONTROL_PLANE.api_version, CONTROL_PLANE.kind, NAME, metadata=meta, spec=wanted, status=status or {})
+    desired = {"kubernetesVersion": "v1.33.4+k3s1", "clusterName": NAME, "managementClusterName": "", **spec}
+    owner = owner_reference(CLUSTER, NAME, controller=False)
+    metadata = {"generation": 1, "annotations": annotations or {}}
+    return new_object(
+        CONTROL_PLANE, NAME, NAMESPACE, owners=[owner], metadata=metadata, spec=desired, status=status or {}
+    )
 
 
 def cluster(*, paused: bool = False, deleting: bool = False) -> Object:
-    meta = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else {}
-    status = {"initialization": {"infrastructureProvisioned": True}}
-    reference = {"apiGroup": CONTROL_PLANE.group, "kind": CONTROL_PLANE.kind, "name": NAME}
-    spec = {"controlPlaneRef": reference, **({"paused": True} if paused else {})}
-    return made(CLUSTER.api_version, "Cluster", NAME, metadata=meta, spec=spec, status=status)
+    spec = {"controlPlaneRef": object_reference(CONTROL_PLANE, NAME)}
+    return new_cluster(NAME, NAMESPACE, paused=paused, deleting=deleting, spec=spec)
 
 
 def beacon(owner: str = "") -> Object:
-    return made(BEACON.api_version, "Beacon", NAME, status={"owner": owner} if owner else {})
+    return new_object(BEACON, NAME, NAMESPACE, status={"owner": owner} if owner else {})
 
 
 def bootstrap(name: str, **annotations: str) -> Object:
-    meta = {"labels": {CAPI_CLUSTER_NAME: NAME}, "annotations": annotations}
-    return made(BOOTSTRAP.api_version, BOOTSTRAP.kind, name, metadata=meta, spec={"clusterName": NAME})
+    labels, spec = {CAPI_CLUSTER_NAME: NAME}, {"clusterName": NAME}
+    return new_object(BOOTSTRAP, name, NAMESPACE, labels=labels, metadata={"annotations": annotations}, spec=spec)
+
+
+def secret(name: str, namespace: str = NAMESPACE, **options: Any) -> Object:
+    """A Secret of the cluster; `options` are those of `new_object`."""
+    return new_object(SECRET, name, namespace, **options)
+
+
+# --- reconciles of the planner --------------------------------------------------------------------------------------
+
+TOKENS = secret(
+    names.tokens_secret(NAME),
+    type=names.TOKENS_SECRET_TYPE,
+    data={"serverToken": encoded("S"), "agentToken": encoded("A")},
+)
+CLUSTER_OBJECTS = (cluster(), control_plane(), beacon(), TOKENS)
+
+
+def machine_with_plan(name: str = "a", roles: tuple[str, ...] = ALL, **options: Any) -> tuple[Object, Object]:
+    """A Machine and its plan Secret; `options` are those of `plan_secret`."""
+    annotations = {names.INTERNAL_ADDRESS: "10.0.0.1"} | (options.pop("annotations", None) or {})
+    return machine(name), plan_secret(name, roles, annotations=annotations, **options)
+
+
+def reconcile_planner(
+    *existing: Object, cluster_objects: tuple[Object, ...] = CLUSTER_OBJECTS, results: Any = None, flags: Any = None
+) -> Decision:
+    """One reconcile of the control plane; `flags` are settings of the manager."""
+    settings = Settings(flags=flags or {}).get
+    objects = (*cluster_objects, *existing)
+    return reconcile(controller.CONTROLLER, f"{NAMESPACE}/{NAME}", *objects, results=results, settings=settings)
+
+
+def control_plane_conditions(decision: Decision) -> dict[str, tuple[str, str]]:
+    """Status and message of each condition that a decision sets on the control plane."""
+    (patch,) = (each for each in patches_of(decision, CONTROL_PLANE) if each.subresource == "status")
+    return {each["type"]: (each["status"], each["message"]) for each in patch.patch["status"]["conditions"]}

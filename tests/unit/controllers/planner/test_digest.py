@@ -1,4 +1,4 @@
-"""Digests of a plan's inputs are stored: a manager with other names in its code must compute the same ones."""
+"""Digests of plan inputs are stored, so renamed fields must not change them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MACHINE = MachineInputs(
 )  # fmt: skip
 
 
-def test_the_digest_of_a_cluster_is_that_of_the_first_release() -> None:
+def test_the_digest_of_a_cluster_equals_that_of_the_first_release() -> None:
     assert CLUSTER.digest == "4c2d8624bd906aa2d65c6b81a20be86dbb43047e44ac6c496ec7e8cd92129d31"
     assert (
         ClusterInputs("a", "b", "", "v1", {}).digest
@@ -48,13 +48,13 @@ def test_the_digest_of_a_cluster_is_that_of_the_first_release() -> None:
     )
 
 
-def test_the_digest_of_a_machine_is_that_of_the_first_release() -> None:
+def test_the_digest_of_a_machine_equals_that_of_the_first_release() -> None:
     assert MACHINE.digest == "ab1243d2d9aae29e81c700ac5b2d6fe58392b050d596f59c5b7154f3732b9773"
     assert MachineInputs("a", "b", Roles()).digest == "97638efce89758c4f1fb9df15b13175e290915ac0065f73d5995021284627aa0"
 
 
 def test_every_input_is_part_of_its_digest() -> None:
-    """The objects above differ from the defaults in each field, and the stored names are as many as the fields."""
+    """The objects above differ from the defaults in every field, so these counts prove that all fields are covered."""
     assert len(fields(ClusterInputs)) == 18
     assert len(fields(MachineInputs)) == 15
     assert len(fields(Agent)) == 7

@@ -1,4 +1,4 @@
-"""What the embedded distribution says to machines that it cannot make nodes of."""
+"""Plans of the embedded distribution: which machines and arguments it rejects, and the configuration of Nodes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("machine", "told"), CASES.values(), ids=CASES.keys())
-def test_why_a_machine_cannot_be_a_node(machine: MachineInputs, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+@pytest.mark.parametrize(("machine", "expected"), CASES.values(), ids=CASES.keys())
+def test_a_machine_that_cannot_become_a_node_is_an_error(machine: MachineInputs, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         Embedded().render(CLUSTER, machine)
 
 
-# --- what it is told of its Node ------------------------------------------------------------------------------------
+# --- configuration of the Node --------------------------------------------------------------------------------------
 
 READY = replace(
     CLUSTER,
@@ -62,7 +62,7 @@ def config_of(machine: MachineInputs = NODE, **config: Any) -> dict[str, Any]:
     return found
 
 
-def test_one_value_is_as_good_as_a_list_of_one() -> None:
+def test_a_single_value_counts_as_a_list_of_one() -> None:
     config = config_of(**{"node-label": "team=blue", "node-taint": ["a=b:NoExecute", "c:NoSchedule"], "tls-san": None})
     assert config["node-label"] == ["team=blue", "rke.cattle.io/machine=u"]
     assert config["node-taint"] == ["a=b:NoExecute", "c:NoSchedule"]
@@ -70,7 +70,7 @@ def test_one_value_is_as_good_as_a_list_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "expected"),
     [
         ("node-label", "blue", '"blue" must be key=value'),
         ("node-label", ["=blue"], '"=blue" must be key=value'),
@@ -84,14 +84,14 @@ def test_one_value_is_as_good_as_a_list_of_one() -> None:
         ("colour", "blue", f"unknown option of the embedded distribution; use one of {', '.join((*LISTS, *TEXTS))}"),
     ],
 )
-def test_what_the_machine_could_not_read_is_told_before_it_is_asked_to(key: str, value: Any, told: str) -> None:
+def test_invalid_arguments_are_errors_that_name_the_field(key: str, value: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as error:
         config_of(**{key: value})
-    assert str(error.value) == f"machineGlobalConfig.{key}: {told}"
+    assert str(error.value) == f"machineGlobalConfig.{key}: {expected}"
 
 
 @pytest.mark.parametrize("taint", [{}, {"key": "a"}, {"effect": "NoExecute"}, {"key": "a", "effect": "Never"}])
-def test_a_taint_that_is_none_is_told(taint: dict[str, str]) -> None:
-    """No Cluster has one: its schema asks for key and effect. An annotation can be edited by hand."""
+def test_an_invalid_taint_annotation_is_an_error(taint: dict[str, str]) -> None:
+    """The schema of Clusters requires key and effect, but an annotation can be edited by hand."""
     with pytest.raises(ConfigError, match=r"^machine m, annotation rke\.cattle\.io/taints: .* must be key\[=value\]"):
         config_of(replace(NODE, node_taints=[taint]))

@@ -1,4 +1,4 @@
-"""A machine with etcd is let go when its member has left."""
+"""A machine with etcd is released when its member has been removed from the cluster."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 
 from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.rke import names
-from herder.controllers.planner.etcd.member import CONTROLLER, reconcile
+from herder.controllers.planner.etcd.member import CONTROLLER
 from herder.engine.control.cache import Change, key_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, Unreachable
-from tests.support.views import NOW, view_of
+from tests.support.builders import NOW, new_condition, patches_of, reconcile
 from tests.unit.controllers.planner import objects
-from tests.unit.controllers.planner.objects import NAME, NAMESPACE, SERVER, WORKER, made, plan_of, plan_secret
+from tests.unit.controllers.planner.objects import NAME, NAMESPACE, SERVER, WORKER, plan_of, plan_secret
 
 URL = "https://10.0.0.1:6443"
-KUBECONFIG = {**made("v1", "Secret", f"{NAME}-kubeconfig"), "type": "cluster.x-k8s.io/secret"}
-SOUND = (objects.cluster(), objects.control_plane(), KUBECONFIG)
+KUBECONFIG = objects.secret(f"{NAME}-kubeconfig", type="cluster.x-k8s.io/secret")
+CLUSTER_OBJECTS = (objects.cluster(), objects.control_plane(), KUBECONFIG)
 LATER = NOW + timedelta(minutes=1)
 
 
-def leaving(name: str = "a", **changes: Any) -> Object:
+def deleting_machine(name: str = "a", **changes: Any) -> Object:
     found = objects.machine(name, deleting=True, address="10.0.0.1")
     found["metadata"]["annotations"] = {names.ETCD_HOOK: names.ETCD_HOOK_OWNER}
     found["status"] |= changes
@@ -36,21 +36,21 @@ def node(**annotations: str) -> Object:
 
 
 def decide(
-    *there: Object,
-    seen: Any = (),
+    *existing: Object,
+    nodes: Any = (),
     now: Any = LATER,
-    around: tuple[Object, ...] = SOUND,
+    cluster_objects: tuple[Object, ...] = CLUSTER_OBJECTS,
     refused: Refusal | None = None,
 ) -> Decision:
-    def observed(_wish: Observe) -> Observed | Unreachable | None:
-        return seen if seen is None or isinstance(seen, Unreachable) else Observed(tuple(seen), now)
+    def observed(_request: Observe) -> Observed | Unreachable | None:
+        return nodes if nodes is None or isinstance(nodes, Unreachable) else Observed(tuple(nodes), now)
 
-    view = view_of(CONTROLLER, f"{NAMESPACE}/a", (*around, *there), now=now, observed=observed, refused=refused)
-    return reconcile(view)
+    options = {"now": now, "observed": observed, "refused": refused}
+    return reconcile(CONTROLLER, f"{NAMESPACE}/a", *cluster_objects, *existing, **options)
 
 
-def told(decision: Decision) -> str:
-    """Of the Machine, for people who wonder why it does not go."""
+def message_of(decision: Decision) -> str:
+    """The message in the Reconciled condition of the Machine."""
     for write in decision.writes[:1]:
         if isinstance(write, Patch) and write.subresource == "status":
             found = {each["type"]: each for each in write.patch["status"]["conditions"]}
@@ -58,24 +58,24 @@ def told(decision: Decision) -> str:
     return ""
 
 
-def done(decision: Decision) -> str:
-    """`released`, `asked` the cluster to take the member out, `taken back` that, or why it waits."""
-    for write in decision.writes:
-        if isinstance(write, Patch) and write.subresource == "status":
+def outcome(decision: Decision) -> str:
+    """What the decision does: `released`, `requested` or `cancelled` the removal of the member, or why it waits."""
+    for write in patches_of(decision):
+        if write.subresource == "status":
             continue
-        if isinstance(write, Patch) and write.ref.kind == MACHINE:
+        if write.ref.kind == MACHINE:
             assert write.patch == {"metadata": {"annotations": {names.ETCD_HOOK: None}}}
             return "released"
-        if isinstance(write, Patch) and write.ref.kind == NODE:
-            ((mark, value),) = write.patch["metadata"]["annotations"].items()
-            assert (mark, write.target) == ("etcd.k3s.cattle.io/remove", f"{NAMESPACE}/{NAME}")
-            return {"true": "asked", None: "taken back"}[value]
+        if write.ref.kind == NODE:
+            ((annotation, value),) = write.patch["metadata"]["annotations"].items()
+            assert (annotation, write.target) == ("etcd.k3s.cattle.io/remove", f"{NAMESPACE}/{NAME}")
+            return {"true": "requested", None: "cancelled"}[value]
     reason = decision.wait.reason if decision.wait else ""
-    assert told(decision) == reason
+    assert message_of(decision) == reason
     return reason
 
 
-OWN = plan_secret("a", SERVER, plan=plan_of(), marks={names.JOIN_URL: URL})
+OWN = plan_secret("a", SERVER, plan=plan_of(), annotations={names.JOIN_URL: URL})
 OTHERS = [
     each
     for name in "bc"
@@ -83,128 +83,139 @@ OTHERS = [
 ]
 
 
-def test_the_cluster_is_asked_to_take_the_member_out_and_then_it_goes() -> None:
-    assert done(decide(leaving(), OWN, *OTHERS, seen=None)) == "reading Node a"
-    assert done(decide(leaving(), OWN, *OTHERS, seen=[node()])) == "asked"
-    asked = node(**{"etcd.k3s.cattle.io/remove": "true"})
-    assert done(decide(leaving(), OWN, *OTHERS, seen=[asked])) == "waiting for the etcd member of Node a to leave"
-    gone = node(**{"etcd.k3s.cattle.io/remove": "true", "etcd.k3s.cattle.io/removed-node-name": "a-1"})
-    assert done(decide(leaving(), OWN, *OTHERS, seen=[gone])) == "released"
-    assert done(decide(leaving(), OWN, *OTHERS, seen=[])) == "released"
+def test_the_member_is_removed_before_the_machine_is_released() -> None:
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=None)) == "reading Node a"
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[node()])) == "requested"
+    requested = node(**{"etcd.k3s.cattle.io/remove": "true"})
+    assert (
+        outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[requested]))
+        == "waiting for the etcd member of Node a to leave"
+    )
+    removed = node(**{"etcd.k3s.cattle.io/remove": "true", "etcd.k3s.cattle.io/removed-node-name": "a-1"})
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[removed])) == "released"
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[])) == "released"
 
 
-def test_what_a_guard_refuses_is_told_before_it_is_tried_again() -> None:
+def test_a_refusal_by_a_guard_is_reported_before_the_retry() -> None:
     refused = Refusal("deny-release-of-join-server", "Machine fleet-default/a is not let go: b has joined it")
-    decision = decide(leaving(), OWN, *OTHERS, seen=[], refused=refused)
-    assert told(decision) == str(refused)
-    assert done(decision) == "released"
-    held = decide(leaving(), OWN, *OTHERS, seen=None, refused=refused)
-    assert told(held) == "reading Node a"  # what is not tried is no longer refused
+    decision = decide(deleting_machine(), OWN, *OTHERS, nodes=[], refused=refused)
+    assert message_of(decision) == str(refused)
+    assert outcome(decision) == "released"
+    waiting = decide(deleting_machine(), OWN, *OTHERS, nodes=None, refused=refused)
+    assert message_of(waiting) == "reading Node a"  # nothing is refused while nothing is tried
 
 
-def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
-    decision = decide(leaving(), OWN, *OTHERS, seen=Unreachable("no route", NOW))
-    assert done(decision) == "cluster is unreachable: no route"
+def test_an_unreachable_cluster_is_observed_again() -> None:
+    decision = decide(deleting_machine(), OWN, *OTHERS, nodes=Unreachable("no route", NOW))
+    assert outcome(decision) == "cluster is unreachable: no route"
     assert decision.wake_at is not None
 
 
-def test_it_waits_for_those_who_joined_it() -> None:
-    joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
-    waits = done(decide(leaving(), OWN, objects.machine("w"), joined, *OTHERS, seen=[node()]))
-    assert waits == "waiting for machines that have joined it to join another: w"
+def test_a_member_stays_until_the_machines_that_joined_it_have_moved() -> None:
+    joined = plan_secret("w", (WORKER,), plan=plan_of(), annotations={names.JOINED_TO: URL})
+    reason = outcome(decide(deleting_machine(), OWN, objects.machine("w"), joined, *OTHERS, nodes=[node()]))
+    assert reason == "waiting for machines that have joined it to join another: w"
 
 
-def test_one_that_is_lost_on_its_way_out_is_looked_at_again_and_leaves_before_those_who_joined_it() -> None:
-    joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
-    lost = leaving(conditions=[{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}])
-    assert CONTROLLER.predicate(Change(key_of(lost), leaving(), lost))
-    assert not CONTROLLER.predicate(Change(key_of(lost), leaving(), leaving(phase="Deleting")))
-    assert done(decide(lost, OWN, objects.machine("w"), joined, *OTHERS, seen=[node()])) == "asked"
+def test_a_lost_member_is_removed_although_machines_joined_it() -> None:
+    joined = plan_secret("w", (WORKER,), plan=plan_of(), annotations={names.JOINED_TO: URL})
+    lost = deleting_machine(conditions=[new_condition("NodeReady", "Unknown", "NodeReadyUnknown")])
+    assert CONTROLLER.predicate(Change(key_of(lost), deleting_machine(), lost))
+    assert not CONTROLLER.predicate(Change(key_of(lost), deleting_machine(), deleting_machine(phase="Deleting")))
+    assert outcome(decide(lost, OWN, objects.machine("w"), joined, *OTHERS, nodes=[node()])) == "requested"
 
 
-def test_before_anything_is_told_of_nodes_the_node_itself_says_that_it_is_lost() -> None:
-    """The first server of a cluster may be gone before its cluster is there as a whole."""
-    joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
-    silent = node() | {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
-    there = (leaving(), OWN, objects.machine("w"), joined, *OTHERS)
-    waits = decide(*there, seen=[node()])
-    assert [wish.focus for wish in waits.observe] == [("name", "a")], "it is looked at while it is waited for"
-    assert done(decide(*there, seen=[silent])) == "asked"
+def test_an_unknown_node_condition_counts_as_lost_before_node_health_is_known() -> None:
+    """The first server of a cluster may be lost before the cluster is complete."""
+    joined = plan_secret("w", (WORKER,), plan=plan_of(), annotations={names.JOINED_TO: URL})
+    unknown = node() | {"status": {"conditions": [new_condition("Ready", "Unknown")]}}
+    existing = (deleting_machine(), OWN, objects.machine("w"), joined, *OTHERS)
+    waiting = decide(*existing, nodes=[node()])
+    assert [request.focus for request in waiting.observe] == [("name", "a")], (
+        "the Node is observed while the machine waits"
+    )
+    assert outcome(decide(*existing, nodes=[unknown])) == "requested"
 
 
-def test_it_waits_while_the_others_would_have_no_quorum_unless_it_is_missed_already() -> None:
-    unwell = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
-    waits = done(decide(leaving(), OWN, *unwell, seen=[node()]))
-    assert waits == "healthy etcd members that remain: 1 of 2, quorum needs 2; waiting for the others"
-    lost = leaving(conditions=[{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}])
-    assert done(decide(lost, OWN, *unwell, seen=[node()])) == "asked"
+def test_a_member_stays_while_quorum_needs_it_unless_it_is_lost() -> None:
+    unhealthy_others = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
+    reason = outcome(decide(deleting_machine(), OWN, *unhealthy_others, nodes=[node()]))
+    assert reason == "healthy etcd members that remain: 1 of 2, quorum needs 2; waiting for the others"
+    lost = deleting_machine(conditions=[new_condition("NodeReady", "Unknown", "NodeReadyUnknown")])
+    assert outcome(decide(lost, OWN, *unhealthy_others, nodes=[node()])) == "requested"
 
 
-def test_what_was_asked_before_another_was_lost_is_taken_back_unless_it_is_done() -> None:
-    unwell = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
-    asked = {"etcd.k3s.cattle.io/remove": "true"}
-    assert done(decide(leaving(), OWN, *unwell, seen=[node(**asked)])) == "taken back"
-    out = asked | {"etcd.k3s.cattle.io/removed-node-name": "a-1"}
-    assert done(decide(leaving(), OWN, *unwell, seen=[node(**out)])) == "released"
+def test_a_removal_is_cancelled_if_quorum_is_lost_before_it_is_done() -> None:
+    unhealthy_others = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
+    requested = {"etcd.k3s.cattle.io/remove": "true"}
+    assert outcome(decide(deleting_machine(), OWN, *unhealthy_others, nodes=[node(**requested)])) == "cancelled"
+    removed = requested | {"etcd.k3s.cattle.io/removed-node-name": "a-1"}
+    assert outcome(decide(deleting_machine(), OWN, *unhealthy_others, nodes=[node(**removed)])) == "released"
 
 
-def test_the_last_members_stay_until_one_that_comes_has_joined_them() -> None:
-    last = [leaving("b"), plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.9:6443"})]
-    new = [objects.machine("n"), plan_secret("n", SERVER)]
-    waits = done(decide(leaving(), OWN, *last, *new, seen=[node()]))
-    assert waits == "no other etcd member remains; waiting for one of these to join: n"
-    new = [objects.machine("n"), plan_secret("n", SERVER, plan=plan_of())]
-    assert done(decide(leaving(), OWN, *last, *new, seen=[node()])) == "asked"
+def test_last_etcd_members_stay_until_a_replacement_joins() -> None:
+    last = [
+        deleting_machine("b"),
+        plan_secret("b", SERVER, plan=plan_of(), annotations={names.JOINED_TO: "https://10.0.0.9:6443"}),
+    ]
+    replacement = [objects.machine("n"), plan_secret("n", SERVER)]
+    reason = outcome(decide(deleting_machine(), OWN, *last, *replacement, nodes=[node()]))
+    assert reason == "no other etcd member remains; waiting for one of these to join: n"
+    replacement = [objects.machine("n"), plan_secret("n", SERVER, plan=plan_of())]
+    assert outcome(decide(deleting_machine(), OWN, *last, *replacement, nodes=[node()])) == "requested"
 
 
-def test_of_two_the_one_that_stays_is_given_a_moment() -> None:
-    decision = decide(leaving(), OWN, *OTHERS[:2], seen=[node()], now=NOW)
-    assert done(decision) == "waiting 20 s for the remaining etcd member to settle"
+def test_the_last_of_two_members_gets_time_to_settle() -> None:
+    decision = decide(deleting_machine(), OWN, *OTHERS[:2], nodes=[node()], now=NOW)
+    assert outcome(decision) == "waiting 20 s for the remaining etcd member to settle"
     assert decision.wake_at == NOW + timedelta(seconds=10)
-    assert done(decide(leaving(), OWN, *OTHERS[:2], seen=[node()], now=LATER)) == "asked"
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS[:2], nodes=[node()], now=LATER)) == "requested"
 
 
-def test_one_that_may_be_about_to_join_is_waited_for_by_what_its_node_says() -> None:
-    machine = leaving(nodeRef={})
-    soon = done(decide(machine, OWN, *OTHERS, seen=[]))
-    assert soon == "waiting for Node registration: the machine may still join etcd"
-    assert done(decide(machine, OWN, *OTHERS, seen=[node()])) == "asked"
-    assert done(decide(machine, OWN, *OTHERS, seen=[], now=NOW + timedelta(minutes=6))) == "released"
+def test_a_machine_that_may_still_join_etcd_is_waited_for() -> None:
+    machine = deleting_machine(nodeRef={})
+    reason = outcome(decide(machine, OWN, *OTHERS, nodes=[]))
+    assert reason == "waiting for Node registration: the machine may still join etcd"
+    assert outcome(decide(machine, OWN, *OTHERS, nodes=[node()])) == "requested"
+    assert outcome(decide(machine, OWN, *OTHERS, nodes=[], now=NOW + timedelta(minutes=6))) == "released"
 
 
-def test_a_worker_that_claims_to_be_the_machine_does_not_say_that_its_member_is_out() -> None:
+def test_a_worker_that_claims_the_machine_does_not_confirm_the_removal() -> None:
     claimant = {"metadata": {"name": "wolf", "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1"}}}
-    machine = leaving(nodeRef={})
-    assert done(decide(machine, OWN, *OTHERS, seen=[claimant, node()])) == "asked"
-    assert done(decide(machine, OWN, *OTHERS, seen=[node(), claimant])) == "asked"
+    machine = deleting_machine(nodeRef={})
+    assert outcome(decide(machine, OWN, *OTHERS, nodes=[claimant, node()])) == "requested"
+    assert outcome(decide(machine, OWN, *OTHERS, nodes=[node(), claimant])) == "requested"
 
 
 @pytest.mark.parametrize(
-    ("there", "around"),
+    ("existing", "cluster_objects"),
     [
-        ((leaving(), plan_secret("a", (WORKER,))), SOUND),
-        ((leaving(),), SOUND),
-        ((leaving(nodeRef={}), plan_secret("a", SERVER)), SOUND),
-        ((leaving(), OWN, objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})), SOUND),
-        ((leaving(), OWN), SOUND[:2]),
-        ((leaving(), OWN), (objects.cluster(deleting=True), *SOUND[1:])),
-        ((leaving(), OWN), (objects.cluster(), KUBECONFIG)),
-        ((leaving(), OWN), (objects.cluster(), objects.control_plane(kubernetesVersion="v1.33.4+herder1"), KUBECONFIG)),
+        ((deleting_machine(), plan_secret("a", (WORKER,))), CLUSTER_OBJECTS),
+        ((deleting_machine(),), CLUSTER_OBJECTS),
+        ((deleting_machine(nodeRef={}), plan_secret("a", SERVER)), CLUSTER_OBJECTS),
+        ((deleting_machine(), OWN, objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})), CLUSTER_OBJECTS),
+        ((deleting_machine(), OWN), CLUSTER_OBJECTS[:2]),
+        ((deleting_machine(), OWN), (objects.cluster(deleting=True), *CLUSTER_OBJECTS[1:])),
+        ((deleting_machine(), OWN), (objects.cluster(), KUBECONFIG)),
+        (
+            (deleting_machine(), OWN),
+            (objects.cluster(), objects.control_plane(kubernetesVersion="v1.33.4+herder1"), KUBECONFIG),
+        ),
     ],
     ids=[
-        "no member of etcd",
+        "not an etcd member",
         "no plan",
-        "never asked to join",
-        "by force",
-        "a cluster that never answered",
-        "the cluster goes",
+        "never joined",
+        "forced removal",
+        "a cluster that was never reachable",
+        "the cluster is being deleted",
         "no control plane",
-        "a distribution whose members go by themselves",
+        "a distribution that removes members itself",
     ],
 )
-def test_nothing_is_waited_for_where_nobody_misses_it(there: tuple[Object, ...], around: tuple[Object, ...]) -> None:
-    assert done(decide(*there, *OTHERS, around=around, seen=[node()])) == "released"
+def test_a_machine_is_released_at_once(existing: tuple[Object, ...], cluster_objects: tuple[Object, ...]) -> None:
+    assert outcome(decide(*existing, *OTHERS, cluster_objects=cluster_objects, nodes=[node()])) == "released"
 
 
-def test_machines_that_stay_are_left_alone() -> None:
+def test_machines_that_are_not_deleted_are_ignored() -> None:
     assert decide(objects.machine("a", address="10.0.0.1"), OWN) == Decision()

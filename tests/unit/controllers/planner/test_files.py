@@ -1,4 +1,4 @@
-"""Files that plans bring along for K3s and RKE2."""
+"""Files in the plans of K3s and RKE2."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import yaml
 from herder.api.management.manifest import Agent
 from herder.api.rke import names
 from herder.api.rke.node.plan import Instruction, Plan
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Reference, Referenced, Roles
+from herder.controllers.planner.distributions.interface import ConfigError, Reference, Referenced, Roles
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
 from herder.controllers.planner.distributions.rancher.scripts import run_once
-from tests.unit.controllers.planner.test_vectors import DATA, cluster, config_of, server, variables, worker
+from tests.unit.controllers.planner.inputs import DATA, cluster, config_of, server, variables, with_agent, worker
 
 
 def secret(
     name: str, data: dict[str, str], *, type_: str = "Opaque", **annotations: str
 ) -> dict[Reference, Referenced]:
-    held = {key: value.encode() for key, value in data.items()}
-    return {Reference("Secret", "fleet-default", name): Referenced(annotations, held, type_)}
+    encoded_data = {key: value.encode() for key, value in data.items()}
+    return {Reference("Secret", "fleet-default", name): Referenced(annotations, encoded_data, type_)}
 
 
 def content(plan: Plan, path: str) -> str:
@@ -40,7 +40,7 @@ def rendered(machine: Any = None, *, referenced: dict[Reference, Referenced] | N
 # --- registries -----------------------------------------------------------------------------------------------------
 
 
-def test_registries_reach_the_agent_and_the_distribution_with_their_certificates() -> None:
+def test_registries_are_configured_with_their_certificates() -> None:
     tls = secret("tls", {"tls.crt": "CERT", "tls.key": "KEY"}, type_="kubernetes.io/tls")
     auth = secret("auth", {"username": "u", "password": "p"}, type_=names.AUTH_SECRET_TYPE)
     config = {
@@ -59,9 +59,9 @@ def test_registries_reach_the_agent_and_the_distribution_with_their_certificates
         (f"{directory}/tls.key", False),
         ("/etc/rancher/rke2/registries.yaml", False),
     ]
-    said = content(plan, "/etc/rancher/rke2/registries.yaml")
-    assert said == content(plan, "/etc/rancher/agent/registries.yaml")
-    assert said == (
+    registry_config = content(plan, "/etc/rancher/rke2/registries.yaml")
+    assert registry_config == content(plan, "/etc/rancher/agent/registries.yaml")
+    assert registry_config == (
         '{"configs":{"m.example":{"auth":{"username":"u","password":"p","auth":"","identity_token":""},'
         f'"tls":{{"ca_file":"{directory}/ca.crt","cert_file":"{directory}/tls.crt","key_file":"{directory}/tls.key",'
         '"insecure_skip_verify":false}}},'
@@ -69,27 +69,27 @@ def test_registries_reach_the_agent_and_the_distribution_with_their_certificates
     )
 
 
-def test_a_login_may_come_from_docker_s_own_file() -> None:
+def test_registry_credentials_may_be_a_dockerconfigjson() -> None:
     auths = {"auths": {"m.example": {"username": "u", "password": "p", "auth": base64.b64encode(b"u:p").decode()}}}
-    given = secret("auth", {".dockerconfigjson": json.dumps(auths)}, type_="kubernetes.io/dockerconfigjson")
-    plan = rendered(referenced=given, registries={"configs": {"m.example": {"authConfigSecretName": "auth"}}})
+    referenced = secret("auth", {".dockerconfigjson": json.dumps(auths)}, type_="kubernetes.io/dockerconfigjson")
+    plan = rendered(referenced=referenced, registries={"configs": {"m.example": {"authConfigSecretName": "auth"}}})
     auth = json.loads(content(plan, "/etc/rancher/rke2/registries.yaml"))["configs"]["m.example"]["auth"]
     assert auth == {"username": "u", "password": "p", "auth": base64.b64encode(b"u:p").decode(), "identity_token": ""}
 
 
 @pytest.mark.parametrize(
-    ("config", "there", "told"),
+    ("config", "existing", "expected"),
     [
         ({"authConfigSecretName": "auth"}, {}, "authConfigSecretName: Secret auth does not exist"),
         ({"authConfigSecretName": "auth"}, secret("auth", {}), "must be of type rke.cattle.io/auth-config"),
         ({"tlsSecretName": "tls"}, secret("tls", {}), "Secret tls must be of type kubernetes.io/tls"),
     ],
 )
-def test_a_registry_that_cannot_be_used_is_told(config: dict[str, Any], there: Any, told: str) -> None:
+def test_an_unusable_registry_secret_is_an_error(config: dict[str, Any], existing: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        rendered(referenced=there, registries={"configs": {"m.example": config}})
+        rendered(referenced=existing, registries={"configs": {"m.example": config}})
     assert "rkeConfig.registries.configs[m.example]" in str(caught.value)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -104,26 +104,24 @@ def test_a_registry_that_cannot_be_used_is_told(config: dict[str, Any], there: A
         ),
     ],
 )
-def test_the_installer_comes_from_the_registry_of_the_cluster_or_of_all(
-    spec: dict[str, Any], setting: str, image: str
-) -> None:
+def test_the_installer_image_comes_from_the_configured_registry(spec: dict[str, Any], setting: str, image: str) -> None:
     inputs = replace(cluster(**spec), default_registry=setting)
     assert Rancher(RKE2).render(inputs, worker()).instructions[0].image == image
 
 
-def test_a_manager_that_is_the_registry_is_known_by_its_certificate() -> None:
-    """By HTTPS, also at a private address, where agents would take it to have no TLS."""
+def test_the_certificate_of_a_manager_that_serves_images_is_configured() -> None:
+    """The endpoint is HTTPS, also at a private address, where agents would assume plain HTTP."""
     agent = Agent("https://10.0.0.1:8443", "token", "", "herder/agent")
     inputs = replace(cluster(), agent=agent, server_certificates="PEM", default_registry="10.0.0.1:8443")
     plan = Rancher(K3S).render(inputs, worker())
-    said = json.loads(content(plan, "/etc/rancher/agent/registries.yaml"))
-    assert said["mirrors"] == {"10.0.0.1:8443": {"endpoint": ["https://10.0.0.1:8443"]}}
-    assert content(plan, said["configs"]["10.0.0.1:8443"]["tls"]["ca_file"]) == "PEM"
+    registry_config = json.loads(content(plan, "/etc/rancher/agent/registries.yaml"))
+    assert registry_config["mirrors"] == {"10.0.0.1:8443": {"endpoint": ["https://10.0.0.1:8443"]}}
+    assert content(plan, registry_config["configs"]["10.0.0.1:8443"]["tls"]["ca_file"]) == "PEM"
     elsewhere = Rancher(K3S).render(replace(inputs, default_registry="g.example"), worker())
     assert "10.0.0.1" not in content(elsewhere, "/etc/rancher/agent/registries.yaml")
 
 
-# --- files of the user ----------------------------------------------------------------------------------------------
+# --- files from Secrets ---------------------------------------------------------------------------------------------
 
 
 def selected(**item: Any) -> dict[str, Any]:
@@ -136,17 +134,17 @@ def selected(**item: Any) -> dict[str, Any]:
 AUTHORIZED = {names.AUTHORIZED_CLUSTERS: "other,demo"}
 
 
-def test_files_come_from_secrets_that_are_for_this_cluster() -> None:
-    given = secret("files", {"k": "v"}, **AUTHORIZED)
+def test_files_come_from_secrets_that_are_authorized_for_the_cluster() -> None:
+    referenced = secret("files", {"k": "v"}, **AUTHORIZED)
     digest = base64.b64encode(hashlib.sha256(b"v").digest()).decode()
-    plan = rendered(referenced=given, **selected(hash=digest, dynamic=True))
+    plan = rendered(referenced=referenced, **selected(hash=digest, dynamic=True))
     own = next(file for file in plan.files if file.path == "/own")
     assert (own.decoded, own.permissions, own.dynamic) == (b"v", "0640", True)
     assert [file.path for file in plan.files].index("/own") == 1
 
 
 @pytest.mark.parametrize(
-    ("there", "item", "told"),
+    ("existing", "item", "expected"),
     [
         ({}, {}, "Secret fleet-default/files does not exist"),
         (secret("files", {"k": "v"}), {}, "is not for this cluster"),
@@ -154,11 +152,11 @@ def test_files_come_from_secrets_that_are_for_this_cluster() -> None:
         (secret("files", {}, **AUTHORIZED), {}, "has no key k"),
     ],
 )
-def test_a_file_that_must_not_be_used_is_told(there: Any, item: dict[str, Any], told: str) -> None:
+def test_an_unusable_file_source_is_an_error(existing: Any, item: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        rendered(referenced=there, **selected(**item))
+        rendered(referenced=existing, **selected(**item))
     assert "rkeConfig.machineSelectorFiles[0].fileSources[0].secret" in str(caught.value)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_contents_given_as_arguments_become_files() -> None:
@@ -170,10 +168,10 @@ def test_contents_given_as_arguments_become_files() -> None:
     assert config_of(plan)["audit-policy-file"] == policy
 
 
-def test_a_cloud_provider_s_config_may_be_in_a_secret_of_the_cluster() -> None:
-    mark = {"v2prov-secret-authorized-for-cluster": "demo"}
+def test_the_cloud_provider_config_may_be_in_an_authorized_secret() -> None:
+    annotation = {"v2prov-secret-authorized-for-cluster": "demo"}
     spec = {"machineGlobalConfig": {"cloud-provider-config": "secret://fleet-default:cloud"}}
-    plan = rendered(referenced=secret("cloud", {"credential": "c"}, **mark), **spec)
+    plan = rendered(referenced=secret("cloud", {"credential": "c"}, **annotation), **spec)
     assert content(plan, f"{DATA}/etc/config-files/cloud-provider-config") == "c"
     with pytest.raises(ConfigError, match="does not belong to cluster demo"):
         rendered(referenced=secret("cloud", {"credential": "c"}), **spec)
@@ -182,8 +180,8 @@ def test_a_cloud_provider_s_config_may_be_in_a_secret_of_the_cluster() -> None:
 # --- snapshots ------------------------------------------------------------------------------------------------------
 
 
-def test_snapshots_go_where_the_cluster_or_its_credential_says() -> None:
-    given = secret(
+def test_snapshot_settings_come_from_the_cluster_or_its_credential() -> None:
+    referenced = secret(
         "s3",
         {
             "s3credentialConfig-accessKey": "A",
@@ -198,10 +196,10 @@ def test_snapshots_go_where_the_cluster_or_its_credential_says() -> None:
         "snapshotScheduleCron": "0 */5 * * *",
         "s3": {"bucket": "own", "cloudCredentialName": "s3", "retention": 3},
     }
-    plan = rendered(server(), referenced=given, etcd=etcd)
-    told = {key: value for key, value in config_of(plan).items() if key.startswith("etcd-")}
+    plan = rendered(server(), referenced=referenced, etcd=etcd)
+    etcd_arguments = {key: value for key, value in config_of(plan).items() if key.startswith("etcd-")}
     authority = next(file for file in plan.files if "s3-endpoint-ca-" in file.path)
-    assert told == {
+    assert etcd_arguments == {
         "etcd-snapshot-retention": 5,
         "etcd-snapshot-schedule-cron": "0 */5 * * *",
         "etcd-s3": True,
@@ -216,11 +214,13 @@ def test_snapshots_go_where_the_cluster_or_its_credential_says() -> None:
     encoded = base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()
     digest = hashlib.md5(encoded.encode(), usedforsecurity=False).hexdigest()[:5]
     assert authority.path == f"{DATA}/etc/config-files/s3-endpoint-ca-{digest}.crt"
-    assert not [key for key in config_of(rendered(worker(), referenced=given, etcd=etcd)) if key.startswith("etcd-")]
+    assert not [
+        key for key in config_of(rendered(worker(), referenced=referenced, etcd=etcd)) if key.startswith("etcd-")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("path", "goes"),
+    ("path", "owned"),
     [
         ("/etc/rancher/agent/registries.yaml", True),
         (f"{DATA}/etc/tls/registries/m.example/tls.key", True),
@@ -231,31 +231,26 @@ def test_snapshots_go_where_the_cluster_or_its_credential_says() -> None:
         ("/etc/sysctl.d/90-own.conf", False),
     ],
 )
-def test_what_was_of_plans_alone_goes_with_them(path: str, goes: bool) -> None:
-    assert Rancher(RKE2).owns_file(cluster(), path) is goes
+def test_only_files_that_plans_alone_write_are_owned(path: str, owned: bool) -> None:
+    assert Rancher(RKE2).owns_file(cluster(), path) is owned
 
 
 # --- manifests ------------------------------------------------------------------------------------------------------
 
 
-def with_agent(inputs: ClusterInputs) -> ClusterInputs:
-    agent = Agent(server_url="https://herder.example", token="t" * 54, ca_checksum="c", image="agent:1")
-    return replace(inputs, agent=agent, annotations={names.CLUSTER_SPEC: "H4sI"})
-
-
-def test_control_planes_apply_the_cluster_agent_the_spec_and_what_users_add() -> None:
+def test_control_planes_apply_the_cluster_agent_the_spec_and_additional_manifests() -> None:
     plan = Rancher(RKE2).render(with_agent(cluster(additionalManifest="kind: Secret")), server())
     directory = f"{DATA}/server/manifests/rancher"
     assert "cattle-cluster-agent" in content(plan, f"{directory}/cluster-agent.yaml")
-    kept = yaml.safe_load(content(plan, f"{directory}/rke2-etcd-snapshot-extra-metadata.yaml"))
-    assert kept["metadata"] == {"name": "rke2-etcd-snapshot-extra-metadata", "namespace": "kube-system"}
-    assert kept["data"] == {"provisioning-cluster-spec": "H4sI"}
+    config_map = yaml.safe_load(content(plan, f"{directory}/rke2-etcd-snapshot-extra-metadata.yaml"))
+    assert config_map["metadata"] == {"name": "rke2-etcd-snapshot-extra-metadata", "namespace": "kube-system"}
+    assert config_map["data"] == {"provisioning-cluster-spec": "H4sI"}
     assert content(plan, f"{directory}/addons.yaml") == "kind: Secret"
     etcd = Rancher(RKE2).render(with_agent(cluster()), server(roles=Roles(etcd=True)))
     assert [file.path for file in etcd.files if directory in file.path] == [f"{directory}/managed-chart-config.yaml"]
 
 
-def test_what_is_minor_or_dynamic_restarts_nothing() -> None:
+def test_changes_of_minor_or_dynamic_files_cause_no_restart() -> None:
     plain = Rancher(RKE2).render(cluster(), server())
     changed = Rancher(RKE2).render(
         with_agent(cluster(additionalManifest="x", chartValues={"rke2-coredns": {}})), server()
@@ -263,7 +258,7 @@ def test_what_is_minor_or_dynamic_restarts_nothing() -> None:
     assert variables(plain)["RESTART_STAMP"] == variables(changed)["RESTART_STAMP"]
 
 
-def test_charts_learn_their_cluster() -> None:
+def test_chart_values_contain_the_cluster_id() -> None:
     plan = rendered(server(), chartValues={"rke2-calico": {"global": {"a": 1}}, "rke2-coredns": None})
     charts = list(yaml.safe_load_all(content(plan, f"{DATA}/server/manifests/rancher/managed-chart-config.yaml")))
     assert [chart["metadata"]["name"] for chart in charts] == ["rke2-calico", "rke2-coredns"]
@@ -271,7 +266,7 @@ def test_charts_learn_their_cluster() -> None:
     assert values == {"global": {"a": 1, "cattle": {"clusterId": "c-m-abcdefgh"}}}
 
 
-def test_the_authentication_endpoint_has_a_file_and_an_argument_on_servers() -> None:
+def test_the_authorized_endpoint_has_a_file_and_an_argument_on_servers() -> None:
     plan = rendered(server(), localClusterAuthEndpoint={"enabled": True})
     path = f"{DATA}/kube-api-authn-webhook.yaml"
     assert config_of(plan)["kube-apiserver-arg"] == [f"authentication-token-webhook-config-file={path}"]
@@ -282,38 +277,38 @@ def test_the_authentication_endpoint_has_a_file_and_an_argument_on_servers() -> 
     ]
 
 
-@pytest.mark.parametrize(("preference", "here"), [("ipv4", "127.0.0.1"), ("ipv6", "[::1]"), ("dual", "localhost")])
-def test_probes_ask_where_the_cluster_s_stack_answers(preference: str, here: str) -> None:
+@pytest.mark.parametrize(("preference", "host"), [("ipv4", "127.0.0.1"), ("ipv6", "[::1]"), ("dual", "localhost")])
+def test_probes_use_the_loopback_address_of_the_stack_preference(preference: str, host: str) -> None:
     plan = rendered(server(), networking={"stackPreference": preference})
-    assert plan.probes["kubelet"].http_get.url == f"http://{here}:10248/healthz"
-    assert plan.probes["kube-apiserver"].http_get.url == f"https://{here}:6443/readyz"
+    assert plan.probes["kubelet"].http_get.url == f"http://{host}:10248/healthz"
+    assert plan.probes["kube-apiserver"].http_get.url == f"https://{host}:6443/readyz"
 
 
-@pytest.mark.parametrize(("cni", "has"), [(None, True), ("calico", True), ("cilium", False), (["calico"], True)])
-def test_calico_is_asked_where_it_runs(cni: Any, has: bool) -> None:
+@pytest.mark.parametrize(("cni", "probed"), [(None, True), ("calico", True), ("cilium", False), (["calico"], True)])
+def test_calico_is_probed_only_where_it_runs(cni: Any, probed: bool) -> None:
     config = {"cni": cni} if cni else {}
-    assert ("calico" in rendered(worker(), machineGlobalConfig=config).probes) is has
+    assert ("calico" in rendered(worker(), machineGlobalConfig=config).probes) is probed
 
 
-# --- environment, directories ---------------------------------------------------------------------------------------
+# --- environment and directories ------------------------------------------------------------------------------------
 
 
-def test_variables_and_directories_of_the_cluster_are_used() -> None:
+def test_environment_variables_and_data_directories_are_used() -> None:
     spec: dict[str, Any] = {
         "agentEnvVars": [{"name": "HTTP_PROXY", "value": "http://p"}, {"name": "EMPTY", "value": ""}],
         "dataDirectories": {"k8sDistro": "/data", "provisioning": "/capr"},
         "provisionGeneration": 3,
     }
     plan = rendered(server(), **spec)
-    told = variables(plan)
-    assert (told["HTTP_PROXY"], told["RKE2_DATA_DIR"]) == ("http://p", "/data")
-    assert "EMPTY" not in told
+    environment = variables(plan)
+    assert (environment["HTTP_PROXY"], environment["RKE2_DATA_DIR"]) == ("http://p", "/data")
+    assert "EMPTY" not in environment
     assert config_of(plan)["data-dir"] == "/data"
     assert plan.files[-1].path == "/capr/idempotence/idempotent.sh"
-    assert told["RESTART_STAMP"] != variables(rendered(server()))["RESTART_STAMP"]
+    assert environment["RESTART_STAMP"] != variables(rendered(server()))["RESTART_STAMP"]
 
 
-def test_a_command_that_runs_once_has_the_known_form() -> None:
+def test_a_run_once_instruction_has_the_form_of_upstream() -> None:
     wrapped = run_once(
         cluster(), "Etcd-Restore", "1", Instruction(command="/bin/sh", args=("-c", "true"), save_output=True)
     )
@@ -328,22 +323,22 @@ def test_a_command_that_runs_once_has_the_known_form() -> None:
 # --- Windows --------------------------------------------------------------------------------------------------------
 
 
-def test_a_windows_worker_s_plan_is_in_its_own_words_and_its_drain_hash_is_read() -> None:
+def test_a_windows_worker_has_its_own_plan_and_drain_hash() -> None:
     inputs = replace(cluster(agentEnvVars=[{"name": "$env:A", "value": '"b"'}]), initialized=True)
     plan = Rancher(RKE2).render(inputs, worker(windows=True))
     install, closing = plan.instructions
     assert (install.command, install.args) == ("powershell.exe", ("-File", "run.ps1"))
-    told = variables(plan)
-    assert set(told) == {
+    environment = variables(plan)
+    assert set(environment) == {
         "WINS_RESTART_STAMP", "WINS_DRAIN_HASH", "A", "RKE2_DATA_DIR", "INSTALL_RKE2_VERSION", "INSTALL_RKE2_EXEC",
     }  # fmt: skip
-    assert (told["A"], told["INSTALL_RKE2_VERSION"]) == ("b", "v1.33.4+rke2r1")
+    assert (environment["A"], environment["INSTALL_RKE2_VERSION"]) == ("b", "v1.33.4+rke2r1")
     assert closing.args[1].endswith("set-permissions.ps1")
     assert "calico" not in plan.probes
-    assert Rancher(RKE2).drain_hash(plan) == told["WINS_DRAIN_HASH"]
+    assert Rancher(RKE2).drain_hash(plan) == environment["WINS_DRAIN_HASH"]
 
 
-def test_windows_nodes_are_workers_of_rke2_alone() -> None:
+def test_windows_nodes_must_be_workers_of_rke2() -> None:
     with pytest.raises(ConfigError, match="Windows nodes can be workers of RKE2"):
         Rancher(RKE2).render(cluster(), server(windows=True))
     with pytest.raises(ConfigError, match="Windows nodes can be workers of RKE2"):
@@ -353,7 +348,7 @@ def test_windows_nodes_are_workers_of_rke2_alone() -> None:
 # --- references -----------------------------------------------------------------------------------------------------
 
 
-def test_a_spec_names_what_its_plans_are_made_of() -> None:
+def test_references_of_a_spec_are_found() -> None:
     spec = {
         "registries": {"configs": {"a": {"authConfigSecretName": "auth", "tlsSecretName": "tls"}}},
         "etcd": {"s3": {"cloudCredentialName": "cattle-global-data:cc-1"}},

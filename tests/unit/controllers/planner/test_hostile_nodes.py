@@ -1,4 +1,4 @@
-"""A node reports anything in its own plan Secret: no pass of a controller fails, and other machines get their plans."""
+"""Nodes may report anything in their plan Secret: no reconcile fails, and other machines get their plans."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
-from tests.unit.controllers.planner.simulated import NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
+from tests.unit.controllers.planner.simulated_cluster import NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
 
 DIGITS = "9" * 5000
 DEEP = "[" * 100_000
 NOT_TEXT = b'{"a\xff\xfe":{}}'
-SPARSE = zlib.compress(b"")  # no gzip at all
+SPARSE = zlib.compress(b"")  # not gzip
 
 
 def bomb(prefix: bytes, filler: bytes, size: int) -> bytes:
@@ -63,16 +63,16 @@ CASES: dict[str, dict[str, str]] = {
         for key, pack in (("failed-evidence", bytes), ("failed-output", gzip.compress))
         for number, value in enumerate(ODD_JSON)
     },
-    "a state that does not exist": {"plan-state": encoded("\x00" * 1000)},
-    "checksums that are none": {"applied-checksum": encoded(DIGITS), "failed-checksum": encoded(b"\xff")},
-    "a time that is none": {"last-apply-time": encoded("Sun Nov 99 25:61:61 UTC 99999999")},
-    "failed, of the very plan": {"plan-state": encoded("failed")},
-    "keys of its own": {f"key-{number}": "" for number in range(2000)},
+    "an unknown state": {"plan-state": encoded("\x00" * 1000)},
+    "invalid checksums": {"applied-checksum": encoded(DIGITS), "failed-checksum": encoded(b"\xff")},
+    "an invalid time": {"last-apply-time": encoded("Sun Nov 99 25:61:61 UTC 99999999")},
+    "failed, of the current plan": {"plan-state": encoded("failed")},
+    "unknown keys": {f"key-{number}": "" for number in range(2000)},
 }
 
 
 class Failures(logging.Handler):
-    """Passes that ended with an exception."""
+    """Collects reconciles that ended with an exception."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -84,19 +84,19 @@ class Failures(logging.Handler):
 
 
 async def report(cluster: SimulatedCluster, machine: str, data: dict[str, str]) -> None:
-    """As an agent does: what it says now and nothing of before."""
+    """Report as an agent does: replace everything that was reported before."""
     name = names.plan_secret(machine)
     sound = {"plan-state": encoded("succeeded"), "applied-checksum": encoded((await cluster.plan(machine)).checksum)}
     cleared = dict.fromkeys({key for case in CASES.values() for key in case} - {"plan"}, None)
     await cluster.client.patch(PLAN_SECRET.resource, name, {"data": {**cleared, **sound, **data}}, namespace=NAMESPACE)
 
 
-async def hostile_reports() -> list[str]:
+async def report_hostile_values() -> list[str]:
     failures = Failures()
     logging.getLogger("herder").addHandler(failures)
     try:
         async with SimulatedCluster() as cluster:
-            await cluster.make()
+            await cluster.create()
             await cluster.add("server", SERVER_ROLES)
             await cluster.add("worker", WORKER_ROLES)
             await cluster.world.until(cluster.is_ready)
@@ -117,12 +117,12 @@ async def _is_upgraded(cluster: SimulatedCluster) -> bool:
     return plan.is_done and plan.plan is not None and "v1.34.1" in plan.plan.instructions[0].image
 
 
-def test_nothing_that_a_node_reports_fails_a_pass_of_its_clusters_planner() -> None:
-    assert loop.run(hostile_reports()) == []
+def test_no_node_report_fails_a_reconcile_of_the_planner() -> None:
+    assert loop.run(report_hostile_values()) == []
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_whatever_is_reported_can_be_read(case: str) -> None:
+def test_every_node_report_can_be_parsed(case: str) -> None:
     secret: Object = {"metadata": {"name": "n"}, "data": {"plan": encoded("{}"), **CASES[case]}}
     plan = PlanSecret(secret)
     for name, part in vars(PlanSecret).items():
@@ -132,22 +132,22 @@ def test_whatever_is_reported_can_be_read(case: str) -> None:
     assert all(abs(plan.number(key)) < 2**63 for key in NUMBERS)
 
 
-def test_probes_that_cannot_be_read_are_not_taken_for_healthy() -> None:
+def test_unreadable_probe_statuses_do_not_count_as_healthy() -> None:
     for value in (DEEP, "[]", '{"a":', NOT_TEXT):
         assert not PlanSecret({"metadata": {"name": "n"}, "data": {"probe-statuses": encoded(value)}}).healthy
     assert PlanSecret({"metadata": {"name": "n"}, "data": {}}).healthy
 
 
-# --- a Secret that the node has filled ------------------------------------------------------------------------------
+# --- a full plan Secret ---------------------------------------------------------------------------------------------
 
 
-async def full_secret(key: str) -> tuple[bool, list[str]]:
-    """Whether all machines are upgraded, and passes that failed."""
+async def fill_plan_secret(key: str) -> tuple[bool, list[str]]:
+    """Return whether all machines are upgraded, and the reconciles that failed."""
     failures = Failures()
     logging.getLogger("herder").addHandler(failures)
     try:
         async with SimulatedCluster() as cluster:
-            await cluster.make()
+            await cluster.create()
             await cluster.add("server", SERVER_ROLES)
             for name in ("a-full", "worker"):
                 await cluster.add(name, WORKER_ROLES)
@@ -169,18 +169,18 @@ async def full_secret(key: str) -> tuple[bool, list[str]]:
 
 
 @pytest.mark.parametrize("key", ["mine", "applied-output", "probe-errors"])
-def test_a_node_that_fills_its_secret_stalls_no_planner(key: str) -> None:
-    """The write of its plan would be refused for its size, and with it what the planner has to report and to write."""
-    assert loop.run(full_secret(key)) == (True, [])
+def test_a_node_that_fills_its_secret_does_not_stall_the_planner(key: str) -> None:
+    """The API server would reject the new plan for its size, and with it the other writes of the planner."""
+    assert loop.run(fill_plan_secret(key)) == (True, [])
 
 
-# --- a version that it does not run ----------------------------------------------------------------------------------
+# --- a false kubelet version -----------------------------------------------------------------------------------------
 
 
-async def false_version() -> tuple[bool, str]:
-    """Whether the other workers get their plans, and what is said of the one that reports an old kubelet."""
+async def report_false_version() -> tuple[bool, str]:
+    """Return whether the other workers get their plans, and the message about the one that reports an old kubelet."""
     async with SimulatedCluster() as cluster:
-        await cluster.make()
+        await cluster.create()
         await cluster.add("server", SERVER_ROLES)
         for name in ("a-liar", "worker"):
             await cluster.add(name, WORKER_ROLES)
@@ -196,8 +196,8 @@ async def false_version() -> tuple[bool, str]:
         return done, await cluster.message()
 
 
-def test_a_node_that_reports_an_old_version_keeps_no_other_from_its_plan() -> None:
-    done, message = loop.run(false_version())
+def test_a_node_that_reports_an_old_version_does_not_block_other_plans() -> None:
+    done, message = loop.run(report_false_version())
     assert done, message
     assert "a-liar" in message
     assert "skips minor versions after v1.20.0" in message

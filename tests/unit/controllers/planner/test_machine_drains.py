@@ -1,4 +1,4 @@
-"""The handshake of a drain: what the planner asks for on a plan Secret is done in the cluster, and answered there."""
+"""Drain requests: the planner requests a drain on a plan Secret, and the drain controller performs and reports it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from herder.api.capi.drain_records import MIRROR
 from herder.api.capi.kinds import NODE, POD
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.controllers.planner.drain.controller import CONTROLLER, STARTED, reconcile
+from herder.controllers.planner.drain.controller import CONTROLLER, STARTED
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Delete, EffectResult, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, Unreachable
-from tests.support.views import NOW, view_of
+from tests.support.builders import NOW, new_object, patches_of, reconcile
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import NAMESPACE, plan_of
 
-BEGUN = "2026-01-01T12:00:00Z"
+STARTED_AT = "2026-01-01T12:00:00Z"
 
 
-def options(**given: Any) -> str:
-    return json.dumps({"enabled": True, **given}, sort_keys=True, separators=(",", ":"))
+def options(**drain_options: Any) -> str:
+    return json.dumps({"enabled": True, **drain_options}, sort_keys=True, separators=(",", ":"))
 
 
 def pod(
@@ -32,15 +32,12 @@ def pod(
 ) -> Object:
     owners = [{"kind": owner, "name": "x", "controller": True}] if owner else []
     volumes = [{"name": "v", "emptyDir": {}}] if empty_dir else []
-    return {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "ownerReferences": owners, **meta},
-        "spec": {"volumes": volumes},
-        "status": {"phase": phase},
-    }
+    metadata = {"uid": f"uid-{name}", "ownerReferences": owners, **meta}
+    return new_object(POD, name, "default", metadata=metadata, spec={"volumes": volumes}, status={"phase": phase})
 
 
 def decide(
-    marks: dict[str, str],
+    annotations: dict[str, str],
     *,
     cordoned: bool | None = True,
     pods: tuple[Object, ...] = (),
@@ -50,100 +47,103 @@ def decide(
     machine: Object | None = None,
     refused: Refusal | None = None,
 ) -> Decision:
-    secret = objects.plan_secret("a", plan=plan_of(), marks=marks)
+    secret = objects.plan_secret("a", plan=plan_of(), annotations=annotations)
     node = [{"metadata": {"name": "a"}, "spec": {"unschedulable": cordoned}}] if cordoned is not None else []
 
-    def observed(wish: Observe) -> Observed | Unreachable | None:
+    def observed(request: Observe) -> Observed | Unreachable | None:
         if unreachable:
             return Unreachable("no route", NOW)
-        return Observed(tuple(node) if wish.kind == NODE else pods, now)
+        return Observed(tuple(node) if request.kind == NODE else pods, now)
 
-    there = (secret, machine or objects.machine("a", address="10.0.0.1"), objects.cluster())
+    existing = (secret, machine or objects.machine("a", address="10.0.0.1"), objects.cluster())
     name = f"{NAMESPACE}/{secret['metadata']['name']}"
-    return reconcile(view_of(CONTROLLER, name, there, observed=observed, results=results, now=now, refused=refused))
+    return reconcile(CONTROLLER, name, *existing, observed=observed, results=results, now=now, refused=refused)
 
 
-def answers(decision: Decision) -> dict[str, Any]:
+def annotation_changes(decision: Decision) -> dict[str, Any]:
     """The annotations that change on the plan Secret."""
     changed: dict[str, Any] = {}
-    for write in decision.writes:
-        if isinstance(write, Patch) and write.ref.kind == PLAN_SECRET:
-            changed |= write.patch["metadata"]["annotations"]
+    for patch in patches_of(decision, PLAN_SECRET):
+        changed |= patch.patch["metadata"]["annotations"]
     return changed
 
 
 def cordons(decision: Decision) -> list[bool | None]:
-    patches = [write for write in decision.writes if isinstance(write, Patch) and write.ref.kind == NODE]
-    return [patch.patch["spec"]["unschedulable"] for patch in patches]
+    return [patch.patch["spec"]["unschedulable"] for patch in patches_of(decision, NODE)]
 
 
-# --- the order of things --------------------------------------------------------------------------------------------
+# --- order of the steps ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_done_where_nothing_is_asked() -> None:
+def test_nothing_is_done_without_a_request() -> None:
     assert decide({}) == Decision()
 
 
-def test_the_node_takes_no_new_pods_first() -> None:
+def test_the_node_is_cordoned_first() -> None:
     decision = decide({names.DRAIN_OPTIONS: options()}, cordoned=False, pods=(pod("p"),))
     assert cordons(decision) == [True]
     assert not decision.effects
 
 
-def test_hooks_are_waited_for_before_pods_leave() -> None:
-    wanted = options(preDrainHooks=[{"annotation": "hook.example/pre"}])
-    asked = {names.DRAIN_OPTIONS: wanted}
-    assert answers(decide(asked)) == {names.PRE_DRAIN: wanted}
-    waits = decide(asked | {names.PRE_DRAIN: wanted})
-    assert waits.wait is not None
-    assert waits.wait.reason == "waiting for preDrainHooks: hook.example/pre"
-    answered = asked | {names.PRE_DRAIN: wanted, "hook.example/pre": wanted}
-    assert answers(decide(answered)) == {STARTED: BEGUN}
-    assert answers(decide(answered | {STARTED: BEGUN})) == {names.DRAIN_DONE: wanted}
+def test_pre_drain_hooks_are_awaited_before_pods_are_evicted() -> None:
+    requested_options = options(preDrainHooks=[{"annotation": "hook.example/pre"}])
+    requested = {names.DRAIN_OPTIONS: requested_options}
+    assert annotation_changes(decide(requested)) == {names.PRE_DRAIN: requested_options}
+    waiting = decide(requested | {names.PRE_DRAIN: requested_options})
+    assert waiting.wait is not None
+    assert waiting.wait.reason == "waiting for preDrainHooks: hook.example/pre"
+    answered = requested | {names.PRE_DRAIN: requested_options, "hook.example/pre": requested_options}
+    assert annotation_changes(decide(answered)) == {STARTED: STARTED_AT}
+    assert annotation_changes(decide(answered | {STARTED: STARTED_AT})) == {names.DRAIN_DONE: requested_options}
 
 
-def test_without_a_drain_the_hooks_alone_count() -> None:
-    wanted = options(enabled=False, preDrainHooks=[{"annotation": "h"}])
-    marks = {names.DRAIN_OPTIONS: wanted, names.PRE_DRAIN: wanted, "h": wanted}
-    assert answers(decide(marks, pods=(pod("p"),))) == {names.DRAIN_DONE: wanted}
+def test_without_a_drain_only_hooks_are_awaited() -> None:
+    requested_options = options(enabled=False, preDrainHooks=[{"annotation": "h"}])
+    annotations = {names.DRAIN_OPTIONS: requested_options, names.PRE_DRAIN: requested_options, "h": requested_options}
+    assert annotation_changes(decide(annotations, pods=(pod("p"),))) == {names.DRAIN_DONE: requested_options}
 
 
-def test_a_machine_that_has_no_node_is_drained_already() -> None:
-    wanted = options()
-    asked = {names.DRAIN_OPTIONS: wanted}
-    assert answers(decide(asked, machine=objects.machine("a"))) == {names.DRAIN_DONE: wanted}
-    assert answers(decide(asked, cordoned=None)) == {names.DRAIN_DONE: wanted}
+def test_a_machine_without_a_node_is_drained_already() -> None:
+    requested_options = options()
+    requested = {names.DRAIN_OPTIONS: requested_options}
+    assert annotation_changes(decide(requested, machine=objects.machine("a"))) == {names.DRAIN_DONE: requested_options}
+    assert annotation_changes(decide(requested, cordoned=None)) == {names.DRAIN_DONE: requested_options}
 
 
-def test_a_cluster_that_does_not_answer_is_told_in_words_that_are_not_worth_showing() -> None:
+def test_an_unreachable_cluster_is_a_transient_drain_error() -> None:
     decision = decide({names.DRAIN_OPTIONS: options()}, unreachable=True)
-    assert answers(decision) == {names.DRAIN_ERROR: "error trying to reach service: no route"}
+    assert annotation_changes(decision) == {names.DRAIN_ERROR: "error trying to reach service: no route"}
     assert decision.wake_at is not None
 
 
-def test_in_the_end_pods_come_again_and_no_mark_is_left() -> None:
-    wanted = options(postDrainHooks=[{"annotation": "h"}])
-    marks = {names.DRAIN_OPTIONS: wanted, names.DRAIN_DONE: wanted, names.UNCORDON: wanted, STARTED: BEGUN}
-    assert answers(decide(marks)) == {names.POST_DRAIN: wanted}
-    marks |= {names.POST_DRAIN: wanted, "h": wanted}
-    assert cordons(decide(marks)) == [None]
-    left = answers(decide(marks, cordoned=False))
-    assert set(left) == set(marks)
-    assert set(left.values()) == {None}
+def test_at_the_end_the_node_is_uncordoned_and_all_annotations_are_removed() -> None:
+    requested_options = options(postDrainHooks=[{"annotation": "h"}])
+    annotations = {
+        names.DRAIN_OPTIONS: requested_options,
+        names.DRAIN_DONE: requested_options,
+        names.UNCORDON: requested_options,
+        STARTED: STARTED_AT,
+    }
+    assert annotation_changes(decide(annotations)) == {names.POST_DRAIN: requested_options}
+    annotations |= {names.POST_DRAIN: requested_options, "h": requested_options}
+    assert cordons(decide(annotations)) == [None]
+    cleared = annotation_changes(decide(annotations, cordoned=False))
+    assert set(cleared) == set(annotations)
+    assert set(cleared.values()) == {None}
 
 
-def test_options_that_cannot_be_read_are_told() -> None:
-    assert "not a JSON object" in answers(decide({names.DRAIN_OPTIONS: "no"}))[names.DRAIN_ERROR]
+def test_invalid_options_are_reported() -> None:
+    assert "not a JSON object" in annotation_changes(decide({names.DRAIN_OPTIONS: "no"}))[names.DRAIN_ERROR]
 
 
-# --- which pods leave -----------------------------------------------------------------------------------------------
+# --- evictions ------------------------------------------------------------------------------------------------------
 
 
-def emptied(
-    *pods: Object, now: Any = NOW, results: Any = None, refused: Refusal | None = None, **given: Any
+def drain_pods(
+    *pods: Object, now: Any = NOW, results: Any = None, refused: Refusal | None = None, **drain_options: Any
 ) -> Decision:
-    marks = {names.DRAIN_OPTIONS: options(**given), STARTED: BEGUN}
-    return decide(marks, pods=pods, now=now, results=results, refused=refused)
+    annotations = {names.DRAIN_OPTIONS: options(**drain_options), STARTED: STARTED_AT}
+    return decide(annotations, pods=pods, now=now, results=results, refused=refused)
 
 
 def evicted(decision: Decision) -> list[str]:
@@ -151,7 +151,7 @@ def evicted(decision: Decision) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "of", "leaves", "told"),
+    ("drain_options", "candidate", "evicted_pods", "error"),
     [
         ({}, pod("p"), ["p"], ""),
         ({}, pod("p", owner="DaemonSet"), [], ""),
@@ -165,54 +165,58 @@ def evicted(decision: Decision) -> list[str]:
         ({"ignoreErrors": True}, pod("p", owner=""), [], ""),
     ],
 )
-def test_pods_leave_by_the_options(given: dict[str, Any], of: Object, leaves: list[str], told: str) -> None:
-    decision = emptied(of, **given)
-    assert evicted(decision) == leaves
-    assert told in (answers(decision).get(names.DRAIN_ERROR) or "")
-    if not leaves and not told:
-        assert names.DRAIN_DONE in answers(decision)
+def test_the_options_decide_which_pods_are_evicted(
+    drain_options: dict[str, Any], candidate: Object, evicted_pods: list[str], error: str
+) -> None:
+    decision = drain_pods(candidate, **drain_options)
+    assert evicted(decision) == evicted_pods
+    assert error in (annotation_changes(decision).get(names.DRAIN_ERROR) or "")
+    if not evicted_pods and not error:
+        assert names.DRAIN_DONE in annotation_changes(decision)
 
 
-def test_a_pod_that_is_held_back_is_asked_again_in_the_next_round_and_told() -> None:
-    held = EffectResult({"outcome": "blocked", "message": "budget says no", "causes": []})
+def test_a_blocked_eviction_is_reported_and_retried() -> None:
+    blocked = EffectResult({"outcome": "blocked", "message": "budget says no", "causes": []})
     uid = f"Secret-{names.plan_secret('a')}"
-    first = emptied(pod("p"), results={(uid, "evict", "uid-p", "0"): held})
+    first = drain_pods(pod("p"), results={(uid, "evict", "uid-p", "0"): blocked})
     assert evicted(first) == []
-    assert answers(first) == {names.DRAIN_ERROR: "default/p: budget says no"}
+    assert annotation_changes(first) == {names.DRAIN_ERROR: "default/p: budget says no"}
     assert first.wake_at == NOW + timedelta(seconds=20)
-    assert evicted(emptied(pod("p"), results={}, now=NOW + timedelta(seconds=20))) == ["p"]
+    assert evicted(drain_pods(pod("p"), results={}, now=NOW + timedelta(seconds=20))) == ["p"]
 
 
 @pytest.mark.parametrize("by_deletion", [False, True])
-def test_what_a_guard_refuses_is_told_before_it_is_tried_again(by_deletion: bool) -> None:
-    decision = emptied(pod("p"), refused=Refusal("some-guard", "it stays"), disableEviction=by_deletion)
-    assert answers(decision) == {names.DRAIN_ERROR: "refused: some-guard: it stays"}
+def test_a_refusal_by_a_guard_is_reported_before_the_retry(by_deletion: bool) -> None:
+    decision = drain_pods(pod("p"), refused=Refusal("some-guard", "it stays"), disableEviction=by_deletion)
+    assert annotation_changes(decision) == {names.DRAIN_ERROR: "refused: some-guard: it stays"}
     assert isinstance(decision.writes[0], Patch)
     assert bool(decision.effects) is not by_deletion
-    assert answers(emptied(refused=Refusal("some-guard", "it stays")))[names.DRAIN_DONE]  # what is over is not told
+    assert annotation_changes(drain_pods(refused=Refusal("some-guard", "it stays")))[
+        names.DRAIN_DONE
+    ]  # a resolved refusal is not reported
 
 
-def test_a_pod_that_goes_is_waited_for_unless_for_too_long() -> None:
-    going = pod("p", deletionTimestamp="2026-01-01T11:59:00Z")
-    waits = emptied(going)
-    assert (evicted(waits), answers(waits)) == ([], {})
-    assert names.DRAIN_DONE in answers(emptied(going, skipWaitForDeleteTimeoutSeconds=30))
+def test_a_terminating_pod_is_awaited_until_the_timeout() -> None:
+    terminating = pod("p", deletionTimestamp="2026-01-01T11:59:00Z")
+    waiting = drain_pods(terminating)
+    assert (evicted(waiting), annotation_changes(waiting)) == ([], {})
+    assert names.DRAIN_DONE in annotation_changes(drain_pods(terminating, skipWaitForDeleteTimeoutSeconds=30))
 
 
-def test_a_drain_that_takes_too_long_is_told_and_goes_on() -> None:
-    decision = emptied(pod("p"), now=NOW + timedelta(seconds=61), timeout=60)
-    assert answers(decision)[names.DRAIN_ERROR] == "global timeout reached: 60s; still there: default/p"
+def test_a_drain_timeout_is_reported_and_the_drain_continues() -> None:
+    decision = drain_pods(pod("p"), now=NOW + timedelta(seconds=61), timeout=60)
+    assert annotation_changes(decision)[names.DRAIN_ERROR] == "global timeout reached: 60s; still there: default/p"
     assert evicted(decision) == ["p"]
 
 
-def test_where_no_budget_is_to_be_asked_pods_are_deleted() -> None:
-    decision = emptied(pod("p"), disableEviction=True)
+def test_pods_are_deleted_if_eviction_is_disabled() -> None:
+    decision = drain_pods(pod("p"), disableEviction=True)
     deleted = [write for write in decision.writes if isinstance(write, Delete)]
     assert [(write.ref.kind, write.ref.name, write.uid) for write in deleted] == [(POD, "p", "uid-p")]
     assert not decision.effects
 
 
-@pytest.mark.parametrize(("given", "grace"), [({}, None), ({"gracePeriod": -1}, None), ({"gracePeriod": 5}, 5)])
-def test_pods_have_the_time_that_the_options_give(given: dict[str, Any], grace: int | None) -> None:
-    (effect,) = emptied(pod("p"), **given).effects
+@pytest.mark.parametrize(("drain_options", "grace"), [({}, None), ({"gracePeriod": -1}, None), ({"gracePeriod": 5}, 5)])
+def test_the_options_set_the_grace_period(drain_options: dict[str, Any], grace: int | None) -> None:
+    (effect,) = drain_pods(pod("p"), **drain_options).effects
     assert effect.arguments["grace_seconds"] == grace

@@ -1,4 +1,4 @@
-"""A tier is brought to its plans: who may be disturbed, in which order, and what is said meanwhile."""
+"""Rollout of a tier: which machines may be disturbed, in which order, and which progress is reported."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.unit.controllers.planner.objects import ALL, SERVER, WORKER, entry, p
 OLD, NEW = plan_of(stamp="1"), plan_of(stamp="2")
 
 
-class Fixed:
-    """A distribution whose plan is what a test says."""
+class FixedPlanDistribution:
+    """A distribution that renders a fixed plan."""
 
     name = "fixed"
     revision = 1
@@ -46,9 +46,9 @@ class Fixed:
         return plan.instructions[0].env[1] if plan.instructions else ""
 
 
-def brought(
+def roll_out_machines(
     *entries: PlanEntry,
-    wanted: Plan = NEW,
+    new_plan: Plan = NEW,
     concurrency: str = "1",
     drain: dict[str, Any] | None = None,
     connected: bool = True,
@@ -57,20 +57,20 @@ def brought(
     unplannable: Collection[str] = (),
     name: str = "worker",
 ) -> TierProgress:
-    distribution: Any = Fixed(wanted, unplannable)
-    spec = {"plan": wanted.to_json().decode(), "unplannable": [*unplannable]}
+    distribution: Any = FixedPlanDistribution(new_plan, unplannable)
+    spec = {"plan": new_plan.to_json().decode(), "unplannable": [*unplannable]}
     cluster = ClusterInputs("fleet-default", "demo", "", "v1.33.4+k3s1", spec)
 
-    def desired(of: PlanEntry) -> Desired:
-        inputs = MachineInputs(of.name, of.uid, of.roles, join_url="https://10.0.0.1:6443")
-        return Desired(of, Request.of(distribution, cluster, inputs))
+    def desired(machine: PlanEntry) -> Desired:
+        inputs = MachineInputs(machine.name, machine.uid, machine.roles, join_url="https://10.0.0.1:6443")
+        return Desired(machine, Request.of(distribution, cluster, inputs))
 
     tier = Tier(name, entries, entries, concurrency, drain or {}, up_to_date=up_to_date)
     return roll_out(tier, RolloutContext(desired, "v1.33.4+k3s1", connected, machines, NOW))
 
 
-def written(progress: TierProgress) -> list[str]:
-    """Whose plan is written."""
+def planned_machines(progress: TierProgress) -> list[str]:
+    """The names of the machines whose plan is written."""
     plans = [write for write in progress.writes if "data" in write.patch and "plan" in write.patch["data"]]
     return [write.ref.name.removesuffix("-machine-plan") for write in plans]
 
@@ -82,14 +82,14 @@ def worker(name: str, plan: Plan | None = OLD, **changes: Any) -> PlanEntry:
 # --- first plans and small changes ----------------------------------------------------------------------------------
 
 
-def test_first_plans_are_not_limited() -> None:
-    progress = brought(worker("a", None), worker("b", None), worker("c", None))
-    assert written(progress) == ["a", "b", "c"]
+def test_first_plans_are_not_limited_by_concurrency() -> None:
+    progress = roll_out_machines(worker("a", None), worker("b", None), worker("c", None))
+    assert planned_machines(progress) == ["a", "b", "c"]
     assert progress.waiting("worker") == "configuring worker node(s) a,b,c"
 
 
-def test_a_plan_is_written_whole() -> None:
-    (write,) = brought(worker("a", None)).writes
+def test_a_new_plan_replaces_all_plan_data() -> None:
+    (write,) = roll_out_machines(worker("a", None)).writes
     assert write.ref.kind == PLAN_SECRET
     assert write.resource_version
     assert set(write.patch["data"]) == {
@@ -97,173 +97,186 @@ def test_a_plan_is_written_whole() -> None:
     }  # fmt: skip
     assert write.patch["data"]["probe-statuses"] is None
     assert write.patch["data"]["applied-checksum"] is None
-    marks = write.patch["metadata"]["annotations"]
-    assert marks[names.JOINED_TO] == "https://10.0.0.1:6443"
-    assert marks[names.PROBES_PASSED] == ""
-    assert marks[names.PLAN_UPDATED] == "2026-01-01T12:00:00Z"
+    annotations = write.patch["metadata"]["annotations"]
+    assert annotations[names.JOINED_TO] == "https://10.0.0.1:6443"
+    assert annotations[names.PROBES_PASSED] == ""
+    assert annotations[names.PLAN_UPDATED] == "2026-01-01T12:00:00Z"
 
 
-def test_what_disturbs_nothing_waits_for_no_turn() -> None:
+def test_non_disruptive_plans_do_not_wait_for_their_turn() -> None:
     minor = plan_of(stamp="1", minor="another")
     drain = {"enabled": True}
-    assert written(brought(worker("a"), worker("b"), wanted=minor, drain=drain)) == ["a", "b"]
+    assert planned_machines(roll_out_machines(worker("a"), worker("b"), new_plan=minor, drain=drain)) == ["a", "b"]
 
 
-def test_a_plan_that_is_there_is_not_written_again() -> None:
-    assert brought(worker("a"), wanted=OLD).writes == []
+def test_an_unchanged_plan_is_not_written_again() -> None:
+    assert roll_out_machines(worker("a"), new_plan=OLD).writes == []
 
 
-# --- one that nothing can be planned for ----------------------------------------------------------------------------
+# --- unplannable machines -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", [None, OLD], ids=["first plan", "another plan"])
-def test_a_worker_that_nothing_can_be_planned_for_keeps_no_other_from_its_plan(first: Plan | None) -> None:
-    """Registered with labels, or without an address, that its distribution can make nothing of."""
-    progress = brought(worker("a", first), worker("b", first), unplannable=["a"])
-    assert written(progress) == ["b"]
+@pytest.mark.parametrize("first", [None, OLD], ids=["first plan", "later plan"])
+def test_an_unplannable_worker_does_not_block_other_workers(first: Plan | None) -> None:
+    """For example one registered with invalid labels or without an address."""
+    progress = roll_out_machines(worker("a", first), worker("b", first), unplannable=["a"])
+    assert planned_machines(progress) == ["b"]
     assert progress.ignored("worker") == "failing worker machine(s) a: machine a: has no address"
     assert not progress.error
 
 
-def test_what_is_wrong_for_all_workers_is_an_error_of_the_cluster() -> None:
-    progress = brought(worker("a"), worker("b"), unplannable=["a", "b"])
+def test_a_problem_of_all_workers_is_an_error_of_the_cluster() -> None:
+    progress = roll_out_machines(worker("a"), worker("b"), unplannable=["a", "b"])
     assert progress.error == "machine a: has no address"
 
 
-def test_no_server_is_planned_before_one_that_cannot_be() -> None:
+def test_no_server_is_planned_before_an_unplannable_one() -> None:
     with pytest.raises(ConfigError, match="machine a"):
-        brought(worker("a"), worker("b"), unplannable=["a"], name="etcd")
+        roll_out_machines(worker("a"), worker("b"), unplannable=["a"], name="etcd")
 
 
-# --- as many at a time as may be ------------------------------------------------------------------------------------
+# --- concurrency ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "whose"),
+    ("concurrency", "expected"),
     [("1", ["a"]), ("2", ["a", "b"]), ("0", ["a", "b", "c"]), ("34%", ["a", "b"]), ("1%", ["a"]), ("", ["a"])],
 )
-def test_as_many_change_as_the_strategy_allows(concurrency: str, whose: list[str]) -> None:
-    assert written(brought(worker("a"), worker("b"), worker("c"), concurrency=concurrency)) == whose
+def test_the_strategy_limits_concurrent_changes(concurrency: str, expected: list[str]) -> None:
+    assert (
+        planned_machines(roll_out_machines(worker("a"), worker("b"), worker("c"), concurrency=concurrency)) == expected
+    )
 
 
-def test_a_share_is_one_of_all_machines_those_at_rest_among_them() -> None:
-    assert written(brought(worker("a"), worker("b"), worker("c"), concurrency="20%", up_to_date=7)) == ["a", "b"]
+def test_a_percentage_counts_up_to_date_machines_too() -> None:
+    assert planned_machines(
+        roll_out_machines(worker("a"), worker("b"), worker("c"), concurrency="20%", up_to_date=7)
+    ) == ["a", "b"]
 
 
-def test_a_concurrency_that_is_no_number_is_told() -> None:
+def test_an_invalid_concurrency_is_an_error() -> None:
     with pytest.raises(
         ConfigError, match=r'"some" is not a valid concurrency; use a number or a percentage such as "10%"'
     ):
-        brought(worker("a"), concurrency="some")
+        roll_out_machines(worker("a"), concurrency="some")
 
 
 @pytest.mark.parametrize(
-    ("other", "whose"),
+    ("other", "expected"),
     [
         (worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}), []),
         (worker("a", NEW, unhealthy=True), []),
-        (worker("a", OLD, marks={names.UNCORDON: "{}"}), ["a"]),
+        (worker("a", OLD, annotations={names.UNCORDON: "{}"}), ["a"]),
         (worker("a", OLD, state="failed"), ["a"]),
         (worker("a", OLD, unhealthy=True), ["a"]),
-        (worker("a", OLD, unhealthy=True, marks={names.PROBES_PASSED: "x"}), ["a"]),
+        (worker("a", OLD, unhealthy=True, annotations={names.PROBES_PASSED: "x"}), ["a"]),
         (worker("a", NEW), ["b"]),
         (worker("a", None), ["a", "b"]),
         (worker("a", NEW, state="pending"), ["b"]),
     ],
     ids=[
-        "runs its plan",
-        "is not well",
-        "is being drained, and goes on",
-        "failed, and may be helped",
-        "never came up, and may be helped",
-        "was well once: it takes the turn",
-        "is done",
-        "is new, which counts for nothing",
-        "has its first plan, and is missed by nobody",
+        "its plan is in progress",
+        "it is unhealthy",
+        "it is being drained: it continues",
+        "its plan failed: a new one may help",
+        "it never became healthy: a new plan may help",
+        "it was healthy once: it takes the turn",
+        "it is up to date",
+        "it is new: it does not count",
+        "it has its first plan: it does not count",
     ],
 )
-def test_b_waits_while_a(other: PlanEntry, whose: list[str]) -> None:
-    assert written(brought(other, worker("b"))) == whose
+def test_the_state_of_one_machine_decides_whether_another_waits(other: PlanEntry, expected: list[str]) -> None:
+    assert planned_machines(roll_out_machines(other, worker("b"))) == expected
 
 
-def test_those_that_are_broken_are_helped_first() -> None:
-    assert written(brought(worker("a"), worker("b"), worker("c", unhealthy=True))) == ["c"]
-    moving = worker("b", NEW, state="in-progress", data={"appliedPlan": "{}"})
-    assert written(brought(worker("a", unhealthy=True), moving)) == []
+def test_broken_machines_are_planned_first() -> None:
+    assert planned_machines(roll_out_machines(worker("a"), worker("b"), worker("c", unhealthy=True))) == ["c"]
+    progressing = worker("b", NEW, state="in-progress", data={"appliedPlan": "{}"})
+    assert planned_machines(roll_out_machines(worker("a", unhealthy=True), progressing)) == []
 
 
 # --- drains ---------------------------------------------------------------------------------------------------------
 
 DRAIN = {"enabled": True, "timeout": 60}
-ASKED = encode_options(DRAIN, is_only_machine=False)
+DRAIN_REQUEST = encode_options(DRAIN, is_only_machine=False)
 
 
-def test_a_node_is_drained_before_a_plan_that_disturbs_it() -> None:
-    progress = brought(worker("a"), drain=DRAIN)
-    assert written(progress) == []
-    assert progress.writes[0].patch == {"metadata": {"annotations": {names.DRAIN_OPTIONS: ASKED}}}
+def test_a_node_is_drained_before_a_disruptive_plan() -> None:
+    progress = roll_out_machines(worker("a"), drain=DRAIN)
+    assert planned_machines(progress) == []
+    assert progress.writes[0].patch == {"metadata": {"annotations": {names.DRAIN_OPTIONS: DRAIN_REQUEST}}}
     assert progress.waiting("worker") == "draining worker node(s) a: draining node"
-    assert ASKED == '{"enabled":true,"timeout":60}'
+    assert DRAIN_REQUEST == '{"enabled":true,"timeout":60}'
 
 
-def test_it_is_written_when_the_drain_is_done() -> None:
-    drained = {names.DRAIN_OPTIONS: ASKED, names.DRAIN_DONE: ASKED}
-    progress = brought(worker("a", marks=drained), drain=DRAIN)
-    assert written(progress) == ["a"]
+def test_the_plan_is_written_when_the_drain_is_done() -> None:
+    drained = {names.DRAIN_OPTIONS: DRAIN_REQUEST, names.DRAIN_DONE: DRAIN_REQUEST}
+    progress = roll_out_machines(worker("a", annotations=drained), drain=DRAIN)
+    assert planned_machines(progress) == ["a"]
     assert progress.waiting("worker") == "configuring worker node(s) a: drain completed"
 
 
-def test_an_error_of_the_drain_is_told_unless_it_is_an_ordinary_one() -> None:
-    marks = {names.DRAIN_OPTIONS: ASKED, names.DRAIN_ERROR: "budget says no"}
-    told = brought(worker("a", marks=marks), drain=DRAIN).waiting("worker")
-    assert told == "draining worker node(s) a: error draining machine a: budget says no"
-    marks[names.DRAIN_ERROR] = "error trying to reach service: x"
-    assert brought(worker("a", marks=marks), drain=DRAIN).waiting("worker").endswith(": draining node")
+def test_a_drain_error_is_reported_unless_it_is_transient() -> None:
+    annotations = {names.DRAIN_OPTIONS: DRAIN_REQUEST, names.DRAIN_ERROR: "budget says no"}
+    message = roll_out_machines(worker("a", annotations=annotations), drain=DRAIN).waiting("worker")
+    assert message == "draining worker node(s) a: error draining machine a: budget says no"
+    annotations[names.DRAIN_ERROR] = "error trying to reach service: x"
+    assert (
+        roll_out_machines(worker("a", annotations=annotations), drain=DRAIN)
+        .waiting("worker")
+        .endswith(": draining node")
+    )
 
 
 @pytest.mark.parametrize(
-    ("of", "wanted", "drain", "machines"),
+    ("machine", "new_plan", "drain", "machines"),
     [
         (worker("a"), plan_of("v1.33.5", stamp="1"), DRAIN, 5),
         (worker("a"), NEW, {"enabled": False}, 5),
         (worker("a"), NEW, DRAIN, 1),
         (entry("a", (WORKER,), plan=OLD), NEW, DRAIN, 5),
     ],
-    ids=["nothing that it runs changes", "not wished for", "the only machine", "no node"],
+    ids=["the drain hash is unchanged", "draining is disabled", "the only machine", "no node"],
 )
-def test_there_is_no_drain_where(of: PlanEntry, wanted: Plan, drain: dict[str, Any], machines: int) -> None:
-    assert written(brought(of, wanted=wanted, drain=drain, machines=machines)) == ["a"]
+def test_no_drain_is_requested(machine: PlanEntry, new_plan: Plan, drain: dict[str, Any], machines: int) -> None:
+    assert planned_machines(roll_out_machines(machine, new_plan=new_plan, drain=drain, machines=machines)) == ["a"]
 
 
-def test_the_hooks_of_a_cluster_s_only_machine_are_waited_for_without_a_drain() -> None:
+def test_hooks_of_the_only_machine_are_awaited_without_a_drain() -> None:
     options = {"enabled": True, "preDrainHooks": [{"annotation": "h"}]}
-    (write,) = brought(worker("a"), drain=options, machines=1).writes
-    asked = write.patch["metadata"]["annotations"][names.DRAIN_OPTIONS]
-    assert asked == '{"enabled":false,"preDrainHooks":[{"annotation":"h"}]}'
+    (write,) = roll_out_machines(worker("a"), drain=options, machines=1).writes
+    requested = write.patch["metadata"]["annotations"][names.DRAIN_OPTIONS]
+    assert requested == '{"enabled":false,"preDrainHooks":[{"annotation":"h"}]}'
 
 
-def test_when_the_plan_has_worked_the_drain_ends() -> None:
-    drained = {names.DRAIN_OPTIONS: ASKED, names.DRAIN_DONE: ASKED}
-    progress = brought(worker("a", NEW, marks=drained), drain=DRAIN)
-    assert progress.writes[0].patch == {"metadata": {"annotations": {names.UNCORDON: ASKED}}}
-    told = "uncordoning worker node(s) a: waiting for uncordon to finish"
-    assert progress.waiting("worker") == told
-    asked = brought(worker("a", NEW, marks=drained | {names.UNCORDON: ASKED}), drain=DRAIN)
-    assert (asked.writes, asked.waiting("worker")) == ([], told)
+def test_a_node_is_uncordoned_when_its_plan_has_succeeded() -> None:
+    drained = {names.DRAIN_OPTIONS: DRAIN_REQUEST, names.DRAIN_DONE: DRAIN_REQUEST}
+    progress = roll_out_machines(worker("a", NEW, annotations=drained), drain=DRAIN)
+    assert progress.writes[0].patch == {"metadata": {"annotations": {names.UNCORDON: DRAIN_REQUEST}}}
+    message = "uncordoning worker node(s) a: waiting for uncordon to finish"
+    assert progress.waiting("worker") == message
+    uncordoning = roll_out_machines(
+        worker("a", NEW, annotations=drained | {names.UNCORDON: DRAIN_REQUEST}), drain=DRAIN
+    )
+    assert (uncordoning.writes, uncordoning.waiting("worker")) == ([], message)
 
 
-# --- what is said ---------------------------------------------------------------------------------------------------
+# --- progress messages ----------------------------------------------------------------------------------------------
 
-WRITTEN = {names.PLAN_UPDATED: (NOW - timedelta(minutes=4)).isoformat()}
-LONG_AGO = {names.PLAN_UPDATED: (NOW - timedelta(hours=1)).isoformat()}
+RECENTLY_WRITTEN = {names.PLAN_UPDATED: (NOW - timedelta(minutes=4)).isoformat()}
+WRITTEN_LONG_AGO = {names.PLAN_UPDATED: (NOW - timedelta(hours=1)).isoformat()}
 
 
 @pytest.mark.parametrize(
-    ("of", "told"),
+    ("machine", "expected"),
     [
-        (worker("a", NEW, state="pending", marks=WRITTEN), "waiting for agent to check in and apply initial plan"),
         (
-            worker("a", NEW, state="pending", marks=LONG_AGO),
+            worker("a", NEW, state="pending", annotations=RECENTLY_WRITTEN),
+            "waiting for agent to check in and apply initial plan",
+        ),
+        (
+            worker("a", NEW, state="pending", annotations=WRITTEN_LONG_AGO),
             "waiting for agent to check in and apply initial plan (no report from its agent for 5 minutes; check "
             "that rancher-system-agent.service is running and reaches this server)",
         ),
@@ -274,56 +287,56 @@ LONG_AGO = {names.PLAN_UPDATED: (NOW - timedelta(hours=1)).isoformat()}
         ),
         (worker("a", NEW, state="failed"), "failure while applying plan"),
         (
-            worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}, marks=WRITTEN),
+            worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}, annotations=RECENTLY_WRITTEN),
             "waiting for plan to be applied",
         ),
         (
-            worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}, marks=LONG_AGO),
+            worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}, annotations=WRITTEN_LONG_AGO),
             "waiting for plan to be applied (plan in progress for more than 30 minutes; see the log of "
             "rancher-system-agent.service)",
         ),
     ],
 )
-def test_what_is_still_to_happen_is_said(of: PlanEntry, told: str) -> None:
-    assert brought(of).waiting("worker") == f"configuring worker node(s) a: {told}"
+def test_the_message_names_what_a_machine_waits_for(machine: PlanEntry, expected: str) -> None:
+    assert roll_out_machines(machine).waiting("worker") == f"configuring worker node(s) a: {expected}"
 
 
-def test_a_node_that_runs_another_version_is_waited_for() -> None:
+def test_a_node_with_another_kubelet_version_is_waited_for() -> None:
     old = worker("a", NEW)
     old.machine["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.3+k3s1"
-    assert brought(old).waiting("worker") == "configuring worker node(s) a: waiting for kubelet to update"
-    assert brought(old, connected=False).waiting("worker") == ""
+    assert roll_out_machines(old).waiting("worker") == "configuring worker node(s) a: waiting for kubelet to update"
+    assert roll_out_machines(old, connected=False).waiting("worker") == ""
 
 
-def test_a_control_plane_is_done_when_the_cluster_s_agent_is_connected() -> None:
+def test_a_control_plane_is_ready_when_the_cluster_agent_is_connected() -> None:
     plane = entry("a", SERVER, plan=NEW, address="10.0.0.1")
-    told = "configuring worker node(s) a: waiting for cluster agent to connect"
-    assert brought(plane, connected=False).waiting("worker") == told
-    assert brought(plane).ready == [plane]
+    message = "configuring worker node(s) a: waiting for cluster agent to connect"
+    assert roll_out_machines(plane, connected=False).waiting("worker") == message
+    assert roll_out_machines(plane).ready == [plane]
 
 
-def test_at_most_three_machines_are_named() -> None:
-    assert brought(*(worker(name, None) for name in "edcba")).waiting("worker") == (
+def test_a_message_names_at_most_three_machines() -> None:
+    assert roll_out_machines(*(worker(name, None) for name in "edcba")).waiting("worker") == (
         "configuring worker node(s) a,b,c and 2 more"
     )
 
 
-def test_machines_that_failed_or_are_not_there_yet_are_told_and_hold_up_nobody() -> None:
+def test_failed_machines_are_reported_and_block_no_other() -> None:
     failed = worker("a", NEW, status={"phase": "Failed"})
-    progress = brought(failed, worker("b", NEW))
+    progress = roll_out_machines(failed, worker("b", NEW))
     assert progress.waiting("worker") == ""
     assert progress.ignored("worker") == "failing worker machine(s) a: the machine has failed"
 
 
-def test_a_machine_that_its_owner_paused_keeps_its_plan() -> None:
+def test_a_paused_machine_keeps_its_plan() -> None:
     paused = worker("a")
     paused.machine["metadata"]["annotations"] = {"cluster.x-k8s.io/paused": ""}
-    progress = brought(paused)
+    progress = roll_out_machines(paused)
     assert progress.writes == []
     assert progress.waiting("worker").endswith("Machine is paused; its plan does not change until it is resumed")
 
 
-# --- files that no plan names any more ------------------------------------------------------------------------------
+# --- files that no plan contains any more ---------------------------------------------------------------------------
 
 
 def with_files(plan: Plan, *paths: str) -> Plan:
@@ -331,72 +344,76 @@ def with_files(plan: Plan, *paths: str) -> Plan:
 
 
 def delivered(progress: TierProgress) -> tuple[dict[str, str], str]:
-    """The files of the one plan that is written with what becomes of them, and the checksum that it is known by."""
+    """The action of each file of the one plan that is written, and the record of the plan."""
     (write,) = progress.writes
     raw = base64.b64decode(write.patch["data"]["plan"])
-    mark = write.patch["metadata"]["annotations"][names.PLAN_INPUTS]
-    assert mark.endswith(checksum(raw))
-    return {each.path: each.action for each in Plan.from_json(raw).files}, mark
+    record = write.patch["metadata"]["annotations"][names.PLAN_INPUTS]
+    assert record.endswith(checksum(raw))
+    return {each.path: each.action for each in Plan.from_json(raw).files}, record
 
 
-def test_what_plans_brought_and_name_no_more_goes_but_nothing_that_may_be_others() -> None:
+def test_files_that_only_plans_wrote_are_deleted_with_the_next_plan() -> None:
     before = with_files(OLD, "/ours/gone", "/ours/kept", "/etc/motd")
-    files, _ = delivered(brought(worker("a", before), wanted=with_files(NEW, "/ours/kept")))
+    files, _ = delivered(roll_out_machines(worker("a", before), new_plan=with_files(NEW, "/ours/kept")))
     assert files == {"/minor": "", "/ours/kept": "", "/ours/gone": "delete"}
 
 
-def test_it_goes_once() -> None:
-    before, wanted = with_files(OLD, "/ours/gone"), NEW
-    (write,) = brought(worker("a", before), wanted=wanted).writes
-    there = Plan.from_json(base64.b64decode(write.patch["data"]["plan"]))
-    marks = {names.PLAN_INPUTS: write.patch["metadata"]["annotations"][names.PLAN_INPUTS]}
-    assert brought(worker("a", there, marks=marks), wanted=wanted).writes == []
-    files, _ = delivered(brought(worker("a", there, marks=marks), wanted=with_files(plan_of(stamp="3"), "/ours/new")))
+def test_a_file_is_deleted_once() -> None:
+    before, new_plan = with_files(OLD, "/ours/gone"), NEW
+    (write,) = roll_out_machines(worker("a", before), new_plan=new_plan).writes
+    delivered_plan = Plan.from_json(base64.b64decode(write.patch["data"]["plan"]))
+    annotations = {names.PLAN_INPUTS: write.patch["metadata"]["annotations"][names.PLAN_INPUTS]}
+    assert roll_out_machines(worker("a", delivered_plan, annotations=annotations), new_plan=new_plan).writes == []
+    files, _ = delivered(
+        roll_out_machines(
+            worker("a", delivered_plan, annotations=annotations), new_plan=with_files(plan_of(stamp="3"), "/ours/new")
+        )
+    )
     assert files == {"/minor": "", "/ours/new": ""}
 
 
-def test_what_a_plan_that_has_not_worked_was_to_take_away_goes_with_the_next() -> None:
+def test_a_deletion_of_a_failed_plan_is_part_of_the_next_plan() -> None:
     failed = replace(OLD, files=(*OLD.files, File(path="/ours/gone", action=DELETE)))
-    files, _ = delivered(brought(worker("a", failed, state="failed")))
+    files, _ = delivered(roll_out_machines(worker("a", failed, state="failed")))
     assert files["/ours/gone"] == "delete"
 
 
 # --- rendering ------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_rendered_only_where_its_inputs_changed() -> None:
-    class Counting(Fixed):
+def test_a_plan_is_rendered_only_if_its_inputs_changed() -> None:
+    class CountingDistribution(FixedPlanDistribution):
         renders = 0
 
         def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
-            Counting.renders += 1
+            CountingDistribution.renders += 1
             return super().render(cluster, machine)
 
-    distribution: Any = Counting(OLD)
+    distribution: Any = CountingDistribution(OLD)
     cluster = ClusterInputs("fleet-default", "counted", "", "v1.33.4+k3s1", {})
     inputs = MachineInputs("a", "uid-a", entry("a", ALL).roles)
     request = Request.of(distribution, cluster, inputs)
-    known = worker("a", marks={names.PLAN_INPUTS: str(PlanRecord(*request.digests, "sum"))})
+    known = worker("a", annotations={names.PLAN_INPUTS: str(PlanRecord(*request.digests, "sum"))})
     assert not Desired(known, request).differs
-    assert Counting.renders == 0
-    other = worker("a", marks={names.PLAN_INPUTS: "other sum"})
+    assert CountingDistribution.renders == 0
+    other = worker("a", annotations={names.PLAN_INPUTS: "other sum"})
     assert all(Desired(other, request).differs for _ in range(3))
-    assert Counting.renders == 1
+    assert CountingDistribution.renders == 1
 
 
-def test_the_same_plan_of_other_inputs_is_marked_and_not_written() -> None:
-    others = str(PlanRecord("other", "inputs", checksum(NEW.to_json())))
-    progress = brought(worker("a", NEW, marks={names.PLAN_INPUTS: others}))
+def test_an_identical_plan_from_other_inputs_is_recorded_but_not_written() -> None:
+    earlier_record = str(PlanRecord("other", "inputs", checksum(NEW.to_json())))
+    progress = roll_out_machines(worker("a", NEW, annotations={names.PLAN_INPUTS: earlier_record}))
     assert progress.writes == []
-    (mark,) = progress.records
-    assert mark.patch.keys() == {"metadata"}
-    again = brought(worker("a", NEW, marks=mark.patch["metadata"]["annotations"]))
+    (record,) = progress.records
+    assert record.patch.keys() == {"metadata"}
+    again = roll_out_machines(worker("a", NEW, annotations=record.patch["metadata"]["annotations"]))
     assert (again.writes, again.records) == ([], [])
     assert [entry.name for entry in again.ready] == ["a"]
 
 
-def test_a_plan_that_no_secret_can_hold_is_told() -> None:
+def test_a_plan_that_is_too_large_for_a_secret_is_an_error() -> None:
     huge = plan_of(minor="x" * MAX_PLAN_BYTES)
-    error = brought(worker("a", None), wanted=huge).error
+    error = roll_out_machines(worker("a", None), new_plan=huge).error
     assert "plan of machine a: " in error
     assert "largest file: /minor" in error

@@ -1,4 +1,4 @@
-"""Plans byte for byte as other managers of K3s and RKE2 write them."""
+"""Plans of K3s and RKE2, byte for byte as upstream renders them."""
 
 from __future__ import annotations
 
@@ -7,66 +7,15 @@ from typing import Any
 
 import pytest
 
-from herder.api.rke.node.plan import Plan
-from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
+from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
+from tests.unit.controllers.planner.inputs import CONFIG, DATA, VERSION, cluster, config_of, server, variables, worker
 
-VERSION = "v1.33.4+rke2r1"
-DATA = "/var/lib/rancher/rke2"
-CONFIG = "/etc/rancher/rke2/config.yaml.d/50-rancher.yaml"
-SERVER = Roles(etcd=True, control_plane=True)
-WORKER = Roles(worker=True)
+# --- a worker -------------------------------------------------------------------------------------------------------
 
 
-def cluster(version: str = VERSION, **spec: Any) -> ClusterInputs:
-    return ClusterInputs(
-        namespace="fleet-default",
-        name="demo",
-        management_name="c-m-abcdefgh",
-        version=version,
-        spec=spec,
-        server_token="SERVER",
-        agent_token="AGENT",
-        installer_image="rancher/system-agent-installer-",
-    )
-
-
-def worker(**changes: Any) -> MachineInputs:
-    inputs: dict[str, Any] = {
-        "name": "demo-w1",
-        "uid": "33333333-3333-4333-8333-333333333333",
-        "roles": WORKER,
-        "join_url": "https://10.0.0.11:9345",
-        "internal_addresses": ("10.0.0.21",),
-    }
-    return MachineInputs(**(inputs | changes))
-
-
-def server(**changes: Any) -> MachineInputs:
-    inputs: dict[str, Any] = {
-        "name": "demo-s1",
-        "uid": "11111111-1111-4111-8111-111111111111",
-        "roles": SERVER,
-        "is_init": True,
-        "internal_addresses": ("10.0.0.11",),
-    }
-    return MachineInputs(**(inputs | changes))
-
-
-def config_of(plan: Plan, path: str = CONFIG) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(next(file for file in plan.files if file.path == path).decoded)
-    return found
-
-
-def variables(plan: Plan) -> dict[str, str]:
-    return dict(each.split("=", 1) for each in plan.instructions[0].env)
-
-
-# --- a worker, exactly ----------------------------------------------------------------------------------------------
-
-
-def test_an_agents_plan_is_the_known_one() -> None:
+def test_the_plan_of_an_agent_equals_upstreams() -> None:
     plan = Rancher(RKE2).render(cluster(), worker())
     assert [file.path for file in plan.files] == [
         "/etc/rancher/rke2/registries.yaml",
@@ -106,17 +55,17 @@ def test_an_agents_plan_is_the_known_one() -> None:
     assert plan.probes["kubelet"].http_get.url == "http://127.0.0.1:10248/healthz"
 
 
-def test_whom_an_agent_joins_restarts_it_but_drains_nothing() -> None:
+def test_a_new_join_url_restarts_an_agent_without_a_drain() -> None:
     plan = Rancher(RKE2).render(cluster(), worker(join_url="https://10.0.0.12:9345"))
-    told = variables(plan)
-    assert told["RESTART_STAMP"] == "190924ba78ecb404598a4bf2ea43231ed82ad5fc71d428886f780ac21a29c4e6"
-    assert told["DRAIN_HASH"] == "d922ccfc4ec13635910a1b728840ea848c37000384ac73e3e9aee7b564dd43ec"
+    environment = variables(plan)
+    assert environment["RESTART_STAMP"] == "190924ba78ecb404598a4bf2ea43231ed82ad5fc71d428886f780ac21a29c4e6"
+    assert environment["DRAIN_HASH"] == "d922ccfc4ec13635910a1b728840ea848c37000384ac73e3e9aee7b564dd43ec"
 
 
 # --- servers --------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_servers_plan_has_the_known_form() -> None:
+def test_the_plan_of_the_init_server_has_upstreams_form() -> None:
     plan = Rancher(RKE2).render(cluster(), server())
     directory = f"{DATA}/server/tls"
     config = config_of(plan)
@@ -152,12 +101,12 @@ def test_the_first_servers_plan_has_the_known_form() -> None:
     }  # fmt: skip
 
 
-def test_a_joining_server_is_told_whom_to_join() -> None:
+def test_a_joining_server_is_configured_with_the_join_url() -> None:
     plan = Rancher(RKE2).render(cluster(), server(is_init=False, join_url="https://10.0.0.11:9345"))
     assert config_of(plan)["server"] == "https://10.0.0.11:9345"
 
 
-def test_the_first_server_of_k3s_begins_the_cluster() -> None:
+def test_the_init_server_of_k3s_initializes_the_cluster() -> None:
     plan = Rancher(K3S).render(cluster("v1.33.4+k3s1"), server())
     config = config_of(plan, "/etc/rancher/k3s/config.yaml.d/50-rancher.yaml")
     assert config["cluster-init"] is True
@@ -169,7 +118,7 @@ def test_the_first_server_of_k3s_begins_the_cluster() -> None:
 
 
 @pytest.mark.parametrize(("runtime", "version"), [(RKE2, VERSION), (K3S, "v1.33.4+k3s1")])
-def test_a_first_machine_with_etcd_alone_finds_out_its_own_address(runtime: Any, version: str) -> None:
+def test_an_etcd_only_init_node_finds_its_own_address(runtime: Any, version: str) -> None:
     plan = Rancher(runtime).render(cluster(version), server(roles=Roles(etcd=True)))
     assert [each.name for each in plan.periodic_instructions] == ["capture-address", "etcd-name"]
     assert f"https://localhost:{runtime.supervisor_port}/db/info" in plan.periodic_instructions[0].args[1]

@@ -8,8 +8,6 @@ import pytest
 
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, SECRET
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
-from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.api.management.names import PROVISIONING_CLUSTER_OF
 from herder.api.references.approvals import APPROVED
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.sets import set_hash, with_set_labels
@@ -17,59 +15,60 @@ from herder.controllers.provisioning.cluster import machine_pools, objects, temp
 from herder.controllers.provisioning.cluster.controller import CONTROLLER
 from herder.controllers.provisioning.cluster.desired import pools_of
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Apply, Decision, Delete, Parallel, Patch, Write
-from tests.support.views import view_of
-from tests.unit.controllers.provisioning.provisioned import KINDS, NAME, SCHEMA, WORKSPACE, config, new, pool
-from tests.unit.controllers.provisioning.test_generating import FILLED, FINALIZERS, asked
+from herder.engine.runtime.decision import Apply, Decision, Delete, Patch
+from tests.support.builders import DELETED_AT, new_object, patches_of, reconcile, writes_of
+from tests.unit.controllers.provisioning.objects import (
+    FINALIZERS,
+    KINDS,
+    NAME,
+    SCHEMA,
+    WITH_SCHEMA,
+    WORKSPACE,
+    config,
+    new_management_cluster,
+    pool,
+    stored_cluster,
+)
 
 # --- decisions ------------------------------------------------------------------------------------------------------
 
-DEFINITIONS = [new(DEFINITION, f"{kind.plural}.{kind.group}") for kind in (*KINDS.all, DYNAMIC_SCHEMA)]
+DEFINITIONS = [new_object(DEFINITION, f"{kind.plural}.{kind.group}") for kind in (*KINDS.all, DYNAMIC_SCHEMA)]
 
 
-def management(created_for: str = f"{WORKSPACE}/{NAME}") -> Object:
-    found = new(MANAGEMENT_CLUSTER, "c-m-abcdefgh", annotations={PROVISIONING_CLUSTER_OF: created_for})
-    return found | {"spec": {"fleetWorkspaceName": created_for.partition("/")[0]}}
-
-
-def decide(*found: Object, of: Object | None = None) -> Decision:
-    around = [*DEFINITIONS, SCHEMA, config("sheds", image="debian"), of or management()]
-    view = view_of(CONTROLLER, f"{WORKSPACE}/{NAME}", [*found, *around], followed=(*KINDS.all, DYNAMIC_SCHEMA))
-    return CONTROLLER.reconcile(view)
-
-
-def writes(decision: Decision) -> list[Write]:
-    steps = [step.writes if isinstance(step, Parallel) else (step,) for step in decision.writes]
-    return [write for step in steps for write in step]
+def decide(*found: Object, management_cluster: Object | None = None) -> Decision:
+    management = management_cluster or new_management_cluster("c-m-abcdefgh", created_for=f"{WORKSPACE}/{NAME}")
+    cluster_objects = [*DEFINITIONS, SCHEMA, config("sheds", image="debian"), management]
+    kinds = (*KINDS.all, DYNAMIC_SCHEMA)
+    return reconcile(CONTROLLER, f"{WORKSPACE}/{NAME}", *found, *cluster_objects, dynamic_kinds=kinds)
 
 
 def applied(decision: Decision) -> list[Kind]:
-    return [write.kind for write in writes(decision) if isinstance(write, Apply)]
+    return [write.kind for write in writes_of(decision) if isinstance(write, Apply)]
 
 
-def test_nothing_is_made_before_the_finalizer_is_there() -> None:
-    (only_write,) = writes(decide(asked(pool("workers"), meta={"finalizers": []})))
+def test_nothing_is_generated_before_the_finalizer_is_set() -> None:
+    (only_write,) = writes_of(decide(stored_cluster(pool("workers"), meta={"finalizers": []})))
     assert isinstance(only_write, Patch)
     assert only_write.patch == {"metadata": {"finalizers": FINALIZERS}}
 
 
-def test_nothing_is_made_of_imported_and_nameless_clusters() -> None:
-    assert not applied(decide({**asked(), "spec": {}}))
-    assert not applied(decide({**asked(), "status": {}}))
+def test_nothing_is_generated_for_imported_or_unnamed_clusters() -> None:
+    assert not applied(decide({**stored_cluster(), "spec": {}}))
+    assert not applied(decide({**stored_cluster(), "status": {}}))
 
 
-def test_the_drivers_fields_are_filled_in_before_anything_is_made_from_them() -> None:
-    decision = decide(asked(pool("workers")))
+def test_the_schema_of_the_driver_is_recorded_before_anything_is_generated() -> None:
+    decision = decide(stored_cluster(pool("workers")))
     assert applied(decision) == []
-    patch = writes(decision)[0]
+    patch = writes_of(decision)[0]
     assert isinstance(patch, Patch)
     filled = patch.patch["spec"]["rkeConfig"]["machinePools"][0]["dynamicSchemaSpec"]
     assert json.loads(filled) == SCHEMA["spec"]
     assert patch.resource_version, "others may write pools too"
 
 
-def test_machines_come_after_what_they_are_made_from() -> None:
-    decision = decide(asked(pool("workers", unhealthyNodeTimeout="1m", **FILLED)))
+def test_machine_deployments_are_applied_after_the_objects_they_reference() -> None:
+    decision = decide(stored_cluster(pool("workers", unhealthyNodeTimeout="1m", **WITH_SCHEMA)))
     order = applied(decision)
     for before, after in [
         (CONTROL_PLANE, CLUSTER),
@@ -81,83 +80,92 @@ def test_machines_come_after_what_they_are_made_from() -> None:
         assert order.index(before) < order.index(after)
 
 
-def test_without_a_version_nothing_is_made() -> None:
-    decision = decide(asked(spec={"kubernetesVersion": None}))
+def test_nothing_is_generated_without_a_version() -> None:
+    decision = decide(stored_cluster(spec={"kubernetesVersion": None}))
     assert applied(decision) == []
     assert decision.wait is not None
     assert decision.wait.reason.startswith("spec.kubernetesVersion: required")
 
 
-def test_a_problem_deletes_nothing() -> None:
-    old = with_set_labels(new(MACHINE_DEPLOYMENT, "meadow-old", WORKSPACE), WORKSPACE, NAME)
-    assert [write for write in writes(decide(asked(), old)) if isinstance(write, Delete)]
-    broken = decide(asked(pool("workers", workerRole=False, **FILLED)), old)
-    assert not [write for write in writes(broken) if isinstance(write, Delete)]
+def test_an_error_deletes_nothing() -> None:
+    old = with_set_labels(new_object(MACHINE_DEPLOYMENT, "meadow-old", WORKSPACE), WORKSPACE, NAME)
+    assert [write for write in writes_of(decide(stored_cluster(), old)) if isinstance(write, Delete)]
+    broken = decide(stored_cluster(pool("workers", workerRole=False, **WITH_SCHEMA)), old)
+    assert not [write for write in writes_of(broken) if isinstance(write, Delete)]
 
 
-def test_what_was_made_for_another_cluster_is_not_taken_over() -> None:
+def test_objects_of_another_cluster_are_not_adopted() -> None:
     """Pool `b-c` of cluster `a` and pool `c` of cluster `a-b` have the same name."""
-    theirs = with_set_labels(new(MACHINE_DEPLOYMENT, f"{NAME}-workers", WORKSPACE), WORKSPACE, f"{NAME}-x")
-    decision = decide(asked(pool("workers", **FILLED)), theirs)
-    assert not [write for write in writes(decision) if isinstance(write, Apply)]
+    foreign = with_set_labels(new_object(MACHINE_DEPLOYMENT, f"{NAME}-workers", WORKSPACE), WORKSPACE, f"{NAME}-x")
+    decision = decide(stored_cluster(pool("workers", **WITH_SCHEMA)), foreign)
+    assert not [write for write in writes_of(decision) if isinstance(write, Apply)]
     assert decision.wait is not None
     assert f"MachineDeployment {WORKSPACE}/{NAME}-workers belongs to cluster" in decision.wait.reason
 
 
-def test_what_was_made_by_hand_is_not_taken_over() -> None:
-    theirs = new(MACHINE_DEPLOYMENT, f"{NAME}-workers", WORKSPACE)
-    decision = decide(asked(pool("workers", **FILLED)), theirs)
-    assert not [write for write in writes(decision) if isinstance(write, Apply)]
+def test_objects_that_users_created_are_not_adopted() -> None:
+    foreign = new_object(MACHINE_DEPLOYMENT, f"{NAME}-workers", WORKSPACE)
+    decision = decide(stored_cluster(pool("workers", **WITH_SCHEMA)), foreign)
+    assert not [write for write in writes_of(decision) if isinstance(write, Apply)]
     assert decision.wait is not None
-    told = f"MachineDeployment {WORKSPACE}/{NAME}-workers was not created for this cluster"
-    assert told in decision.wait.reason
+    expected = f"MachineDeployment {WORKSPACE}/{NAME}-workers was not created for this cluster"
+    assert expected in decision.wait.reason
 
 
-def test_what_others_made_for_the_cluster_is_not_pruned() -> None:
-    foreign = new(MACHINE_DEPLOYMENT, "by-hand", WORKSPACE, labels={"cluster.x-k8s.io/cluster-name": NAME})
-    assert not [write for write in writes(decide(asked(), foreign)) if isinstance(write, Delete)]
+def test_objects_that_others_created_for_the_cluster_are_not_pruned() -> None:
+    foreign = new_object(MACHINE_DEPLOYMENT, "by-hand", WORKSPACE, labels={"cluster.x-k8s.io/cluster-name": NAME})
+    assert not [write for write in writes_of(decide(stored_cluster(), foreign)) if isinstance(write, Delete)]
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_cluster_prunes_nothing_in_another_namespace(deleted: bool) -> None:
-    """The hash has no separator between name and namespace: `shoppre` in `prod` has that of `shop` in `preprod`."""
+    """The hash has no separator between name and namespace: `shoppre` in `prod` has the same hash as `shop` in
+    `preprod`."""
     name, namespace = f"{NAME}{WORKSPACE[:3]}", WORKSPACE[3:]
     kinds = (MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, RKE_CLUSTER, *((CONTROL_PLANE,) if deleted else ()))
-    theirs = [with_set_labels(new(kind, NAME, WORKSPACE), WORKSPACE, NAME) for kind in kinds]
+    foreign = [with_set_labels(new_object(kind, NAME, WORKSPACE), WORKSPACE, NAME) for kind in kinds]
     assert set_hash(WORKSPACE, NAME) == set_hash(namespace, name)
     meta = {"name": name, "namespace": namespace}
-    own = asked(meta=meta | ({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}))
-    decision = CONTROLLER.reconcile(view_of(CONTROLLER, f"{namespace}/{name}", [own, *theirs, *DEFINITIONS]))
-    assert not [write for write in writes(decision) if isinstance(write, Delete)]
+    own = stored_cluster(meta=meta | ({"deletionTimestamp": DELETED_AT} if deleted else {}))
+    decision = reconcile(CONTROLLER, f"{namespace}/{name}", own, *foreign, *DEFINITIONS)
+    assert not [write for write in writes_of(decision) if isinstance(write, Delete)]
 
 
-OTHERS = {
-    "another control plane's": new(CLUSTER, NAME, WORKSPACE)
-    | {"spec": {"controlPlaneRef": {"apiGroup": "x", "kind": "KubeadmControlPlane", "name": NAME}}},
-    "without a control plane": new(CLUSTER, NAME, WORKSPACE) | {"spec": {}},
-    "with one of the same kind": new(CLUSTER, NAME, WORKSPACE)
-    | {"spec": {"controlPlaneRef": {"apiGroup": "rke.cattle.io", "kind": "RKEControlPlane", "name": "by-hand"}}},
-    "made from another": with_set_labels(new(CLUSTER, NAME, WORKSPACE), WORKSPACE, "other"),
-    "somebody's": new(
+FOREIGN_CLUSTERS = {
+    "with another control plane": new_object(
         CLUSTER,
         NAME,
         WORKSPACE,
-        ownerReferences=[{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": "u", "controller": True}],
+        spec={"controlPlaneRef": {"apiGroup": "x", "kind": "KubeadmControlPlane", "name": NAME}},
+    ),
+    "without a control plane": new_object(CLUSTER, NAME, WORKSPACE, spec={}),
+    "with a control plane of the same kind": new_object(
+        CLUSTER,
+        NAME,
+        WORKSPACE,
+        spec={"controlPlaneRef": {"apiGroup": "rke.cattle.io", "kind": "RKEControlPlane", "name": "by-hand"}},
+    ),
+    "generated for another cluster": with_set_labels(new_object(CLUSTER, NAME, WORKSPACE), WORKSPACE, "other"),
+    "with another owner": new_object(
+        CLUSTER,
+        NAME,
+        WORKSPACE,
+        owners=[{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": "u", "controller": True}],
     ),
 }
 
 
-def test_what_an_earlier_cluster_of_the_same_name_left_behind_is_not_taken_over() -> None:
-    """Its machines are another user's: they would get the plans of this cluster, with its tokens and Secrets."""
-    decision = decide(asked(), with_set_labels(new(CLUSTER, NAME, WORKSPACE), WORKSPACE, NAME))
+def test_objects_of_an_earlier_cluster_of_the_same_name_are_not_adopted() -> None:
+    """Machines of another user would get the plans of this cluster, with its tokens and Secrets."""
+    decision = decide(stored_cluster(), with_set_labels(new_object(CLUSTER, NAME, WORKSPACE), WORKSPACE, NAME))
     assert applied(decision) == []
     assert decision.wait is not None
     assert "another Cluster fleet-default/meadow" in decision.wait.reason
 
 
-@pytest.mark.parametrize("case", OTHERS)
-def test_a_cluster_of_that_name_that_is_anothers_is_not_taken_over(case: str) -> None:
-    decision = decide(asked(), OTHERS[case])
+@pytest.mark.parametrize("case", FOREIGN_CLUSTERS)
+def test_a_capi_cluster_of_another_owner_is_not_adopted(case: str) -> None:
+    decision = decide(stored_cluster(), FOREIGN_CLUSTERS[case])
     assert applied(decision) == []
     assert decision.wait is not None
     assert "another Cluster fleet-default/meadow" in decision.wait.reason
@@ -167,13 +175,13 @@ def test_a_cluster_of_that_name_that_is_anothers_is_not_taken_over(case: str) ->
 
 
 def credential(uid: str = "cc-uid", name: str = "cc") -> Object:
-    return new(SECRET, name, WORKSPACE, uid=uid)
+    return new_object(SECRET, name, WORKSPACE, metadata={"uid": uid})
 
 
-def with_record(given: Object, *entries: Object) -> Object:
+def with_approvals(provisioning_cluster: Object, *entries: Object) -> Object:
     base = {"resource": "secrets", "namespace": WORKSPACE, "author": "somebody"}
     text = json.dumps([base | each for each in entries])
-    return {**given, "metadata": {**given["metadata"], "annotations": {APPROVED: text}}}
+    return {**provisioning_cluster, "metadata": {**provisioning_cluster["metadata"], "annotations": {APPROVED: text}}}
 
 
 CREDENTIAL_OF_POOL = {"path": "spec.rkeConfig.machinePools[workers].cloudCredentialSecretName", "name": "cc"}
@@ -197,24 +205,32 @@ REGISTRY = {"path": "spec.rkeConfig.registries.configs[a].authConfigSecretName",
     ],
 )
 def test_nothing_is_generated_from_references_that_are_not_approved(entries: list[Object], expected: str) -> None:
-    given = with_record(asked(pool("workers", cloudCredentialSecretName="cc", **FILLED)), *entries)
-    decision = decide(given, credential())
+    provisioning_cluster = with_approvals(
+        stored_cluster(pool("workers", cloudCredentialSecretName="cc", **WITH_SCHEMA)), *entries
+    )
+    decision = decide(provisioning_cluster, credential())
     assert bool(applied(decision)) is not bool(expected)
     if expected:
-        assert expected in str([write.patch for write in writes(decision) if isinstance(write, Patch)])
+        assert expected in str([patch.patch for patch in patches_of(decision)])
 
 
-def test_what_is_generated_is_bound_to_the_same_objects() -> None:
+def test_generated_objects_are_bound_to_the_approved_objects() -> None:
     registries = {"configs": {"a": {"authConfigSecretName": "auth"}}}
-    given = asked(pool("workers", cloudCredentialSecretName="cc", **FILLED), registries=registries)
-    given = with_record(given, CREDENTIAL_OF_POOL | {"uid": "cc-uid"}, CONFIG_OF_POOL, REGISTRY)
+    provisioning_cluster = stored_cluster(
+        pool("workers", cloudCredentialSecretName="cc", **WITH_SCHEMA), registries=registries
+    )
+    provisioning_cluster = with_approvals(
+        provisioning_cluster, CREDENTIAL_OF_POOL | {"uid": "cc-uid"}, CONFIG_OF_POOL, REGISTRY
+    )
 
-    def handed(obj: Object) -> list[tuple[str, str]]:
+    def record_of(obj: Object) -> list[tuple[str, str]]:
         return [(each["path"], each["uid"]) for each in json.loads(obj["metadata"]["annotations"][APPROVED])]
 
-    assert handed(objects.control_plane(given)) == [("spec.registries.configs[a].authConfigSecretName", "1")]
-    template = templates.machine_template(pools_of(given)[0], config("sheds"))
-    assert handed(template) == [("spec.template.spec.common.cloudCredentialSecretName", "cc-uid")]
+    assert record_of(objects.control_plane(provisioning_cluster)) == [
+        ("spec.registries.configs[a].authConfigSecretName", "1")
+    ]
+    template = templates.machine_template(pools_of(provisioning_cluster)[0], config("sheds"))
+    assert record_of(template) == [("spec.template.spec.common.cloudCredentialSecretName", "cc-uid")]
 
 
 TEMPLATE_OF_POOL = {
@@ -226,35 +242,40 @@ TEMPLATE_OF_POOL = {
 }
 
 
-def test_a_pool_is_bound_to_the_template_that_was_approved() -> None:
-    """Core controllers compare the UID of a template with that in the record of the MachineDeployment."""
+def test_a_pool_is_bound_to_the_approved_template() -> None:
+    """Core controllers compare the UID of the template with the record of the MachineDeployment."""
     reference = {"apiVersion": KINDS.template.api_version, "kind": KINDS.template.kind, "name": "sheds"}
-    marks = {"other": "kept", APPROVED: "[]"}
-    given = asked({**pool("workers"), "machineConfigRef": reference, "machineDeploymentAnnotations": marks})
-    (found,) = pools_of(with_record(given, TEMPLATE_OF_POOL, CREDENTIAL_OF_POOL))
-    annotations = machine_pools.machine_deployment(found, None)["metadata"]["annotations"]
+    pool_annotations = {"other": "kept", APPROVED: "[]"}
+    provisioning_cluster = stored_cluster(
+        {**pool("workers"), "machineConfigRef": reference, "machineDeploymentAnnotations": pool_annotations}
+    )
+    (parsed_pool,) = pools_of(with_approvals(provisioning_cluster, TEMPLATE_OF_POOL, CREDENTIAL_OF_POOL))
+    annotations = machine_pools.machine_deployment(parsed_pool, None)["metadata"]["annotations"]
     record = {each["path"]: each.get("uid", "") for each in json.loads(annotations[APPROVED])}
     assert record == {"spec.template.spec.infrastructureRef": "1", "spec.template.spec.bootstrap.configRef": ""}
     assert annotations["other"] == "kept"
 
 
-def test_a_pool_brings_no_record_of_its_own() -> None:
-    given = asked(pool("workers", machineDeploymentAnnotations={APPROVED: "[]"}, **FILLED))
-    (found,) = pools_of(given)
-    template = templates.machine_template(found, config("sheds"))
-    assert APPROVED not in machine_pools.machine_deployment(found, template)["metadata"].get("annotations", {})
+def test_a_pool_cannot_bring_its_own_approval_record() -> None:
+    provisioning_cluster = stored_cluster(pool("workers", machineDeploymentAnnotations={APPROVED: "[]"}, **WITH_SCHEMA))
+    (parsed_pool,) = pools_of(provisioning_cluster)
+    template = templates.machine_template(parsed_pool, config("sheds"))
+    assert APPROVED not in machine_pools.machine_deployment(parsed_pool, template)["metadata"].get("annotations", {})
 
 
-def test_a_reference_is_bound_to_a_secret_that_comes_after_it() -> None:
-    given = with_record(asked(pool("workers", cloudCredentialSecretName="cc", **FILLED)), CREDENTIAL_OF_POOL)
-    (write,) = decide(given, credential()).writes
+def test_a_reference_is_bound_to_a_secret_that_is_created_later() -> None:
+    provisioning_cluster = with_approvals(
+        stored_cluster(pool("workers", cloudCredentialSecretName="cc", **WITH_SCHEMA)), CREDENTIAL_OF_POOL
+    )
+    (write,) = decide(provisioning_cluster, credential()).writes
     assert isinstance(write, Patch)
     assert json.loads(write.patch["metadata"]["annotations"][APPROVED])[0]["uid"] == "cc-uid"
     assert write.resource_version
 
 
-@pytest.mark.parametrize(("made_for", "is_own"), [(f"{WORKSPACE}/{NAME}", True), ("fleet-default/victim", False)])
-def test_nothing_is_made_for_a_management_cluster_of_another_cluster(made_for: str, is_own: bool) -> None:
-    """Machines would get its registration token, whoever wrote the status that names it."""
-    decision = decide(asked(pool("workers") | FILLED), of=management(made_for))
+@pytest.mark.parametrize(("created_for", "is_own"), [(f"{WORKSPACE}/{NAME}", True), ("fleet-default/victim", False)])
+def test_nothing_is_generated_for_the_management_cluster_of_another_cluster(created_for: str, is_own: bool) -> None:
+    """Otherwise machines would get the registration token of a cluster that anyone can name in a status."""
+    management = new_management_cluster("c-m-abcdefgh", created_for=created_for)
+    decision = decide(stored_cluster(pool("workers") | WITH_SCHEMA), management_cluster=management)
     assert (CONTROL_PLANE in applied(decision)) is is_own

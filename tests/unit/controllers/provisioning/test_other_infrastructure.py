@@ -1,5 +1,5 @@
-"""A cluster on the infrastructure of another provider: it says where the API answers and makes the machines, which get
-what they run first as cloud-config."""
+"""A cluster on infrastructure of another provider, which sets the endpoint and creates the machines. Machines get
+their bootstrap data as cloud-config."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from herder.controllers.bootstrap import rke_bootstrap
 from herder.effects.bootstrap_data import BootstrapData
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
-from tests.unit.controllers.provisioning.provisioned import NAME, WORKSPACE, Pasture, cluster, new
+from tests.support.builders import new_manifest
+from tests.unit.controllers.provisioning.objects import NAME, WORKSPACE, cluster
+from tests.unit.controllers.provisioning.simulated_manager import SimulatedManager
 
 SETTINGS = Settings(flags={"server-url": "https://manager.example.com", "cacerts": "the certificates"})
 BALANCER = {"host": "api.example.com", "port": 6443}
 USERDATA = "#cloud-config\nruncmd: [echo mine]\npackage_update: true\n"
 
 
-class Provided(Pasture):
+class ManagerWithExternalProvider(SimulatedManager):
     def __init__(self) -> None:
         super().__init__(
             controllers=(rke_bootstrap.CONTROLLER,),
@@ -40,9 +42,9 @@ class Provided(Pasture):
     async def _make_data(self, arguments: Mapping[str, Any]) -> None:
         await BootstrapData(self.world.client, SETTINGS.get)(arguments)
 
-    async def ask(self) -> None:
-        await self.create(IN_MEMORY_CLUSTER, new(IN_MEMORY_CLUSTER, "net", WORKSPACE) | {"spec": {}})
-        template = new(IN_MEMORY_MACHINE_TEMPLATE, "small", WORKSPACE) | {"spec": {"template": {"spec": {}}}}
+    async def create_cluster(self) -> None:
+        await self.create(IN_MEMORY_CLUSTER, new_manifest(IN_MEMORY_CLUSTER, "net", WORKSPACE, spec={}))
+        template = new_manifest(IN_MEMORY_MACHINE_TEMPLATE, "small", WORKSPACE, spec={"template": {"spec": {}}})
         await self.create(IN_MEMORY_MACHINE_TEMPLATE, template)
         pool = {
             "name": "servers",
@@ -51,17 +53,19 @@ class Provided(Pasture):
             "machineConfigRef": _reference(template),
             "userdata": {"inlineUserdata": USERDATA},
         }
-        wanted = cluster(pool, infrastructureRef={**_reference(new(IN_MEMORY_CLUSTER, "net")), "namespace": WORKSPACE})
-        await self.create(PROVISIONING_CLUSTER, wanted)
+        cluster_object = cluster(
+            pool, infrastructureRef={**_reference(new_manifest(IN_MEMORY_CLUSTER, "net")), "namespace": WORKSPACE}
+        )
+        await self.create(PROVISIONING_CLUSTER, cluster_object)
 
-    async def provide(self) -> None:
-        """In the provider's place."""
+    async def provision(self) -> None:
+        """Provision the cluster, as the provider would."""
         await self.patch(IN_MEMORY_CLUSTER, "net", {"spec": {"controlPlaneEndpoint": BALANCER}})
-        done = {"status": {"initialization": {"provisioned": True}}}
-        await self.patch(IN_MEMORY_CLUSTER, "net", done, subresource="status")
+        provisioned = {"status": {"initialization": {"provisioned": True}}}
+        await self.patch(IN_MEMORY_CLUSTER, "net", provisioned, subresource="status")
 
-    async def data_of_the_machine(self) -> str:
-        """What its provider hands to cloud-init; "" while there is none."""
+    async def bootstrap_data(self) -> str:
+        """The bootstrap data that the provider passes to cloud-init; "" while there is none."""
         for machine in await self.all(MACHINE):
             name = machine["spec"]["bootstrap"].get("dataSecretName")
             secret = await self.get(SECRET, name) if name else None
@@ -73,58 +77,58 @@ def _reference(obj: Object) -> Object:
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "name": obj["metadata"]["name"]}
 
 
-def test_machines_of_another_provider_get_their_script_as_cloud_config() -> None:
-    async def run(pasture: Provided) -> None:
-        async with pasture.world as world:
-            await _ask_and_provide(pasture)
+def test_machines_of_another_provider_get_cloud_config() -> None:
+    async def run(manager: ManagerWithExternalProvider) -> None:
+        async with manager.world as world:
+            await _create_and_provision(manager)
 
-            async def is_made() -> bool:
-                return bool(await pasture.data_of_the_machine())
+            async def has_data() -> bool:
+                return bool(await manager.bootstrap_data())
 
-            await world.until(is_made, within=120)
-            text = await pasture.data_of_the_machine()
+            await world.until(has_data, within=120)
+            text = await manager.bootstrap_data()
             assert text.startswith("## template: jinja\n#cloud-config\n")
-            told = yaml.safe_load(text)
-            assert told["runcmd"] == ["sh /usr/local/custom_script/install.sh", "echo mine"]
-            assert told["package_update"] is True
-            assert await pasture.names(RKE_CLUSTER) == [], "there is no infrastructure of our own"
-            [machine] = await pasture.names(IN_MEMORY_MACHINE)
+            cloud_config = yaml.safe_load(text)
+            assert cloud_config["runcmd"] == ["sh /usr/local/custom_script/install.sh", "echo mine"]
+            assert cloud_config["package_update"] is True
+            assert await manager.names(RKE_CLUSTER) == [], "no RKECluster is created"
+            [machine] = await manager.names(IN_MEMORY_MACHINE)
             assert machine.startswith("meadow-servers-")
-            [start] = await pasture.names(BOOTSTRAP_TEMPLATE)
-            assert start.startswith("meadow-servers-"), "each pool has its own, as it may have userdata"
+            [template] = await manager.names(BOOTSTRAP_TEMPLATE)
+            assert template.startswith("meadow-servers-"), "each pool has its own template, which may contain userdata"
 
-    loop.run(run(Provided()))
+    loop.run(run(ManagerWithExternalProvider()))
 
 
-async def _ask_and_provide(pasture: Provided) -> None:
+async def _create_and_provision(manager: ManagerWithExternalProvider) -> None:
     async def is_there() -> bool:
-        return await pasture.get(CLUSTER, NAME) is not None
+        return await manager.get(CLUSTER, NAME) is not None
 
-    await pasture.prepare()
-    await pasture.ask()
-    await pasture.world.until(is_there, within=60)
-    await pasture.provide()
+    await manager.prepare()
+    await manager.create_cluster()
+    await manager.world.until(is_there, within=60)
+    await manager.provision()
 
 
-def test_where_the_api_answers_is_the_providers_to_say() -> None:
-    """It may have a balancer; the first server would be a poor substitute."""
+def test_the_provider_decides_the_endpoint_of_the_cluster() -> None:
+    """The provider may have a load balancer, which the address of the first server must not replace."""
 
-    async def run(pasture: Provided) -> None:
-        async with pasture.world as world:
-            await _ask_and_provide(pasture)
+    async def run(manager: ManagerWithExternalProvider) -> None:
+        async with manager.world as world:
+            await _create_and_provision(manager)
 
             async def endpoint() -> Object | None:
-                found = await pasture.get(CLUSTER, NAME)
-                known: Object | None = (found or {})["spec"].get("controlPlaneEndpoint")
-                return known
+                found = await manager.get(CLUSTER, NAME)
+                found_endpoint: Object | None = (found or {})["spec"].get("controlPlaneEndpoint")
+                return found_endpoint
 
             async def is_reported() -> bool:
                 return await endpoint() == BALANCER
 
             await world.until(is_reported, within=60)
             first = {"host": "10.0.0.7", "port": 6443}
-            await pasture.patch(CONTROL_PLANE, NAME, {"spec": {"controlPlaneEndpoint": first}})
+            await manager.patch(CONTROL_PLANE, NAME, {"spec": {"controlPlaneEndpoint": first}})
             await asyncio.sleep(60)
             assert await endpoint() == BALANCER
 
-    loop.run(run(Provided()))
+    loop.run(run(ManagerWithExternalProvider()))

@@ -1,5 +1,5 @@
-"""Managed clusters from their first moment to their last, in simulation: nothing is made twice, no token opens longer
-than it should, and what goes wrong in between changes nothing of that."""
+"""Simulated lifecycle of managed clusters: despite faults, nothing is created twice, and no token is valid for too
+long."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
+from tests.support.builders import new_manifest
 
 MINUTES = 60.0
 WORKSPACE, NAME = "fleet-default", "meadow"
@@ -35,11 +36,15 @@ WORKSPACE, NAME = "fleet-default", "meadow"
 
 class Manager:
     def __init__(self, seed: int, faults: Faults = NONE) -> None:
-        self.managed: set[str] = set()
+        self.management_names: set[str] = set()
         self.world = World(
             seed,
             [management_cluster.CONTROLLER, provisioning_cluster.CONTROLLER, cluster_registration_token.CONTROLLER],
-            crds=[*CRDS, *RKE_CRDS, SETTING_CRD],  # without those of Cluster API, which imported clusters do not need
+            crds=[
+                *CRDS,
+                *RKE_CRDS,
+                SETTING_CRD,
+            ],  # without the CRDs of Cluster API, which imported clusters do not need
             performers={RENEW: self.renew},
             faults=faults,
             watched=(MANAGEMENT_CLUSTER,),
@@ -50,31 +55,31 @@ class Manager:
         return await Renewal(self.world.client, self.world.now, self.world.random.randbytes)(arguments)
 
     def invariant(self, _kind: Kind, _event: str, obj: Object) -> None:
-        self.managed.add(obj["metadata"]["name"])
-        assert len(self.managed - {names.LOCAL}) <= 1, "one cluster has one management Cluster"
+        self.management_names.add(obj["metadata"]["name"])
+        assert len(self.management_names - {names.LOCAL}) <= 1, "a cluster has one management Cluster"
 
-    # --- acts -----------------------------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------------------
 
-    async def ask_for_cluster(self) -> str:
-        await self.world.client.create(NAMESPACE.resource, _object(NAMESPACE, WORKSPACE))
-        cluster = _object(PROVISIONING_CLUSTER, NAME, namespace=WORKSPACE) | {"spec": {}}
+    async def create_cluster(self) -> str:
+        await self.world.client.create(NAMESPACE.resource, new_manifest(NAMESPACE, WORKSPACE))
+        cluster = new_manifest(PROVISIONING_CLUSTER, NAME, WORKSPACE, spec={})
         await self.world.client.create(PROVISIONING_CLUSTER.resource, cluster, namespace=WORKSPACE)
         await self.world.until(self.has_token)
         return str((await self.provisioning())["status"]["clusterName"])
 
-    async def agent_comes(self, cluster: str) -> None:
+    async def connect_agent(self, cluster: str) -> None:
         endpoint = {"status": {"apiEndpoint": "https://10.43.0.1:443"}}
         await self.world.client.patch(MANAGEMENT_CLUSTER.resource, cluster, endpoint, subresource="status")
-        await self._connected(cluster, timestamp(self.world.now()))
+        await self._set_connected_since(cluster, timestamp(self.world.now()))
 
-    async def agent_goes(self, cluster: str) -> None:
-        await self._connected(cluster, None)
+    async def disconnect_agent(self, cluster: str) -> None:
+        await self._set_connected_since(cluster, None)
 
-    async def _connected(self, cluster: str, since: str | None) -> None:
+    async def _set_connected_since(self, cluster: str, since: str | None) -> None:
         patch = {"metadata": {"annotations": {names.CONNECTED_SINCE: since}}}
         await self.world.client.patch(MANAGEMENT_CLUSTER.resource, cluster, patch)
 
-    # --- what is there --------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
 
     async def provisioning(self) -> Object:
         return await self.world.client.get(PROVISIONING_CLUSTER.resource, NAME, namespace=WORKSPACE)
@@ -99,72 +104,68 @@ class Manager:
         assert found is not None
         return found
 
-    async def holds(self, cluster: str, registration: str) -> bool:
+    async def has_secret(self, cluster: str, registration: str) -> bool:
         try:
             await self.tokens(cluster, registration)
         except NotFound:
             return False
         return True
 
-    async def replaced(self, cluster: str, registration: str, known: Tokens) -> bool:
-        return await self.holds(cluster, registration) and (await self.tokens(cluster, registration)) != known
+    async def is_replaced(self, cluster: str, registration: str, known: Tokens) -> bool:
+        return await self.has_secret(cluster, registration) and (await self.tokens(cluster, registration)) != known
 
-    async def says(self, kind: Kind, type_: str, status: str, name: str = "") -> bool:
+    async def has_condition(self, kind: Kind, type_: str, status: str, name: str = "") -> bool:
         obj = await (self.provisioning() if kind == PROVISIONING_CLUSTER else self.management(name))
         return (find(obj, type_) or {}).get("status") == status
 
-    async def gone(self, kind: Kind) -> bool:
-        return not [each for each in (await self.world.client.list_all(kind.resource)).items if _is_ours(each)]
+    async def is_gone(self, kind: Kind) -> bool:
+        return not [each for each in (await self.world.client.list_all(kind.resource)).items if _is_owned(each)]
 
 
-def _is_ours(obj: Object) -> bool:
+def _is_owned(obj: Object) -> bool:
     name = str(obj["metadata"]["name"])
     return name.startswith("c-m-") or name in {NAME, names.DEFAULT_TOKEN}
 
 
-def _object(kind: Kind, name: str, **meta: str) -> Object:
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name, **meta}}
-
-
-async def live(manager: Manager) -> None:
+async def run_lifecycle(manager: Manager) -> None:
     async with manager.world as world:
-        cluster = await manager.ask_for_cluster()
-        assert not await manager.says(PROVISIONING_CLUSTER, clusters.READY, "True")
-        await manager.agent_comes(cluster)
-        await world.until(lambda: manager.says(PROVISIONING_CLUSTER, clusters.READY, "True"))
-        await manager.agent_goes(cluster)
-        await world.until(lambda: manager.says(PROVISIONING_CLUSTER, clusters.READY, "False"))
-        assert (await manager.provisioning())["status"]["ready"], "that it has been ready stays true"
+        cluster = await manager.create_cluster()
+        assert not await manager.has_condition(PROVISIONING_CLUSTER, clusters.READY, "True")
+        await manager.connect_agent(cluster)
+        await world.until(lambda: manager.has_condition(PROVISIONING_CLUSTER, clusters.READY, "True"))
+        await manager.disconnect_agent(cluster)
+        await world.until(lambda: manager.has_condition(PROVISIONING_CLUSTER, clusters.READY, "False"))
+        assert (await manager.provisioning())["status"]["ready"], "a disconnected cluster stays ready"
         ready = find(await manager.management(cluster), clusters.READY) or {}
         assert (ready["reason"], ready["message"]) == ("Disconnected", "Cluster agent is not connected")
         role = await world.client.get(ROLE.resource, names.TOKEN_READER, namespace=cluster)
         assert role["rules"][0]["resourceNames"] == ["crt-token-default-token"]
         await world.client.delete(PROVISIONING_CLUSTER.resource, NAME, namespace=WORKSPACE)
         for kind in (PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN, NAMESPACE):
-            await world.until(partial(manager.gone, kind))
+            await world.until(partial(manager.is_gone, kind))
 
 
-def test_a_cluster_is_imported_connected_lost_and_deleted() -> None:
-    loop.run(live(Manager(0)))
+def test_a_cluster_is_imported_connected_disconnected_and_deleted() -> None:
+    loop.run(run_lifecycle(Manager(0)))
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
-def test_nothing_is_made_twice_through_conflicts_losses_and_crashes(seed: int) -> None:
-    loop.run(live(Manager(seed, ROUGH)))
+def test_nothing_is_created_twice_despite_conflicts_losses_and_crashes(seed: int) -> None:
+    loop.run(run_lifecycle(Manager(seed, ROUGH)))
 
 
-def test_deleting_the_management_cluster_takes_the_pair_with_it() -> None:
+def test_a_provisioning_cluster_is_deleted_with_its_management_cluster() -> None:
     async def run(manager: Manager) -> None:
         async with manager.world as world:
-            cluster = await manager.ask_for_cluster()
+            cluster = await manager.create_cluster()
             await world.client.delete(MANAGEMENT_CLUSTER.resource, cluster)
             for kind in (PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, NAMESPACE):
-                await world.until(partial(manager.gone, kind))
+                await world.until(partial(manager.is_gone, kind))
 
     loop.run(run(Manager(0)))
 
 
-def test_the_managers_own_cluster_is_there_as_a_pair_and_always_connected() -> None:
+def test_the_local_cluster_exists_as_a_pair_and_is_always_connected() -> None:
     async def run(manager: Manager) -> None:
         async with manager.world as world:
             await world.client.create(MANAGEMENT_CLUSTER.resource, clusters.local_cluster())
@@ -184,41 +185,41 @@ def test_the_managers_own_cluster_is_there_as_a_pair_and_always_connected() -> N
     loop.run(run(Manager(0)))
 
 
-def test_a_token_is_replaced_when_its_time_is_over_and_counts_a_little_longer() -> None:
+def test_an_expired_token_is_replaced_and_valid_during_its_grace_period() -> None:
     async def run(manager: Manager) -> None:
         async with manager.world as world:
-            cluster = await manager.ask_for_cluster()
+            cluster = await manager.create_cluster()
             spec = {"clusterName": cluster, "ttl": 30, "gracePeriod": 10}
-            short = _object(REGISTRATION_TOKEN, "short", namespace=cluster) | {"spec": spec}
+            short = new_manifest(REGISTRATION_TOKEN, "short", cluster, spec=spec)
             await world.client.create(REGISTRATION_TOKEN.resource, short, namespace=cluster)
-            await world.until(lambda: manager.holds(cluster, "short"))
+            await world.until(lambda: manager.has_secret(cluster, "short"))
             first = await manager.tokens(cluster, "short")
             await asyncio.sleep(30 * MINUTES - 5)
-            assert await manager.tokens(cluster, "short") == first, "not before its time is over"
-            await world.until(lambda: manager.replaced(cluster, "short", first), within=3 * MINUTES + 10)
+            assert await manager.tokens(cluster, "short") == first, "not before it expires"
+            await world.until(lambda: manager.is_replaced(cluster, "short", first), within=3 * MINUTES + 10)
             second, now = await manager.tokens(cluster, "short"), world.now()
             assert now >= first.expires
             assert second.token != first.token
             assert second.accepts(second.token, now)
-            assert second.accepts(first.token, now), "agents that know the old one only come to know the new one"
+            assert second.accepts(first.token, now), "agents still have the old token until they get the new one"
             await asyncio.sleep(10 * MINUTES)
             assert not second.accepts(first.token, world.now()), "not after the grace period"
             await asyncio.sleep(20 * MINUTES)
-            await world.until(lambda: manager.replaced(cluster, "short", second), within=3 * MINUTES + 10)
+            await world.until(lambda: manager.is_replaced(cluster, "short", second), within=3 * MINUTES + 10)
             third = await manager.tokens(cluster, "short")
             assert not third.accepts(first.token, world.now())
 
     loop.run(run(Manager(0)))
 
 
-def test_a_deleted_token_secret_is_made_anew_with_another_token() -> None:
+def test_a_deleted_token_secret_is_recreated_with_another_token() -> None:
     async def run(manager: Manager) -> None:
         async with manager.world as world:
-            cluster = await manager.ask_for_cluster()
+            cluster = await manager.create_cluster()
             first = await manager.tokens(cluster)
             await world.client.delete(SECRET.resource, "crt-token-default-token", namespace=cluster)
 
-            await world.until(lambda: manager.replaced(cluster, names.DEFAULT_TOKEN, first))
+            await world.until(lambda: manager.is_replaced(cluster, names.DEFAULT_TOKEN, first))
             assert not (await manager.tokens(cluster)).accepts(first.token, world.now())
 
     loop.run(run(Manager(0)))

@@ -1,4 +1,4 @@
-"""Secrets for managed clusters: which are brought where, and when a new cluster has what it must have first."""
+"""Secrets that are synced into managed clusters, and when a new cluster has those that it requires before bootstrap."""
 
 from __future__ import annotations
 
@@ -15,37 +15,45 @@ from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.controllers.provisioning.synced_secret import CONTROLLER
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Connect, Decision, EffectKey, EffectResult, Patch
-from tests.support.views import view_of
-from tests.unit.controllers.provisioning.test_deciding import CLUSTER, made, management, provisioning
+from tests.support.builders import new_condition, new_object, reconcile
+from tests.unit.controllers.provisioning.objects import (
+    MANAGEMENT_NAME,
+    new_management_cluster,
+    new_provisioning_cluster,
+)
 
-KEY: EffectKey = (secret_sync.SYNC_SECRET, f"Cluster-{CLUSTER}", "Secret-a", "7")
-OURS = provisioning(clusterName=CLUSTER)
-BROUGHT: dict[EffectKey, EffectResult] = {KEY: EffectResult()}
+KEY: EffectKey = (secret_sync.SYNC_SECRET, f"Cluster-{MANAGEMENT_NAME}", "Secret-a", "7")
+PROVISIONING_CLUSTER = new_provisioning_cluster(clusterName=MANAGEMENT_NAME)
+SYNCED: dict[EffectKey, EffectResult] = {KEY: EffectResult()}
 
 
 def connected(**status: Any) -> Object:
-    known = management(**status)
-    known["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
-    return known
+    management = new_management_cluster(**status)
+    management["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
+    return management
 
 
-def secret(name: str = "a", *, namespace: str = "ws", clusters: str = "meadow", **marks: str) -> Object:
-    given = {
+def secret(name: str = "a", *, namespace: str = "ws", clusters: str = "meadow", **options: str) -> Object:
+    annotations = {
         AUTHORIZED_CLUSTERS: clusters,
         secret_sync.SYNC_BOOTSTRAP: "true",
         secret_sync.TARGET_NAMESPACE: "kube-system",
     }
-    words = {"first": secret_sync.SYNC_BOOTSTRAP, "sync": secret_sync.SYNC, "to": secret_sync.TARGET_NAMESPACE}
-    words |= {"as_": secret_sync.TARGET_NAME}
-    given |= {words[word]: value for word, value in marks.items()}
-    return made(SECRET, name, namespace, meta={"annotations": given})
+    annotation_names = {
+        "first": secret_sync.SYNC_BOOTSTRAP,
+        "sync": secret_sync.SYNC,
+        "to": secret_sync.TARGET_NAMESPACE,
+    }
+    annotation_names |= {"as_": secret_sync.TARGET_NAME}
+    annotations |= {annotation_names[option]: value for option, value in options.items()}
+    return new_object(SECRET, name, namespace, annotations=annotations, metadata={"resourceVersion": "7"})
 
 
 def decide(*objects: Object, results: dict[EffectKey, EffectResult] | None = None) -> Decision:
-    return CONTROLLER.reconcile(view_of(CONTROLLER, f"/{CLUSTER}", objects, results=results))
+    return reconcile(CONTROLLER, f"/{MANAGEMENT_NAME}", *objects, results=results)
 
 
-def told(decision: Decision) -> tuple[str, str]:
+def pre_bootstrapped(decision: Decision) -> tuple[str, str]:
     (write,) = decision.writes
     assert isinstance(write, Patch)
     (condition,) = (
@@ -54,17 +62,17 @@ def told(decision: Decision) -> tuple[str, str]:
     return condition["status"], condition["message"]
 
 
-def test_a_secret_is_brought_into_its_cluster_through_the_tunnel() -> None:
-    decision = decide(connected(), OURS, secret(as_="cpi"))
+def test_a_secret_is_synced_into_its_cluster_through_the_tunnel() -> None:
+    decision = decide(connected(), PROVISIONING_CLUSTER, secret(as_="cpi"))
     (effect,) = decision.effects
     assert (effect.performer, effect.key) == (secret_sync.SYNC_SECRET, KEY)
     assert effect.arguments == {
-        "cluster": CLUSTER,
+        "cluster": MANAGEMENT_NAME,
         "source": {"namespace": "ws", "name": "a", "uid": "Secret-a"},
         "target": {"namespace": "kube-system", "name": "cpi"},
     }
-    assert decision.observe == (Connect(CLUSTER),)
-    assert told(decision) == ("Unknown", "waiting for Secret ws/a")
+    assert decision.observe == (Connect(MANAGEMENT_NAME),)
+    assert pre_bootstrapped(decision) == ("Unknown", "waiting for Secret ws/a")
 
 
 @pytest.mark.parametrize(
@@ -75,86 +83,86 @@ def test_a_secret_is_brought_into_its_cluster_through_the_tunnel() -> None:
         secret(namespace="elsewhere"),
         secret(first=""),
     ],
-    ids=["for others", "for nobody", "of another workspace", "not marked"],
+    ids=["for other clusters", "for no cluster", "in another workspace", "not marked"],
 )
-def test_no_other_secret_is(other: Object) -> None:
-    assert decide(connected(), OURS, other) == DONE
+def test_other_secrets_are_not_synced(other: Object) -> None:
+    assert decide(connected(), PROVISIONING_CLUSTER, other) == DONE
 
 
-def test_a_cluster_gets_none_of_one_that_it_only_says_to_be() -> None:
-    """Whoever may edit a management Cluster could name any other in it."""
-    stranger = management(of="ws/forest")
-    stranger["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
-    assert decide(stranger, OURS, secret()) == DONE
-    assert decide(connected(), provisioning(), secret()) == DONE
+def test_no_secret_is_synced_into_a_cluster_that_only_claims_to_be_the_target() -> None:
+    """Users who may edit a management Cluster could name any other cluster in it."""
+    foreign = new_management_cluster(created_for="ws/forest")
+    foreign["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
+    assert decide(foreign, PROVISIONING_CLUSTER, secret()) == DONE
+    assert decide(connected(), new_provisioning_cluster(), secret()) == DONE
 
 
-def test_the_cluster_is_told_to_have_what_it_must_have_first_when_all_of_it_is_there() -> None:
-    both = (connected(), OURS, secret("a"), secret("b"))
-    one = decide(*both, results=BROUGHT)
-    assert [effect.key[2] for effect in one.effects] == ["Secret-b"]
-    assert told(one) == ("Unknown", "waiting for Secret ws/b")
-    all_ = decide(*both, results=BROUGHT | {(*KEY[:2], "Secret-b", "7"): EffectResult()})
-    assert told(all_) == ("True", "")
-    assert (all_.effects, all_.observe) == ((), ())
+def test_the_condition_is_true_when_all_required_secrets_are_synced() -> None:
+    objects = (connected(), PROVISIONING_CLUSTER, secret("a"), secret("b"))
+    partly_synced = decide(*objects, results=SYNCED)
+    assert [effect.key[2] for effect in partly_synced.effects] == ["Secret-b"]
+    assert pre_bootstrapped(partly_synced) == ("Unknown", "waiting for Secret ws/b")
+    fully_synced = decide(*objects, results=SYNCED | {(*KEY[:2], "Secret-b", "7"): EffectResult()})
+    assert pre_bootstrapped(fully_synced) == ("True", "")
+    assert (fully_synced.effects, fully_synced.observe) == ((), ())
 
 
-def test_later_changes_are_followed_and_hold_nothing_up() -> None:
-    known = connected(conditions=[{"type": secret_sync.PRE_BOOTSTRAPPED, "status": "True"}])
-    decision = decide(known, OURS, secret())
+def test_later_changes_are_synced_without_delaying_the_cluster() -> None:
+    pre_bootstrapped_cluster = connected(conditions=[new_condition(secret_sync.PRE_BOOTSTRAPPED)])
+    decision = decide(pre_bootstrapped_cluster, PROVISIONING_CLUSTER, secret())
     assert len(decision.effects) == 1
     assert decision.writes == ()
 
 
-def test_one_that_need_not_be_there_first_is_brought_and_not_waited_for() -> None:
-    decision = decide(connected(), OURS, secret(first="", sync="true"))
+def test_a_secret_that_is_not_required_is_synced_but_not_awaited() -> None:
+    decision = decide(connected(), PROVISIONING_CLUSTER, secret(first="", sync="true"))
     assert len(decision.effects) == 1
     assert decision.writes == ()
 
 
-def test_nothing_is_brought_before_the_agent_is_there() -> None:
-    decision = decide(management(), OURS, secret())
+def test_nothing_is_synced_before_the_agent_connects() -> None:
+    decision = decide(new_management_cluster(), PROVISIONING_CLUSTER, secret())
     assert (decision.effects, decision.observe) == ((), ())
-    assert told(decision) == ("Unknown", "waiting for the cluster's agent: the cluster is being built")
+    assert pre_bootstrapped(decision) == ("Unknown", "waiting for the cluster's agent: the cluster is being built")
 
 
-def test_what_goes_wrong_is_told() -> None:
+def test_a_failed_sync_is_reported() -> None:
     failed = {KEY: EffectResult(error='NotFound: namespaces "kube-system" not found', attempts=1)}
-    decision = decide(connected(), OURS, secret(), results=failed)
-    assert told(decision) == ("False", 'Secret ws/a: NotFound: namespaces "kube-system" not found')
+    decision = decide(connected(), PROVISIONING_CLUSTER, secret(), results=failed)
+    assert pre_bootstrapped(decision) == ("False", 'Secret ws/a: NotFound: namespaces "kube-system" not found')
     assert len(decision.effects) == 1
 
 
-def test_another_namespace_than_kube_system_is_told_to_be_wrong() -> None:
-    decision = decide(connected(), OURS, secret(to="default"))
+def test_a_target_namespace_other_than_kube_system_is_an_error() -> None:
+    decision = decide(connected(), PROVISIONING_CLUSTER, secret(to="default"))
     problem = (
         f'Secret ws/a: annotation {secret_sync.TARGET_NAMESPACE}: "default" is not allowed; use kube-system, or remove'
     )
-    assert told(decision) == ("False", f"{problem} the annotation")
+    assert pre_bootstrapped(decision) == ("False", f"{problem} the annotation")
     assert decision.effects == ()
-    (effect,) = decide(connected(), OURS, secret(to="")).effects
+    (effect,) = decide(connected(), PROVISIONING_CLUSTER, secret(to="")).effects
     assert effect.arguments["target"] == {"namespace": "ws", "name": "a"}
 
 
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        ([{"name": "meadow", "uid": OURS["metadata"]["uid"]}], ""),
+        ([{"name": "meadow", "uid": PROVISIONING_CLUSTER["metadata"]["uid"]}], ""),
         ([{"name": "meadow", "uid": "of-an-earlier-one"}], "was recreated"),
-        ([{"name": "forest", "uid": OURS["metadata"]["uid"]}], "is not approved"),
+        ([{"name": "forest", "uid": PROVISIONING_CLUSTER["metadata"]["uid"]}], "is not approved"),
         ([], "is not approved"),
     ],
 )
-def test_a_secret_is_brought_only_as_approved(record: list[dict[str, str]], expected: str) -> None:
+def test_a_secret_is_synced_only_as_approved(record: list[dict[str, str]], expected: str) -> None:
     base = {
         "path": sync_path("kube-system", "a"),
         "group": "provisioning.cattle.io",
         "resource": "clusters",
         "namespace": "ws",
     }
-    given = secret()
-    given["metadata"]["annotations"][APPROVED] = json.dumps([base | each for each in record])
-    decision = decide(connected(), OURS, given)
+    approved = secret()
+    approved["metadata"]["annotations"][APPROVED] = json.dumps([base | each for each in record])
+    decision = decide(connected(), PROVISIONING_CLUSTER, approved)
     assert bool(decision.effects) is not bool(expected)
     assert expected in (decision.wait.reason if decision.wait else "")
-    assert told(decision)[0] == ("False" if expected else "Unknown")
+    assert pre_bootstrapped(decision)[0] == ("False" if expected else "Unknown")

@@ -17,7 +17,7 @@ from herder.engine.meta.errors import TooManyRequests
 from tests.support import attacks
 from tests.support import turns as loop_turns
 from tests.support.attacks import Attack
-from tests.support.turns import in_turns_of_its_own, measured_turns
+from tests.support.turns import in_own_turns, measured_turns
 from tests.unit.engine.apiserver.api import Api, Clock
 
 TURN_SECONDS = 0.05
@@ -71,7 +71,7 @@ async def _turns_of(api: Api, attack: Attack, path: str) -> loop_turns.Turns:
     body = attack.body()
     with measured_turns() as turns:
         # Not `ask`, which would decode the response in the measured turn.
-        response = await in_turns_of_its_own(api.send(attack.method, path, body, content_type=attack.content_type))
+        response = await in_own_turns(api.send(attack.method, path, body, content_type=attack.content_type))
     said = response.content()[:500]
     assert response.status < 300 or 400 <= response.status < 500, said
     assert not attack.accepted or response.status in (200, 201), said
@@ -122,7 +122,7 @@ async def test_large_objects_are_served_beside_the_event_loop(api: Api) -> None:
             ("GET", path, None, {"accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}),
             ("DELETE", f"{path}/large", None, {}),
         ):
-            response = await in_turns_of_its_own(api.send(method, url, body, **headers))
+            response = await in_own_turns(api.send(method, url, body, **headers))
             assert response.status in (200, 201), f"{method} {url}: {response.content()[:500]!r}"
             assert turns.longest < TURN_SECONDS, f"{method} {url} {headers}: {turns.longest:.3f} s"
 
@@ -216,7 +216,7 @@ async def test_no_expression_of_an_administrator_keeps_the_event_loop_busy(api: 
     body = attacks.configmap("heavy", {f"k{number}": "v" for number in range(150)})
     try:
         with measured_turns() as turns:
-            response = await in_turns_of_its_own(api.send("POST", path, body))
+            response = await in_own_turns(api.send("POST", path, body))
         assert response.status == 201, response.content()
         assert turns.longest < TURN_SECONDS, f"{turns.longest:.3f} s of CPU in {turns.what}"
     finally:

@@ -1,4 +1,4 @@
-"""The client over any transport: the same objects, errors and streams on both engines."""
+"""The client returns the same objects, errors and streams over any transport and on both engines."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.support.api import Api
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 
 
-class Answers:
-    """A transport that answers from a list, in order."""
+class CannedTransport:
+    """A transport that returns the given responses in order."""
 
     def __init__(self, *answers: Response) -> None:
         self._answers = list(answers)
@@ -42,18 +42,18 @@ class Answers:
     async def close(self) -> None: ...
 
 
-async def test_a_life_of_an_object(client: Client, api: Api) -> None:
-    made = await client.create(CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"x": "1"}}, namespace=api.namespace)
-    assert made["metadata"]["managedFields"][0]["manager"] == "tester"
+async def test_an_object_is_created_updated_and_deleted(client: Client, api: Api) -> None:
+    created = await client.create(CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"x": "1"}}, namespace=api.namespace)
+    assert created["metadata"]["managedFields"][0]["manager"] == "tester"
     with pytest.raises(AlreadyExists):
         await client.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, namespace=api.namespace)
-    updated = await client.update(CONFIG_MAPS, made | {"data": {"x": "2"}})
+    updated = await client.update(CONFIG_MAPS, created | {"data": {"x": "2"}})
     with pytest.raises(Conflict):
-        await client.update(CONFIG_MAPS, made | {"data": {"x": "3"}})
+        await client.update(CONFIG_MAPS, created | {"data": {"x": "3"}})
     assert (await client.get(CONFIG_MAPS, "a", namespace=api.namespace))["data"] == updated["data"]
     with pytest.raises(Conflict):
         await client.delete(CONFIG_MAPS, "a", namespace=api.namespace, uid="another")
-    await client.delete(CONFIG_MAPS, "a", namespace=api.namespace, uid=made["metadata"]["uid"])
+    await client.delete(CONFIG_MAPS, "a", namespace=api.namespace, uid=created["metadata"]["uid"])
     with pytest.raises(NotFound):
         await client.get(CONFIG_MAPS, "a", namespace=api.namespace)
     with pytest.raises(Invalid, match=r"metadata\.name"):
@@ -73,7 +73,7 @@ async def test_applying_merges_and_conflicts(client: Client, api: Api) -> None:
     assert (await client.get(CONFIG_MAPS, "a", namespace=api.namespace))["data"] == {"x": "1"}
 
 
-async def test_lists_come_in_pages_with_kinds(client: Client, api: Api) -> None:
+async def test_lists_are_paged_and_items_have_a_kind(client: Client, api: Api) -> None:
     for number in range(5):
         await api.create("configmaps", {"metadata": {"name": f"a{number}", "labels": {"own": "1"}}})
     page = await client.list_all(CONFIG_MAPS, namespace=api.namespace, labels="own=1", page_size=2)
@@ -81,7 +81,7 @@ async def test_lists_come_in_pages_with_kinds(client: Client, api: Api) -> None:
     assert {(item["apiVersion"], item["kind"]) for item in page.items} == {("v1", "ConfigMap")}
 
 
-async def test_a_list_that_is_forgotten_between_pages_is_taken_in_one_piece() -> None:
+async def test_a_list_that_expires_between_pages_is_read_without_paging() -> None:
     def page(*names: str, token: str = "") -> Response:
         items = [{"metadata": {"name": name}} for name in names]
         meta = {"resourceVersion": "7", "continue": token}
@@ -89,11 +89,11 @@ async def test_a_list_that_is_forgotten_between_pages_is_taken_in_one_piece() ->
         return Response(200, body=json.dumps(body).encode())
 
     gone = Response(410, body=json.dumps(Expired("too old").to_status()).encode())
-    found = await Client(Answers(page("a", token="next"), gone, page("a", "b"))).list_all(CONFIG_MAPS)
+    found = await Client(CannedTransport(page("a", token="next"), gone, page("a", "b"))).list_all(CONFIG_MAPS)
     assert [item["metadata"]["name"] for item in found.items] == ["a", "b"]
 
 
-async def test_a_watch_that_is_left_lets_its_connection_go(client: Client, api: Api) -> None:
+async def test_a_cancelled_watch_releases_its_connection(client: Client, api: Api) -> None:
     opened = asyncio.Event()
     async with aclosing(
         client.watch(CONFIG_MAPS, namespace=api.namespace, initial_events=True, opened=opened.set)
@@ -104,13 +104,13 @@ async def test_a_watch_that_is_left_lets_its_connection_go(client: Client, api: 
     assert not session.connector._acquired
 
 
-async def test_a_watch_ends_when_the_server_says_so(client: Client, api: Api) -> None:
+async def test_a_watch_ends_when_the_server_closes_it(client: Client, api: Api) -> None:
     events = client.watch(CONFIG_MAPS, namespace=api.namespace, initial_events=True, timeout_seconds=1)
     assert "BOOKMARK" in [event.type async for event in events]
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "kind", "told"),
+    ("status", "body", "kind", "message"),
     [
         (502, b"<html>bad gateway</html>", StatusError, "bad gateway"),
         (503, b"", ServiceUnavailable, "server responded with HTTP 503"),
@@ -120,15 +120,15 @@ async def test_a_watch_ends_when_the_server_says_so(client: Client, api: Api) ->
         (302, b"", ServiceUnavailable, "is not a Kubernetes object"),
     ],
 )
-async def test_answers_of_something_in_between_are_errors_that_say_so(
-    status: int, body: bytes, kind: type[StatusError], told: str
+async def test_responses_of_an_intermediary_are_reported_as_errors(
+    status: int, body: bytes, kind: type[StatusError], message: str
 ) -> None:
-    with pytest.raises(kind, match=told):
-        await Client(Answers(Response(status, body=body))).get(CONFIG_MAPS, "a")
+    with pytest.raises(kind, match=message):
+        await Client(CannedTransport(Response(status, body=body))).get(CONFIG_MAPS, "a")
 
 
 @pytest.mark.parametrize("between", ["", "\n"])
-async def test_events_may_be_indented_with_nothing_in_between_as_some_servers_write_them(between: str) -> None:
+async def test_events_may_be_indented_and_follow_each_other_without_a_separator(between: str) -> None:
     events = [{"type": "ADDED", "object": {"metadata": {"name": name, "labels": {}}}} for name in "abc"]
     spread = between.join(json.dumps(event, indent=1) for event in events)
 
@@ -137,11 +137,11 @@ async def test_events_may_be_indented_with_nothing_in_between_as_some_servers_wr
             yield spread[start : start + 7].encode()
 
     answer = Response(200, stream=stream())
-    seen = [event.object["metadata"]["name"] async for event in Client(Answers(answer)).watch(CONFIG_MAPS)]
+    seen = [event.object["metadata"]["name"] async for event in Client(CannedTransport(answer)).watch(CONFIG_MAPS)]
     assert seen == ["a", "b", "c"]
 
 
-async def test_lines_of_a_stream_are_whole_however_they_come() -> None:
+async def test_stream_lines_are_reassembled_from_any_chunks() -> None:
     async def stream() -> AsyncIterator[bytes]:
         whole = b"".join(
             json.dumps({"type": "ADDED", "object": {"metadata": {"name": name}}}).encode() + b"\n" for name in "abc"
@@ -150,11 +150,11 @@ async def test_lines_of_a_stream_are_whole_however_they_come() -> None:
             yield bytes([byte])
         yield b'{"type":"ADD'
 
-    events = Client(Answers(Response(200, stream=stream()))).watch(CONFIG_MAPS)
+    events = Client(CannedTransport(Response(200, stream=stream()))).watch(CONFIG_MAPS)
     assert [event.object["metadata"]["name"] async for event in events] == ["a", "b", "c"]
 
 
-async def test_resources_are_found_by_any_of_their_names(client: Client) -> None:
+async def test_resources_are_found_by_plural_singular_kind_or_short_name(client: Client) -> None:
     for word in ("configmaps", "configmap", "cm", "ConfigMap"):
         assert (await find_resource(client, word)).resource == CONFIG_MAPS
     for word in ("deploy", "deployments.apps", "deployments.v1.apps"):
@@ -169,13 +169,13 @@ async def test_resources_are_found_by_any_of_their_names(client: Client) -> None
     assert {"pods", "leases", "customresourcedefinitions"} <= found
 
 
-async def test_a_read_that_the_server_puts_off_is_tried_again_and_a_write_is_its_callers_to_repeat() -> None:
+async def test_a_throttled_read_is_retried_and_a_throttled_write_is_not() -> None:
     later = Response(429, {"retry-after": "0"}, b'{"kind": "Status", "message": "storage is (re)initializing"}')
-    reading = Answers(later, later, Response(200, {}, b'{"kind": "ConfigMap"}'))
+    reading = CannedTransport(later, later, Response(200, {}, b'{"kind": "ConfigMap"}'))
     assert (await Client(reading).get(CONFIG_MAPS, "a", namespace="x"))["kind"] == "ConfigMap"
-    endless = Answers(*[later] * READ_ATTEMPTS)
+    endless = CannedTransport(*[later] * READ_ATTEMPTS)
     with pytest.raises(TooManyRequests):
         await Client(endless).get(CONFIG_MAPS, "a", namespace="x")
-    writing = Answers(later)
+    writing = CannedTransport(later)
     with pytest.raises(TooManyRequests):
         await Client(writing).create(CONFIG_MAPS, {"metadata": {"name": "a"}}, namespace="x")

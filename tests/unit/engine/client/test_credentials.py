@@ -1,4 +1,4 @@
-"""Credentials stay fresh: files that are rotated, plug-ins whose answers expire, refusals that ask for new ones."""
+"""Credentials are refreshed when files rotate, when exec plugin output expires, and after a 401."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_fixed_credentials() -> None:
     assert await credentials_for(RestConfig("https://h", username="me", password="secret")).header() == f"Basic {pair}"
 
 
-async def test_a_token_file_is_read_again_each_minute_and_after_a_refusal(tmp_path: Path, clock: Clock) -> None:
+async def test_a_token_file_is_reloaded_each_minute_and_after_a_401(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "token"
     path.write_text("one\n")
     found = credentials_for(RestConfig("https://h", token_file=str(path)), clock=clock)
@@ -50,13 +50,13 @@ async def test_a_token_file_is_read_again_each_minute_and_after_a_refusal(tmp_pa
     assert await found.header() == "Bearer three"
 
 
-async def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
+async def test_a_missing_token_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Unauthorized, match=r"token file .*/none: .*No such file"):
         await credentials_for(RestConfig("https://h", token_file=str(tmp_path / "none"))).header()
 
 
 class Plugin:
-    """A plug-in that writes down each of its runs and prints what it is told."""
+    """An exec credential plugin that records each run and prints the status that the test sets."""
 
     def __init__(self, directory: Path) -> None:
         self.answer = directory / "answer"
@@ -68,7 +68,7 @@ class Plugin:
             f"print(open({str(self.answer)!r}).read())\n"
         )
 
-    def prints(self, **status: Any) -> None:
+    def set_status(self, **status: Any) -> None:
         self.answer.write_text(json.dumps({"kind": "ExecCredential", "status": status}))
 
     def credentials(self, clock: Clock) -> Credentials:
@@ -86,17 +86,17 @@ def plugin(tmp_path: Path) -> Plugin:
     return Plugin(tmp_path)
 
 
-async def test_a_plug_in_is_run_once_for_all_who_wait_and_again_when_its_answer_expires(
+async def test_concurrent_callers_share_one_plugin_run_until_the_credential_expires(
     plugin: Plugin, clock: Clock
 ) -> None:
-    plugin.prints(token="one", expirationTimestamp="1970-01-12T14:00:00Z")  # 1,000,800 s
+    plugin.set_status(token="one", expirationTimestamp="1970-01-12T14:00:00Z")  # 1,000,800 s
     found = plugin.credentials(clock)
     assert await asyncio.gather(*(found.header() for _ in range(5))) == ["Bearer one"] * 5
     assert plugin.count() == 1
-    plugin.prints(token="two")
+    plugin.set_status(token="two")
     clock.now += 780
     assert await found.header() == "Bearer two", "a little before it expires"
-    plugin.prints(token="three")
+    plugin.set_status(token="three")
     clock.now += 1e6
     assert await found.header() == "Bearer two", "which does not expire"
     found.invalidate()
@@ -105,7 +105,7 @@ async def test_a_plug_in_is_run_once_for_all_who_wait_and_again_when_its_answer_
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         ("nonsense", "did not print an ExecCredential"),
         ("[]", "did not print an ExecCredential"),
@@ -114,13 +114,13 @@ async def test_a_plug_in_is_run_once_for_all_who_wait_and_again_when_its_answer_
         ('{"status": {"token": "t", "expirationTimestamp": "soon"}}', "expirationTimestamp"),
     ],
 )
-async def test_answers_that_are_none_are_told(plugin: Plugin, clock: Clock, answer: str, told: str) -> None:
+async def test_invalid_plugin_output_is_reported(plugin: Plugin, clock: Clock, answer: str, message: str) -> None:
     plugin.answer.write_text(answer)
-    with pytest.raises(Unauthorized, match=told):
+    with pytest.raises(Unauthorized, match=message):
         await plugin.credentials(clock).header()
 
 
-async def test_plug_ins_that_fail_hang_or_are_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plugins_that_fail_hang_or_are_missing_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(*command: str, hint: str = "") -> None:
         plugin = ExecPlugin(command[0], command[1:], (), "client.authentication.k8s.io/v1", hint)
         await credentials_for(RestConfig("https://h", exec_plugin=plugin)).header()

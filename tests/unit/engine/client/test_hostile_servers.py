@@ -1,4 +1,4 @@
-"""Servers that send without an end, or far more than they seem to: a client reads so much and no more."""
+"""The client bounds what it reads from servers that send endless or oversized responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def client_of(answer: Answer) -> AsyncIterator[Client]:
-    """A client of a server that answers every request so."""
+    """A client of a server that gives this answer to every request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -54,7 +54,7 @@ async def _pieces(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 
 @pytest.mark.parametrize("start", [b'{"type":"ADDED","object":{"a":"', b'{\n  "type": "ADDED",\n'])
-async def test_a_watch_line_that_does_not_end_ends_the_watch(start: bytes) -> None:
+async def test_an_endless_watch_line_ends_the_watch(start: bytes) -> None:
     async def answer(writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(start) + start + b"\r\n")
         await _pieces(writer, PIECE)
@@ -64,7 +64,7 @@ async def test_a_watch_line_that_does_not_end_ends_the_watch(start: bytes) -> No
             await anext(events)
 
 
-async def test_a_compressed_answer_is_not_unpacked() -> None:
+async def test_a_compressed_response_is_not_decompressed() -> None:
     bomb = gzip.compress(PIECE * MOST_PIECES)
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -76,7 +76,7 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
             await client.raw("GET", "/api/v1/pods")
 
 
-async def test_an_answer_is_not_read_without_an_end() -> None:
+async def test_an_endless_response_is_aborted() -> None:
     async def answer(writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         await _pieces(writer, PIECE)
@@ -86,16 +86,16 @@ async def test_an_answer_is_not_read_without_an_end() -> None:
             await client.get(PODS, "a", namespace="default")
 
 
-async def test_a_list_of_pages_without_an_end_is_given_up() -> None:
+async def test_an_endless_paged_list_is_aborted() -> None:
     items = b",".join(b'{"metadata":{"name":"p%d"}}' % number for number in range(500))
     page = b'{"kind":"PodList","apiVersion":"v1","metadata":{"continue":"more"},"items":[' + items + b"]}"
-    asked = 0
+    requests = 0
 
     async def answer(writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         end = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}'
-        body = page if asked < 300 else end
+        body = page if requests < 300 else end
         writer.write(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
 
@@ -104,7 +104,7 @@ async def test_a_list_of_pages_without_an_end_is_given_up() -> None:
             await client.list_all(PODS, max_items=100_000)
 
 
-async def test_a_list_of_empty_pages_is_given_up() -> None:
+async def test_a_list_of_empty_pages_is_aborted() -> None:
     async def answer(writer: asyncio.StreamWriter) -> None:
         body = b'{"kind":"PodList","apiVersion":"v1","metadata":{"continue":"more"},"items":[]}'
         writer.write(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -115,22 +115,22 @@ async def test_a_list_of_empty_pages_is_given_up() -> None:
             await client.list_all(PODS, max_items=100_000)
 
 
-async def test_a_list_that_expires_between_all_its_pages_ends() -> None:
-    asked = 0
+async def test_a_list_that_expires_on_every_page_ends() -> None:
+    requests = 0
 
     async def answer(writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         page = b'{"kind":"PodList","apiVersion":"v1","metadata":{"continue":"more"},"items":[]}'
         gone = b'{"kind":"Status","reason":"Expired","code":410}'
-        head = HEAD.replace(b"200 OK", b"410 Gone") if asked == 2 else HEAD
-        body = gone if asked == 2 else page
+        head = HEAD.replace(b"200 OK", b"410 Gone") if requests == 2 else HEAD
+        body = gone if requests == 2 else page
         writer.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
 
     async with client_of(answer) as client:
         assert (await client.list_all(PODS)).items == []
-    assert asked == 3
+    assert requests == 3
 
 
 ODD_STATUSES = (
@@ -147,8 +147,8 @@ ODD_STATUSES = (
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Internal Server Error"])
 @pytest.mark.parametrize("body", ODD_STATUSES)
-async def test_a_failure_of_any_json_is_a_failure_of_the_usual_kind(body: str, status: bytes) -> None:
-    """Callers are ready for StatusError and OSError: anything else would end what they do."""
+async def test_any_json_error_body_raises_a_status_error(body: str, status: bytes) -> None:
+    """Callers handle StatusError and OSError; any other exception would stop them."""
     if status.startswith(b"200") and not body.startswith("["):
         body = f"[{body}]"
 
@@ -165,7 +165,7 @@ async def test_a_failure_of_any_json_is_a_failure_of_the_usual_kind(body: str, s
     assert error.details is None or isinstance(error.details, dict)
 
 
-async def test_a_message_for_conditions_is_short_and_moves_no_cursor() -> None:
+async def test_an_error_message_is_truncated_and_has_no_control_characters() -> None:
     body = b'{"kind":"Status","message":"\\u001b[2J' + b"m" * (1 << 20) + b'","code":503}'
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -180,7 +180,7 @@ async def test_a_message_for_conditions_is_short_and_moves_no_cursor() -> None:
     assert "\x1b" not in failure.value.message
 
 
-async def test_a_wait_of_five_thousand_digits_is_no_number_to_fail_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_after_of_5000_digits_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("herder.engine.client.client.MAX_RETRY_AFTER_SECONDS", 0)
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -194,7 +194,7 @@ async def test_a_wait_of_five_thousand_digits_is_no_number_to_fail_on(monkeypatc
 
 
 @pytest.mark.parametrize("items", ["[1]", '["a"]', '{"a":1}', '[{"metadata":1}]', "7", '"text"'])
-async def test_a_list_of_anything_else_is_a_failure_of_the_usual_kind(items: str) -> None:
+async def test_a_malformed_list_raises_a_status_error(items: str) -> None:
     body = f'{{"kind":"PodList","items":{items}}}'.encode()
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -206,8 +206,8 @@ async def test_a_list_of_anything_else_is_a_failure_of_the_usual_kind(items: str
             await client.list(PODS)
 
 
-def test_an_answer_that_comes_byte_by_byte_is_not_awaited_for_ever() -> None:
-    """As through a tunnel, where the body of an answer is a stream."""
+def test_a_response_that_arrives_byte_by_byte_times_out() -> None:
+    """Through a tunnel, the body of a response is a stream."""
 
     class Dripping:
         async def send(self, _request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The transport over HTTPS: any way of dialling, certificates checked, and nothing waited for without an end."""
+"""The HTTPS transport supports custom dialers, verifies certificates and bounds every wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def client_of(connection: RestConfig, **options: object) -> AsyncIterator[
 
 
 class Tunnel:
-    """A dialer that knows another way: here, a socket pair whose far end is joined to the server by hand."""
+    """A dialer that returns one end of a socket pair and pumps the other end to the server."""
 
     def __init__(self, connection: RestConfig) -> None:
         host, _, port = connection.server.removeprefix("https://").rpartition(":")
@@ -65,7 +65,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-async def test_a_server_is_reached_through_a_dialer_by_a_name_that_only_the_far_side_knows(engine: Engine) -> None:
+async def test_a_dialer_reaches_a_server_by_a_name_that_only_the_remote_side_resolves(engine: Engine) -> None:
     tunnel = Tunnel(engine.connection)
     far = replace(engine.connection, server="https://far.invalid:6443", tls_server_name="localhost")
     async with client_of(far, dialer=tunnel) as client:
@@ -80,16 +80,16 @@ async def test_a_server_is_reached_through_a_dialer_by_a_name_that_only_the_far_
     await tunnel.close()
 
 
-async def test_a_dialer_that_fails_is_an_unreachable_server() -> None:
-    async def no_way(host: str, port: int) -> socket.socket:
+async def test_a_failing_dialer_raises_service_unavailable() -> None:
+    async def fail_to_dial(host: str, port: int) -> socket.socket:
         raise OSError(f"no tunnel to {host}")
 
-    async with client_of(RestConfig("https://far.invalid:6443"), dialer=no_way) as client:
+    async with client_of(RestConfig("https://far.invalid:6443"), dialer=fail_to_dial) as client:
         with pytest.raises(ServiceUnavailable, match=r"no tunnel to far\.invalid"):
             await client.list(NAMESPACES)
 
 
-async def test_a_certificate_of_somebody_else_is_refused(engine: Engine) -> None:
+async def test_a_certificate_for_another_name_is_rejected(engine: Engine) -> None:
     for strange in (
         replace(engine.connection, ca=None),
         replace(engine.connection, tls_server_name="somebody.else"),
@@ -102,14 +102,14 @@ async def test_a_certificate_of_somebody_else_is_refused(engine: Engine) -> None
         assert (await client.list(NAMESPACES)).items
 
 
-async def test_a_wrong_token_is_told_and_asked_for_again(engine: Engine) -> None:
+async def test_a_wrong_token_raises_unauthorized_and_is_reloaded(engine: Engine) -> None:
     bare = replace(engine.connection, client_certificate=None, client_key=None, token="wrong")
     async with client_of(bare) as client:
         with pytest.raises(Unauthorized):
             await client.list(NAMESPACES)
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
+async def test_a_missing_server_is_unavailable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -118,15 +118,15 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
                 await client.list(NAMESPACES)
 
 
-async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_never_responds_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
 
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept_silently(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # until the client gives up
         writer.close()
         await writer.wait_closed()
 
-    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    silent = await asyncio.start_server(accept_silently, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     async with client_of(RestConfig(f"http://127.0.0.1:{port}")) as client:
         with pytest.raises(ServiceUnavailable, match="response timed out"):
@@ -137,25 +137,25 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
     await silent.wait_closed()
 
 
-async def test_a_closed_transport_is_unavailable_not_broken(engine: Engine) -> None:
+async def test_a_closed_transport_raises_service_unavailable(engine: Engine) -> None:
     client = Client(HttpTransport(engine.connection))
     await client.close()
     with pytest.raises(ServiceUnavailable):
         await client.list(NAMESPACES)
 
 
-async def test_a_name_with_odd_letters_stays_one_name(engine: Engine) -> None:
+async def test_a_name_with_special_characters_is_escaped(engine: Engine) -> None:
     async with client_of(engine.connection) as client:
         with pytest.raises(BadRequest, match='Name parameter invalid: "a b%2Fc": may not contain'):
             await client.get(NAMESPACES, "a b%2Fc")
 
 
-async def test_a_redirect_takes_no_token_elsewhere() -> None:
-    """Somebody who can make a server answer could else collect what others show it."""
-    asked: list[bytes] = []
+async def test_a_redirect_does_not_forward_the_token() -> None:
+    """Otherwise, whoever controls a server's responses could collect the tokens of its clients."""
+    requests: list[bytes] = []
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
         writer.close()
 
     async with await asyncio.start_server(elsewhere, "127.0.0.1", 0) as other:
@@ -170,4 +170,4 @@ async def test_a_redirect_takes_no_token_elsewhere() -> None:
             port = server.sockets[0].getsockname()[1]
             async with client_of(RestConfig(f"http://127.0.0.1:{port}", token="mine")) as client:
                 assert (await client.raw("GET", "/api")).status == 307
-    assert asked == []
+    assert requests == []

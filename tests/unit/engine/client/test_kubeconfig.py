@@ -1,4 +1,4 @@
-"""Kubeconfigs: what they say, and clear words for those that cannot be used."""
+"""Kubeconfigs are parsed, and unusable ones are rejected with a clear message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse(document: Any, **options: Any) -> RestConfig:
     return kubeconfig.parse(yaml.safe_dump(document), **options)
 
 
-def test_the_current_context_is_taken_unless_another_is_named() -> None:
+def test_the_current_context_is_used_unless_another_is_named() -> None:
     other = {"name": "y", "context": {"cluster": "c"}}
     document = config(user={"token": "t"})
     document["contexts"].append(other)
@@ -36,7 +36,7 @@ def test_the_current_context_is_taken_unless_another_is_named() -> None:
     assert parse(document, context="y").token == ""
 
 
-def test_values_may_stand_in_the_file_or_in_files_beside_it(tmp_path: Path) -> None:
+def test_values_may_be_inline_or_in_referenced_files(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(b"CA")
     user = {"client-certificate-data": base64.b64encode(b"CERT").decode(), "client-key-data": "S0VZ", "tokenFile": "t"}
     found = parse(config({"certificate-authority": "ca.crt"}, user), base=tmp_path)
@@ -44,7 +44,7 @@ def test_values_may_stand_in_the_file_or_in_files_beside_it(tmp_path: Path) -> N
     assert found.token_file == str(tmp_path / "t")
 
 
-def test_what_we_build_we_can_read() -> None:
+def test_a_generated_kubeconfig_can_be_parsed() -> None:
     built = kubeconfig.build(server="https://h:1", ca=b"CA", token="t", certificate=b"C", key=b"K")
     found = parse(built)
     assert (found.server, found.ca, found.token) == ("https://h:1", b"CA", "t")
@@ -52,7 +52,7 @@ def test_what_we_build_we_can_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ("", "empty"),
         ([], "empty, or not a mapping"),
@@ -73,24 +73,25 @@ def test_what_we_build_we_can_read() -> None:
         (config(user={"exec": {"command": "c", "args": 5}}), "users.user.exec: args and env"),
     ],
 )
-def test_one_that_cannot_be_used_is_refused_naming_the_field(document: Any, told: str) -> None:
-    with pytest.raises(KubeconfigError, match="(?s).*" + told.replace("?", r"\?")):
+def test_an_unusable_kubeconfig_is_rejected_with_the_field(document: Any, message: str) -> None:
+    with pytest.raises(KubeconfigError, match="(?s).*" + message.replace("?", r"\?")):
         parse(document)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [(b"a: [", "not YAML"), (b"\xff\xfe", "not text"), (None, "No such file"), (b"- 1", "empty")]
+    ("content", "message"),
+    [(b"a: [", "not YAML"), (b"\xff\xfe", "not text"), (None, "No such file"), (b"- 1", "empty")],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_an_unreadable_file_is_reported_with_its_path(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "config"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(KubeconfigError, match=f"(?s)kubeconfig {path}: .*{told}"):
+    with pytest.raises(KubeconfigError, match=f"(?s)kubeconfig {path}: .*{message}"):
         kubeconfig.load(path)
 
 
 @pytest.mark.parametrize(
-    ("connection", "told"),
+    ("connection", "message"),
     [
         (RestConfig("https://h", ca=b"not a certificate"), "certificate-authority: not a certificate"),
         (RestConfig("https://h", ca=b"\xff"), "certificate-authority: not a certificate"),
@@ -100,28 +101,28 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         ),
     ],
 )
-def test_certificates_that_are_none_are_refused(connection: RestConfig, told: str) -> None:
-    with pytest.raises(KubeconfigError, match=told):
+def test_invalid_certificates_are_rejected(connection: RestConfig, message: str) -> None:
+    with pytest.raises(KubeconfigError, match=message):
         tls_context(connection)
 
 
-def test_outside_a_pod_there_is_no_connection_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_cluster_config_requires_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(KubeconfigError, match="not in a pod"):
         kubeconfig.in_cluster()
 
 
-# --- kubeconfigs that others wrote ------------------------------------------------------------------------------
+# --- untrusted kubeconfigs --------------------------------------------------------------------------------------
 
 
-def test_what_the_text_itself_holds_is_accepted_from_others() -> None:
+def test_inline_values_are_accepted_in_untrusted_kubeconfigs() -> None:
     user = {"token": "t", "exec": None, "client-certificate-data": "Q0VSVA==", "client-key-data": "S0VZ"}
     found = kubeconfig.parse_untrusted(yaml.safe_dump(config({"certificate-authority-data": "Q0E="}, user)))
     assert (found.token, found.ca, found.client_certificate, found.client_key) == ("t", b"CA", b"CERT", b"KEY")
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         (config(user={"exec": {"command": "sh"}}), "users.user.exec: not allowed in this kubeconfig"),
         (config(user={"auth-provider": {"name": "oidc"}}), "users.user.auth-provider: not allowed in this kubeconfig"),
@@ -143,13 +144,13 @@ def test_what_the_text_itself_holds_is_accepted_from_others() -> None:
         (config(users=[7, {"name": "u", "user": 7}]), 'user "u" must be a mapping'),
     ],
 )
-def test_nothing_that_others_wrote_reaches_this_machine(document: Any, told: str) -> None:
-    with pytest.raises(KubeconfigError, match=told):
+def test_untrusted_kubeconfigs_cannot_access_local_files_or_run_commands(document: Any, message: str) -> None:
+    with pytest.raises(KubeconfigError, match=message):
         kubeconfig.parse_untrusted(yaml.safe_dump(document))
 
 
 @pytest.mark.parametrize("text", ["token: s3cret\n  : [", "{s3cret", "- s3cret", "s3cret", "\ts3cret: 1"])
-def test_what_others_wrote_is_not_repeated_in_words_about_it(text: str) -> None:
+def test_errors_do_not_repeat_the_content_of_untrusted_kubeconfigs(text: str) -> None:
     with pytest.raises(KubeconfigError) as raised:
         kubeconfig.parse_untrusted(text)
     assert "s3cret" not in str(raised.value)
@@ -172,13 +173,13 @@ def test_what_others_wrote_is_not_repeated_in_words_about_it(text: str) -> None:
         ("a: !!float x", "not YAML"),
     ],
 )
-def test_a_text_that_costs_too_much_is_refused_before_it_is_loaded(text: str, limit: str) -> None:
-    """Any editor of a namespace writes Secrets there that are named as kubeconfigs."""
+def test_an_expensive_yaml_text_is_rejected_before_it_is_loaded(text: str, limit: str) -> None:
+    """Every user with the edit role in a namespace can create Secrets that are read as kubeconfigs."""
     with pytest.raises(KubeconfigError, match=limit):
         kubeconfig.parse_untrusted(text)
 
 
-def test_a_proxys_password_is_not_repeated() -> None:
+def test_errors_do_not_contain_the_proxy_password() -> None:
     with pytest.raises(KubeconfigError) as raised:
         kubeconfig.parse_untrusted(yaml.safe_dump(config({"proxy-url": "socks5://me:s3cret@h"})))
     assert "s3cret" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""An informer keeps its cache true over broken connections, forgotten history and servers of other ages."""
+"""An informer keeps its cache correct across broken connections, expired revisions and servers of other versions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from herder.sim import loop as virtual
 from tests.conformance.objects import custom, define, definition
 from tests.support.api import Api
 from tests.support.engines import Engine, unique
-from tests.unit.engine.runtime.world import CONFIG_MAP, Wire, thing, until, world
+from tests.unit.engine.runtime.envtest import CONFIG_MAP, Wire, environment, new_object, until
 
 
-class Following:
-    """An informer at work, and what it told."""
+class RunningInformer:
+    """A running informer, with the changes and health messages that it reported."""
 
     def __init__(self, client: Client, *, kind: Kind = CONFIG_MAP, namespace: str = "default") -> None:
         self.changes: list[Change] = []
@@ -42,7 +42,7 @@ class Following:
     def data(self, name: str) -> object:
         return (self.cache.get(Key(self.namespace, name)) or {}).get("data")
 
-    def told(self) -> list[tuple[str, str]]:
+    def events(self) -> list[tuple[str, str]]:
         def kind(change: Change) -> str:
             return "added" if change.old is None else "removed" if change.new is None else "changed"
 
@@ -50,21 +50,21 @@ class Following:
 
 
 @asynccontextmanager
-async def following(
+async def running_informer(
     client: Client, *, kind: Kind = CONFIG_MAP, namespace: str = "default", sync: bool = True
-) -> AsyncIterator[Following]:
-    made = Following(client, kind=kind, namespace=namespace)
-    task = asyncio.ensure_future(made.informer.run())
+) -> AsyncIterator[RunningInformer]:
+    informer_run = RunningInformer(client, kind=kind, namespace=namespace)
+    task = asyncio.ensure_future(informer_run.informer.run())
     try:
         if sync:
-            await asyncio.wait_for(made.informer.synced.wait(), 60)
-        yield made
+            await asyncio.wait_for(informer_run.informer.synced.wait(), 60)
+        yield informer_run
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-# --- on both engines, over HTTP -------------------------------------------------------------------------------------
+# --- on both engines, over HTTP -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -74,59 +74,61 @@ async def wire(engine: Engine) -> AsyncIterator[Wire]:
     await transport.close()
 
 
-async def test_it_fills_by_one_stream_and_follows_changes(api: Api, wire: Wire) -> None:
+async def test_one_streaming_list_fills_the_cache_and_delivers_changes(api: Api, wire: Wire) -> None:
     await api.create("configmaps", {"metadata": {"name": "a"}})
-    async with following(Client(wire), namespace=api.namespace) as seen:
+    async with running_informer(Client(wire), namespace=api.namespace) as seen:
         assert seen.names() == ["a"]
         await api.create("configmaps", {"metadata": {"name": "b"}})
         await api.patch(api.at("configmaps", "a"), {"data": {"x": "1"}})
         await api.delete(api.at("configmaps", "b"))
-        await until(lambda: seen.names() == ["a"] and seen.data("a") == {"x": "1"} and ("removed", "b") in seen.told())
+        await until(
+            lambda: seen.names() == ["a"] and seen.data("a") == {"x": "1"} and ("removed", "b") in seen.events()
+        )
     assert wire.reads("configmaps") == ["stream"]
 
 
-async def test_after_a_broken_connection_it_resumes_and_lists_nothing_again(api: Api, wire: Wire) -> None:
+async def test_a_broken_watch_is_resumed_without_a_relist(api: Api, wire: Wire) -> None:
     await api.create("configmaps", {"metadata": {"name": "a"}})
-    async with following(Client(wire), namespace=api.namespace) as seen:
+    async with running_informer(Client(wire), namespace=api.namespace) as seen:
         for number in range(3):
             wire.cut()
             await api.create("configmaps", {"metadata": {"name": f"b{number}"}})
             await until(lambda number=number: f"b{number}" in seen.names())  # type: ignore[misc]
     assert wire.reads("configmaps") == ["stream", "watch", "watch", "watch"]
-    assert seen.told() == [("added", name) for name in ("a", "b0", "b1", "b2")], "each exactly once"
+    assert seen.events() == [("added", name) for name in ("a", "b0", "b1", "b2")], "each exactly once"
     assert seen.informer.relists == 1
 
 
 @pytest.fixture
 async def widgets(api: Api) -> Kind:
-    """A kind that came late: what was before its time, a real server cannot replay."""
+    """A kind defined during the test: a real server cannot replay revisions from before its definition."""
     group = f"{unique('informer')}.example.com"
     await define(api, definition(group, "widgets", "Widget", {"type": "object"}))
     return Kind(group, "v1", "Widget", "widgets")
 
 
-async def test_what_the_server_has_forgotten_is_listed_afresh_and_told_as_differences(
+async def test_an_expired_watch_is_relisted_and_reported_as_differences(
     api: Api, wire: Wire, engine: Engine, widgets: Kind
 ) -> None:
     resource = f"{widgets.group}/v1/widgets"
     for name in ("stays", "goes", "changes"):
         await api.create(resource, custom(widgets.group, "Widget", name))
-    async with following(Client(wire), kind=widgets, namespace=api.namespace) as seen:
+    async with running_informer(Client(wire), kind=widgets, namespace=api.namespace) as seen:
         seen.changes.clear()
         wire.down = True
         wire.cut()
         await api.delete(api.at(resource, "goes"))
         await api.patch(api.at(resource, "changes"), {"metadata": {"labels": {"x": "1"}}})
         await api.create(resource, custom(widgets.group, "Widget", "comes"))
-        wire.bend = lambda request: _too_old(request, engine)
+        wire.intercept = lambda request: _too_old(request, engine)
         wire.down = False
         await until(lambda: seen.names() == ["changes", "comes", "stays"])
-    assert sorted(seen.told()) == [("added", "comes"), ("changed", "changes"), ("removed", "goes")]
+    assert sorted(seen.events()) == [("added", "comes"), ("changed", "changes"), ("removed", "goes")]
     assert seen.informer.relists == wire.reads("widgets").count("stream") == 2
 
 
 def _too_old(request: Request, engine: Engine) -> Request | Response:
-    """A resumed watch asks for a moment long forgotten. The embedded server forgets after a day only: it is played."""
+    """Resume a watch at a compacted revision. The embedded server compacts after a day, so this is simulated."""
     if "sendInitialEvents" in request.query or request.query.get("watch") != "true":
         return request
     if engine.is_real:
@@ -136,43 +138,43 @@ def _too_old(request: Request, engine: Engine) -> Request | Response:
     return Response(200, body=json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
 
 
-# --- against a server in this process ------------------------------------------------------------------------------
+# --- against a server in this process -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("refusal", [BadRequest, Invalid])
 async def test_a_server_without_streaming_lists_is_listed_in_pages(refusal: type[StatusError]) -> None:
-    def bend(request: Request) -> Request | Response:
+    def intercept(request: Request) -> Request | Response:
         if "sendInitialEvents" in request.query:
             status = refusal("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch").to_status()
             return Response(refusal.code, body=json.dumps(status).encode())
         return request
 
-    async with world() as here:
-        here.wire.bend = bend
-        await here.create("a")
-        async with following(here.client) as seen:
-            await here.create("b")
+    async with environment() as env:
+        env.wire.intercept = intercept
+        await env.create("a")
+        async with running_informer(env.client) as seen:
+            await env.create("b")
             await until(lambda: seen.names() == ["a", "b"])
-            here.wire.bend = lambda request: request
-            assert here.wire.reads("configmaps") == ["stream", "list", "watch"]
+            env.wire.intercept = lambda request: request
+            assert env.wire.reads("configmaps") == ["stream", "list", "watch"]
 
 
-async def test_what_is_deleted_while_the_stream_still_lists_is_not_there() -> None:
+async def test_an_object_deleted_during_the_streaming_list_is_not_cached() -> None:
     def line(kind: str, obj: Object) -> bytes:
         return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
     def at(name: str, revision: int) -> Object:
-        return thing(name, metadata={"resourceVersion": str(revision), "uid": name})
+        return new_object(name, metadata={"resourceVersion": str(revision), "uid": name})
 
     end = {"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}
     stream = [line("ADDED", at("a", 1)), line("ADDED", at("b", 2)), line("DELETED", at("a", 3)),
               line("BOOKMARK", {"metadata": end})]  # fmt: skip
 
-    async with world() as here:
-        here.wire.bend = lambda request: (
+    async with environment() as env:
+        env.wire.intercept = lambda request: (
             Response(200, body=b"".join(stream)) if "sendInitialEvents" in request.query else request
         )
-        async with following(here.client) as seen:
+        async with running_informer(env.client) as seen:
             assert seen.names() == ["b"]
 
 
@@ -180,13 +182,13 @@ async def test_what_is_deleted_while_the_stream_still_lists_is_not_there() -> No
     "junk",
     [b"<html>bad gateway</html>\n", b'{"type":"ADDED"}\n', b"[]\n", b'{"type":"ADDED","object":{}}\n', b"\xff\n"],
 )
-async def test_nothing_that_a_server_sends_ends_an_informer(junk: bytes) -> None:
-    async with world() as here:
-        await here.create("a")
-        here.wire.bend = lambda _request: Response(200, body=junk)
-        async with following(here.client, sync=False) as seen:
+async def test_no_response_of_a_server_stops_an_informer(junk: bytes) -> None:
+    async with environment() as env:
+        await env.create("a")
+        env.wire.intercept = lambda _request: Response(200, body=junk)
+        async with running_informer(env.client, sync=False) as seen:
             await until(lambda: seen.informer.failure)
-            here.wire.bend = lambda request: request
+            env.wire.intercept = lambda request: request
             await until(lambda: seen.names() == ["a"])
             assert seen.health[-1] == ""
 
@@ -194,93 +196,93 @@ async def test_nothing_that_a_server_sends_ends_an_informer(junk: bytes) -> None
 @pytest.mark.parametrize(
     ("kind", "down", "level"),
     [
-        (Kind("example.com", "v1", "Widget", "widgets"), False, "INFO"),  # its definition may come
+        (Kind("example.com", "v1", "Widget", "widgets"), False, "INFO"),  # its definition may still be created
         (CONFIG_MAP, True, "WARNING"),
     ],
 )
-async def test_only_what_is_wrong_is_a_warning(
+async def test_only_real_failures_are_logged_as_warnings(
     kind: Kind, down: bool, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        async with world() as here:
-            here.wire.down = down
-            async with following(here.client, kind=kind, sync=False) as seen:
+        async with environment() as env:
+            env.wire.down = down
+            async with running_informer(env.client, kind=kind, sync=False) as seen:
                 await until(lambda: seen.informer.failure)
-    told = [record.levelname for record in caplog.records if record.getMessage() == "informer failed"]
-    assert told == [level], "and it is said once"
+    levels = [record.levelname for record in caplog.records if record.getMessage() == "informer failed"]
+    assert levels == [level], "and it is said once"
 
 
-def test_a_server_that_stays_away_is_asked_ever_more_slowly_also_after_it_was_there() -> None:
+def test_an_unavailable_server_is_retried_with_backoff_even_after_a_sync() -> None:
     async def work() -> int:
-        async with world() as here, following(here.client):
-            here.wire.down = True
-            here.wire.cut()
+        async with environment() as env, running_informer(env.client):
+            env.wire.down = True
+            env.wire.cut()
             await asyncio.sleep(300)
-            before = len(here.wire.requests)
+            before = len(env.wire.requests)
             await asyncio.sleep(300)
-            return len(here.wire.requests) - before
+            return len(env.wire.requests) - before
 
     assert virtual.run(work()) <= 300 / (RETRY_LIMIT / 2) + 1
 
 
-def test_a_server_that_hangs_up_at_once_is_not_asked_in_a_loop() -> None:
+def test_a_server_that_closes_every_watch_at_once_is_retried_with_backoff() -> None:
     async def work() -> int:
-        async with world() as here, following(here.client):
-            here.wire.bend = lambda _request: Response(200, body=b"")
-            here.wire.cut()
+        async with environment() as env, running_informer(env.client):
+            env.wire.intercept = lambda _request: Response(200, body=b"")
+            env.wire.cut()
             await asyncio.sleep(300)
-            return len(here.wire.requests)
+            return len(env.wire.requests)
 
     assert virtual.run(work()) < 30
 
 
-def test_a_server_that_hangs_up_after_each_event_is_not_asked_in_a_loop() -> None:
-    """One request after another, as fast as they are answered, would leave other clusters no time."""
+def test_a_server_that_closes_the_watch_after_each_event_is_retried_with_backoff() -> None:
+    """Retries without a delay would starve the other clusters."""
     event = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\n'
 
-    def bend(_request: Request) -> Response:
-        if len(asked) > 1000:
+    def intercept(_request: Request) -> Response:
+        if len(attempts) > 1000:
             raise OSError("enough")
-        asked.append(None)
+        attempts.append(None)
         return Response(200, body=event)
 
-    asked: list[None] = []
+    attempts: list[None] = []
 
     async def work() -> None:
-        async with world() as here, following(here.client):
-            here.wire.bend = bend
-            here.wire.cut()
+        async with environment() as env, running_informer(env.client):
+            env.wire.intercept = intercept
+            env.wire.cut()
             await asyncio.sleep(300)
 
     virtual.run(work())
-    assert len(asked) < 400
+    assert len(attempts) < 400
 
 
 NOT_SERVED = Response(404, body=b'{"kind":"Status","status":"Failure","reason":"NotFound","code":404}')
 
 
-def test_what_was_read_of_a_kind_does_not_count_when_it_is_no_longer_served() -> None:
+def test_an_informer_of_a_kind_that_is_no_longer_served_is_not_synced() -> None:
     async def work() -> tuple[bool, bool]:
-        async with world() as here, following(here.client) as seen:
-            here.wire.bend = lambda _request: NOT_SERVED
-            here.wire.cut()
+        async with environment() as env, running_informer(env.client) as seen:
+            env.wire.intercept = lambda _request: NOT_SERVED
+            env.wire.cut()
             await asyncio.sleep(5)
             counted = seen.informer.synced.is_set()
-            here.wire.bend = lambda request: request
+            env.wire.intercept = lambda request: request
             await asyncio.sleep(2 * RETRY_LIMIT)
             return counted, seen.informer.synced.is_set()
 
     assert virtual.run(work()) == (False, True)
 
 
-def test_who_knows_that_a_kind_is_served_again_need_not_wait_for_the_next_try() -> None:
+def test_retry_now_skips_the_backoff() -> None:
     async def work() -> float:
         clock = asyncio.get_running_loop().time
-        async with world() as here, following(here.client) as seen:
-            here.wire.bend = lambda _request: NOT_SERVED
-            here.wire.cut()
+        async with environment() as env, running_informer(env.client) as seen:
+            env.wire.intercept = lambda _request: NOT_SERVED
+            env.wire.cut()
             await asyncio.sleep(300)
-            here.wire.bend = lambda request: request
+            env.wire.intercept = lambda request: request
             began = clock()
             seen.informer.retry_now()
             await seen.informer.synced.wait()
@@ -289,13 +291,13 @@ def test_who_knows_that_a_kind_is_served_again_need_not_wait_for_the_next_try() 
     assert virtual.run(work()) < 1.0, "of virtual time"
 
 
-def test_a_quiet_kind_counts_as_well_again_once_its_watch_is_accepted() -> None:
+def test_an_informer_without_events_is_healthy_once_its_watch_is_accepted() -> None:
     async def work() -> tuple[list[str], str]:
-        async with world() as here, following(here.client) as seen:
-            here.wire.down = True
-            here.wire.cut()
+        async with environment() as env, running_informer(env.client) as seen:
+            env.wire.down = True
+            env.wire.cut()
             await asyncio.sleep(5)
-            here.wire.down = False
+            env.wire.down = False
             await asyncio.sleep(30)
             return seen.health, seen.informer.failure
 
@@ -304,19 +306,19 @@ def test_a_quiet_kind_counts_as_well_again_once_its_watch_is_accepted() -> None:
     assert health[-1] == failure == ""
 
 
-def test_watches_are_renewed_without_a_list_and_bookmarks_carry_them_over_what_others_did() -> None:
+def test_watches_resume_from_bookmarks_without_a_relist() -> None:
     async def work() -> tuple[list[str], int]:
-        async with world() as here, following(here.client) as seen:
+        async with environment() as env, running_informer(env.client) as seen:
             for _ in range(24):
-                await here.outside.create(
+                await env.outside.create(
                     CONFIG_MAP.resource,
                     {"metadata": {"generateName": "x-", "namespace": "kube-system"}},
                     namespace="kube-system",
                 )
                 await asyncio.sleep(300)
-            await here.server.deps.store.compact(here.server.deps.store.revision - 2)
+            await env.server.deps.store.compact(env.server.deps.store.revision - 2)
             await asyncio.sleep(3600)
-            return here.wire.reads("configmaps"), seen.informer.relists
+            return env.wire.reads("configmaps"), seen.informer.relists
 
     reads, relists = virtual.run(work())
     assert relists == 1

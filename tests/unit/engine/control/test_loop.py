@@ -22,8 +22,8 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
-class Recording:
-    """Reconciles by raising what it was given for a key, one error for each attempt."""
+class LoopHarness:
+    """Run a loop whose reconciler raises the next error given for a key, one for each attempt."""
 
     def __init__(self, errors: dict[str, list[BaseException]]) -> None:
         self.errors = errors
@@ -54,19 +54,19 @@ class Recording:
     [KeyError("metadata"), RecursionError(), MemoryError(), Unprintable(), asyncio.CancelledError(), TimeoutError()],
     ids=lambda error: type(error).__name__,
 )
-def test_a_key_that_fails_is_retried_and_holds_up_no_other(error: BaseException) -> None:
-    here = Recording({"bad": [error, error]})
-    virtual.run(here.run("bad", "good"))
-    assert here.reconciled == ["bad", "good", "bad", "bad"]
-    assert here.metrics.results == {"success": 2, "requeue": 0, "error": 2}
-    assert here.failed == [("bad", describe(error))] * 2
+def test_a_failing_key_is_retried_and_does_not_block_others(error: BaseException) -> None:
+    harness = LoopHarness({"bad": [error, error]})
+    virtual.run(harness.run("bad", "good"))
+    assert harness.reconciled == ["bad", "good", "bad", "bad"]
+    assert harness.metrics.results == {"success": 2, "requeue": 0, "error": 2}
+    assert harness.failed == [("bad", describe(error))] * 2
 
 
-def test_the_text_of_an_error_that_has_none_is_its_type() -> None:
+def test_an_error_without_text_is_described_by_its_type() -> None:
     assert describe(Unprintable()) == "Unprintable"
 
 
-def test_a_handler_of_failures_that_fails_does_not_end_the_worker() -> None:
+def test_a_failing_failure_handler_does_not_stop_the_worker() -> None:
     attempts: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -88,15 +88,15 @@ def test_a_handler_of_failures_that_fails_does_not_end_the_worker() -> None:
     assert attempts == ["a", "a"]
 
 
-def test_conflicts_are_ordinary_until_there_are_too_many_in_a_row() -> None:
+def test_conflicts_are_requeued_silently_up_to_a_limit() -> None:
     conflicts: list[BaseException] = [Conflict("the object has been modified") for _ in range(ORDINARY_CONFLICTS + 1)]
-    here = Recording({"a": conflicts})
-    virtual.run(here.run("a"))
-    assert here.metrics.results == {"success": 1, "requeue": ORDINARY_CONFLICTS + 1, "error": 0}
-    assert here.failed == [("a", "the object has been modified")]
+    harness = LoopHarness({"a": conflicts})
+    virtual.run(harness.run("a"))
+    assert harness.metrics.results == {"success": 1, "requeue": ORDINARY_CONFLICTS + 1, "error": 0}
+    assert harness.failed == [("a", "the object has been modified")]
 
 
-def test_a_worker_that_is_cancelled_ends() -> None:
+def test_a_cancelled_worker_stops() -> None:
     async def reconcile(_key: str) -> None:
         await asyncio.sleep(1e6)
 
@@ -113,13 +113,13 @@ def test_a_worker_that_is_cancelled_ends() -> None:
 
 
 def test_a_key_added_while_it_is_reconciled_is_reconciled_again_by_one_worker() -> None:
-    running, most, done = 0, 0, 0
+    running, max_running, done = 0, 0, 0
 
     async def main() -> None:
         async def reconcile(key: str) -> None:
-            nonlocal running, most, done
+            nonlocal running, max_running, done
             running += 1
-            most = max(most, running)
+            max_running = max(max_running, running)
             if not done:
                 loop.add(key)
             await asyncio.sleep(1)
@@ -133,17 +133,17 @@ def test_a_key_added_while_it_is_reconciled_is_reconciled_again_by_one_worker() 
         work.cancel()
 
     virtual.run(main())
-    assert (done, most) == (2, 1)
+    assert (done, max_running) == (2, 1)
 
 
 def test_all_workers_serve_keys_of_one_group() -> None:
-    most, running = 0, 0
+    max_running, running = 0, 0
 
     async def main() -> None:
         async def reconcile(_key: int) -> None:
-            nonlocal most, running
+            nonlocal max_running, running
             running += 1
-            most = max(most, running)
+            max_running = max(max_running, running)
             await asyncio.sleep(1)
             running -= 1
 
@@ -155,10 +155,10 @@ def test_all_workers_serve_keys_of_one_group() -> None:
         work.cancel()
 
     virtual.run(main())
-    assert most == 4
+    assert max_running == 4
 
 
-def test_a_key_is_reconciled_again_when_its_result_asks_for_it() -> None:
+def test_a_key_is_requeued_after_the_requested_delay() -> None:
     at: list[float] = []
 
     async def reconcile(_key: str) -> Result:
@@ -176,7 +176,7 @@ def test_a_key_is_reconciled_again_when_its_result_asks_for_it() -> None:
     assert [round(each - at[0]) for each in at] == [0, 60, 120]
 
 
-def test_other_tasks_run_between_keys_that_wait_for_nothing() -> None:
+def test_other_tasks_run_between_keys_that_never_await() -> None:
     order: list[str] = []
 
     async def reconcile(key: int) -> None:
@@ -226,7 +226,7 @@ def test_log_lines_carry_controller_object_and_reconcile_id(caplog: pytest.LogCa
     assert [(text, fields.get("controller"), fields.get("object")) for text, fields in lines[:3]] == [
         ("first", "test", "default/a"),
         ("in a task", "test", "default/a"),
-        ("last", "test", "another"),  # a field of the line's own wins
+        ("last", "test", "another"),  # a field of the log call takes precedence
     ]
     assert ids[0] == ids[1] == ids[2] != ids[3]
     assert lines[-1] == ("outside", {})
@@ -250,13 +250,13 @@ def test_a_slow_reconcile_is_logged_with_its_object(caplog: pytest.LogCaptureFix
     assert (fields["controller"], fields["object"], fields["seconds"]) == ("test", "default/a", 12.0)
 
 
-def test_metrics_are_those_of_controller_runtime() -> None:
-    here = Metrics()
-    loop = here.of("widgets")
+def test_metrics_match_controller_runtime() -> None:
+    harness = Metrics()
+    loop = harness.of("widgets")
     for seconds in (0.004, 0.005, 3.0, 20.0):
         loop.observe("success", seconds)
     loop.observe("error", 0.1)
-    text = here.render().decode()
+    text = harness.render().decode()
     for line in (
         "# TYPE controller_runtime_reconcile_total counter",
         'controller_runtime_reconcile_total{controller="widgets",result="success"} 4.0',
@@ -271,7 +271,7 @@ def test_metrics_are_those_of_controller_runtime() -> None:
         assert line in text.splitlines(), line
 
 
-def test_loops_of_servers_in_one_process_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_loops_with_the_same_name_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_PROCESS_LOOPS", {})
 
     async def reconcile(_key: str) -> None:

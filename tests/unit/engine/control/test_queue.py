@@ -11,12 +11,12 @@ from herder.sim import loop as virtual
 
 
 async def drain(queue: WorkQueue[str], count: int) -> list[str]:
-    taken = []
+    keys = []
     for _ in range(count):
         key = await queue.take()
-        taken.append(key)
+        keys.append(key)
         queue.finished(key)
-    return taken
+    return keys
 
 
 async def test_a_key_added_many_times_is_handed_out_once() -> None:
@@ -27,7 +27,7 @@ async def test_a_key_added_many_times_is_handed_out_once() -> None:
     assert len(queue) == 0
 
 
-async def test_a_key_that_comes_back_while_worked_on_is_handed_out_again_afterwards() -> None:
+async def test_a_key_added_while_it_is_processed_is_handed_out_again_afterwards() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a")
     key = await queue.take()
@@ -37,7 +37,7 @@ async def test_a_key_that_comes_back_while_worked_on_is_handed_out_again_afterwa
     assert await queue.take() == "a"
 
 
-async def test_urgent_keys_overtake_and_a_waiting_key_can_be_promoted() -> None:
+async def test_urgent_keys_are_handed_out_first_and_a_queued_key_can_be_promoted() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("background", BACKGROUND)
     queue.add("normal")
@@ -64,7 +64,7 @@ def test_failures_back_off_exponentially_and_success_forgets_them() -> None:
     assert virtual.run(work()) == [BACKOFF_FIRST * 2**n for n in (0, 1, 2, 3, 0)]
 
 
-def test_of_several_delays_the_earliest_holds() -> None:
+def test_the_earliest_of_several_delays_applies() -> None:
     async def work() -> tuple[float, int]:
         queue: WorkQueue[str] = WorkQueue()
         queue.add_after("a", 60)
@@ -79,7 +79,7 @@ def test_of_several_delays_the_earliest_holds() -> None:
     assert virtual.run(work()) == (5.0, 0)
 
 
-async def test_closing_ends_waiting_workers() -> None:
+async def test_closing_the_queue_cancels_waiting_workers() -> None:
     queue: WorkQueue[str] = WorkQueue()
     waiting = asyncio.ensure_future(queue.take())
     await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def test_closing_ends_waiting_workers() -> None:
         await waiting
 
 
-async def test_a_closed_queue_hands_out_nothing_more_though_keys_wait() -> None:
+async def test_a_closed_queue_hands_out_no_queued_keys() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a")
     queue.close()
@@ -96,7 +96,7 @@ async def test_a_closed_queue_hands_out_nothing_more_though_keys_wait() -> None:
         await queue.take()
 
 
-async def test_a_wake_up_that_a_cancelled_worker_got_goes_to_another() -> None:
+async def test_the_wake_up_of_a_cancelled_worker_passes_to_another() -> None:
     queue: WorkQueue[str] = WorkQueue()
     first, second = asyncio.ensure_future(queue.take()), asyncio.ensure_future(queue.take())
     await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_a_wake_up_that_a_cancelled_worker_got_goes_to_another() -> None:
     assert await asyncio.wait_for(second, 5) == "a"
 
 
-async def test_what_is_forgotten_is_not_delivered_later() -> None:
+async def test_a_forgotten_key_is_not_delivered_later() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add_after("a", 0.01)
     queue.forget("a")
@@ -113,10 +113,10 @@ async def test_what_is_forgotten_is_not_delivered_later() -> None:
     assert len(queue) == 0
 
 
-# --- no group has all the workers -------------------------------------------------------------------------------
+# --- worker limits per group ---------------------------------------------------------------------------------
 
 
-def hung_and_others(workers: int) -> WorkQueue[str]:
+def queue_of_hung_group(workers: int) -> WorkQueue[str]:
     queue: WorkQueue[str] = WorkQueue(group_of=lambda key: key.split("/")[0], workers=workers)
     for number in range(workers * 3):
         queue.add(f"hung/{number}")
@@ -124,36 +124,36 @@ def hung_and_others(workers: int) -> WorkQueue[str]:
 
 
 async def take_all(queue: WorkQueue[str], workers: int) -> list[str]:
-    """What this many workers get who never come back."""
-    takers = [asyncio.ensure_future(queue.take()) for _ in range(workers)]
-    done, pending = await asyncio.wait(takers, timeout=0.01)
-    for taker in pending:
-        taker.cancel()
+    """Return the keys that this many workers receive if none of them finishes."""
+    takes = [asyncio.ensure_future(queue.take()) for _ in range(workers)]
+    done, pending = await asyncio.wait(takes, timeout=0.01)
+    for worker in pending:
+        worker.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
-    return sorted(taker.result() for taker in done)
+    return sorted(worker.result() for worker in done)
 
 
 @pytest.mark.parametrize(("workers", "half"), [(8, 4), (3, 1), (2, 1)])
 async def test_a_group_has_at_most_half_of_the_workers_while_others_wait(workers: int, half: int) -> None:
-    queue = hung_and_others(workers)
+    queue = queue_of_hung_group(workers)
     for number in range(workers * 3):
         queue.add(f"other-{number % 4}/{number}")
-    taken = await take_all(queue, workers)
-    assert len(taken) == workers
-    assert sum(key.startswith("hung/") for key in taken) <= half
+    keys = await take_all(queue, workers)
+    assert len(keys) == workers
+    assert sum(key.startswith("hung/") for key in keys) <= half
 
 
-@pytest.mark.parametrize(("workers", "most"), [(8, 7), (3, 2), (2, 1), (1, 1)])
-async def test_a_group_alone_leaves_one_worker_to_whoever_comes(workers: int, most: int) -> None:
-    queue = hung_and_others(workers)
-    taken = await take_all(queue, workers)
-    assert len(taken) == most
+@pytest.mark.parametrize(("workers", "expected"), [(8, 7), (3, 2), (2, 1), (1, 1)])
+async def test_a_single_group_leaves_one_worker_free(workers: int, expected: int) -> None:
+    queue = queue_of_hung_group(workers)
+    keys = await take_all(queue, workers)
+    assert len(keys) == expected
     queue.add("other/1")
     assert await take_all(queue, 1) == ["other/1"]
 
 
-async def test_a_key_that_waits_for_its_groups_share_is_handed_out_when_there_is_one() -> None:
-    queue = hung_and_others(2)
+async def test_a_key_over_its_groups_limit_is_handed_out_when_a_worker_finishes() -> None:
+    queue = queue_of_hung_group(2)
     first = await queue.take()
     waiting = asyncio.ensure_future(queue.take())
     await asyncio.sleep(0)

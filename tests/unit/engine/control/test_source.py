@@ -12,11 +12,11 @@ import pytest
 
 from herder.engine.control.source import StoreInformer
 from herder.engine.store import Event, Key, Put, Store
-from tests.support.api import PATIENCE
+from tests.support.api import TIMEOUT
 
 
-class Follower:
-    """Names that were listed or reported, in order."""
+class RecordingInformer:
+    """A store informer that records the names that it lists and reports, in order."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -33,12 +33,12 @@ class Follower:
 
 
 @asynccontextmanager
-async def following(store: Store) -> AsyncIterator[Follower]:
-    follower = Follower(store)
-    running = asyncio.ensure_future(follower.informer.run())
-    await until(lambda: bool(follower.seen))
+async def running_informer(store: Store) -> AsyncIterator[RecordingInformer]:
+    recorder = RecordingInformer(store)
+    running = asyncio.ensure_future(recorder.informer.run())
+    await until(lambda: bool(recorder.seen))
     try:
-        yield follower
+        yield recorder
     finally:
         assert not running.done()
         running.cancel()
@@ -56,40 +56,38 @@ async def put(store: Store, *names: str) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not condition():
             await asyncio.sleep(0)
 
 
-async def test_what_exists_is_listed_and_changes_are_reported(store: Store) -> None:
+async def test_existing_objects_are_listed_and_changes_are_reported(store: Store) -> None:
     await put(store, "a", "b")
-    async with following(store) as here:
+    async with running_informer(store) as recorder:
         await put(store, "c")
-        await until(lambda: "c" in here.seen)
-    assert here.seen == ["listed: a b", "c"]
+        await until(lambda: "c" in recorder.seen)
+    assert recorder.seen == ["listed: a b", "c"]
 
 
-async def test_an_object_that_cannot_be_read_hides_no_other(store: Store) -> None:
-    async with following(store) as here:
+async def test_an_unreadable_object_does_not_hide_others(store: Store) -> None:
+    async with running_informer(store) as recorder:
         await put(store, "odd", "c")
-        await until(lambda: "c" in here.seen)
+        await until(lambda: "c" in recorder.seen)
 
 
-async def test_a_watch_that_falls_behind_begins_with_a_list_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_watch_that_falls_behind_is_relisted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "watch", partial(store.watch, backlog=2))
-    async with following(store) as here:
+    async with running_informer(store) as recorder:
         await put(store, "a", "b", "c")
-        await until(lambda: here.seen[-1] == "listed: a b c")
+        await until(lambda: recorder.seen[-1] == "listed: a b c")
         await put(store, "d")
-        await until(lambda: here.seen[-1] == "d")
+        await until(lambda: recorder.seen[-1] == "d")
 
 
-async def test_it_ends_when_the_store_closes_its_watches() -> None:
+async def test_the_informer_stops_when_the_store_closes() -> None:
     store = Store.open(None, clock=time.time)
-    follower = Follower(store)
-    running = asyncio.ensure_future(follower.informer.run())
-    await until(lambda: bool(follower.seen))
+    recorder = RecordingInformer(store)
+    running = asyncio.ensure_future(recorder.informer.run())
+    await until(lambda: bool(recorder.seen))
     await store.close()
-    await asyncio.wait_for(running, PATIENCE)
+    await asyncio.wait_for(running, TIMEOUT)

@@ -1,4 +1,4 @@
-"""Background tasks survive any exception: it is counted, and the task is started again."""
+"""A background task that raises is counted as a failure and restarted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from herder.engine.control.supervision import supervised
 from herder.sim import loop as virtual
 
 
-def test_a_task_that_fails_is_started_again_ever_more_slowly() -> None:
+def test_a_failing_task_is_restarted_with_backoff() -> None:
     at: list[float] = []
 
     async def run() -> None:
@@ -25,11 +25,11 @@ def test_a_task_that_fails_is_started_again_ever_more_slowly() -> None:
 
     before = supervision.FAILURES["test"]
     virtual.run(main())
-    pauses = [round(later - earlier, 3) for earlier, later in itertools.pairwise(at)]
-    assert pauses == [0.1, 0.2, 0.4, 0.8]
+    delays = [round(later - earlier, 3) for earlier, later in itertools.pairwise(at)]
+    assert delays == [0.1, 0.2, 0.4, 0.8]
     assert supervision.FAILURES["test"] - before == 4
 
 
 @pytest.mark.parametrize("failures", [1, 10, 5_000])
-def test_the_pause_is_bounded(failures: int) -> None:
+def test_the_backoff_is_bounded(failures: int) -> None:
     assert supervision.backoff(failures) <= supervision.RETRY_LIMIT

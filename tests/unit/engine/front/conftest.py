@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.engine.front.sockets import Fronted, Told
+from tests.unit.engine.front.sockets import RecordingHandler, RunningFront
 
 
 @pytest.fixture
-async def fronted() -> AsyncIterator[Fronted]:
-    """A front without TLS on a handler of the test's own."""
-    fronted = await Fronted.listen(Told())
+async def fronted() -> AsyncIterator[RunningFront]:
+    """A front without TLS whose handler the test can set."""
+    fronted = await RunningFront.listen(RecordingHandler())
     yield fronted
     await fronted.stop()

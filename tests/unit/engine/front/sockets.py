@@ -1,4 +1,4 @@
-"""A front whose handler does what the test says, and raw bytes to talk to it."""
+"""An HTTP front whose handler the test sets, and raw connections to it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from herder.engine.wire import Request, Response
 
 Handler = Callable[[Request], Awaitable[Response]]
 
-PATIENCE = 10
+TIMEOUT = 10
 BODY_BYTES = 3 << 20
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-class Told:
-    """Stands where an API server may; answers with what was asked, unless told otherwise."""
+class RecordingHandler:
+    """A request handler that records requests, and echoes them unless the test sets another handler."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -31,22 +31,22 @@ class Told:
         return await self.handler(request)
 
     async def echo(self, request: Request) -> Response:
-        said = f"{request.method} {request.path} {request.query} ".encode() + request.body
-        return Response(200, {"content-type": "text/plain"}, said)
+        echoed = f"{request.method} {request.path} {request.query} ".encode() + request.body
+        return Response(200, {"content-type": "text/plain"}, echoed)
 
 
-class Fronted:
-    def __init__(self, told: Told, front: HttpFront, port: int) -> None:
-        self.told = told
+class RunningFront:
+    def __init__(self, recorder: RecordingHandler, front: HttpFront, port: int) -> None:
+        self.recorder = recorder
         self.front = front
         self.port = port
         self._connected: list[Raw] = []
 
     @classmethod
-    async def listen(cls, told: Told, upgrade: Any = None) -> Fronted:
-        front = HttpFront(told, clock=lambda: NOW, body_bytes=BODY_BYTES, upgrade=upgrade)
+    async def listen(cls, recorder: RecordingHandler, upgrade: Any = None) -> RunningFront:
+        front = HttpFront(recorder, clock=lambda: NOW, body_bytes=BODY_BYTES, upgrade=upgrade)
         _, port = await front.listen("127.0.0.1", 0, None)
-        return cls(told, front, port)
+        return cls(recorder, front, port)
 
     async def stop(self) -> None:
         for raw in self._connected:
@@ -81,7 +81,7 @@ class Raw:
         self.writer.write(content)
 
     async def answer(self, *, bodiless: bool = False) -> Answer:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             head = (await self.reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n")
             answer = Answer(head, b"")
             if "content-length" in answer.headers and not bodiless:
@@ -89,18 +89,18 @@ class Raw:
         return answer
 
     async def line(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self.reader.readline()
 
     async def rest(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self.reader.read()
 
     def close(self) -> None:
         self.writer.close()
 
     def reset(self) -> None:
-        """Go away without a word of farewell."""
+        """Reset the connection (RST instead of FIN)."""
         connected = self.writer.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()

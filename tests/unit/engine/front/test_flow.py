@@ -1,4 +1,4 @@
-"""Flow control over sockets: turns for every user, 429 for those who ask for too much, bodies within a budget."""
+"""Flow control over sockets: fair queuing between users, 429 over the limits, and a memory budget for bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from herder.engine.front.http import HttpFront
 from herder.engine.front.limits import Limits
 from herder.engine.meta.errors import StatusError, TooManyRequests
 from herder.engine.wire import Request, Response, User
-from tests.unit.engine.front.sockets import PATIENCE, Fronted, Raw
+from tests.unit.engine.front.sockets import TIMEOUT, Raw, RunningFront
 
 LIMITS = Limits(
     in_flight=3, in_flight_per_user=2, queued_per_user=2, long_running_per_user=1, connections_per_user=20,
@@ -24,7 +24,7 @@ LIMITS = Limits(
 
 
 class Api:
-    """Knows users by a header, answers when it is told to, and counts who was let through."""
+    """An API that reads the user from a header, responds when the test allows it, and counts admitted requests."""
 
     receives_body = True
 
@@ -47,7 +47,7 @@ class Api:
         return Response(200, {}, b"ok")
 
 
-class Served(Fronted):
+class Served(RunningFront):
     api: Api
 
     async def ask_as(self, user: str, path: str = "/", length: int = 0) -> Raw:
@@ -57,7 +57,7 @@ class Served(Fronted):
         return raw
 
     async def until(self, holds: Any) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not holds():
                 await asyncio.sleep(0.005)
 
@@ -74,7 +74,7 @@ async def served() -> AsyncIterator[Served]:
     await served.stop()
 
 
-async def test_a_user_has_so_many_requests_in_flight_then_waits_then_is_refused(served: Served) -> None:
+async def test_a_users_requests_over_the_limit_wait_and_then_get_429(served: Served) -> None:
     raws = [await served.ask_as("a") for _ in range(4)]
     await served.until(lambda: served.front.usage()["in_flight"]["waiting"] == 2)
     assert served.api.running == ["a", "a"]
@@ -93,7 +93,7 @@ async def test_one_users_queue_does_not_delay_another(served: Served) -> None:
     await served.until(lambda: served.api.running == ["a", "a", "b"])
 
 
-async def test_strangers_share_the_limit_of_their_address(served: Served) -> None:
+async def test_anonymous_users_share_the_limit_of_their_address(served: Served) -> None:
     for _ in range(4):
         await served.ask_as("")
     await served.until(lambda: served.front.usage()["in_flight"]["waiting"] == 2)
@@ -106,7 +106,7 @@ async def test_administrators_are_exempt_from_limits_on_requests(served: Served)
     await served.until(lambda: served.api.running == ["root"] * 8)
 
 
-async def test_a_client_that_leaves_the_queue_makes_room(served: Served) -> None:
+async def test_a_client_that_disconnects_frees_its_place_in_the_queue(served: Served) -> None:
     raws = [await served.ask_as("a") for _ in range(4)]
     await served.until(lambda: served.front.usage()["in_flight"]["waiting"] == 2)
     for raw in raws:
@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_the_queue_makes_room(served: Served) -> None
     await served.until(lambda: served.front.usage()["in_flight"] == {"total": 0, "largest_user": 0, "waiting": 0})
 
 
-async def test_long_running_requests_are_counted_apart(served: Served) -> None:
+async def test_long_running_requests_are_counted_separately(served: Served) -> None:
     await served.ask_as("a", "/?watch=true")
     await served.until(lambda: served.api.running == ["a"])
     assert (await (await served.ask_as("a", "/?watch=true")).answer()).status == 429
@@ -136,7 +136,7 @@ async def test_a_body_waits_for_room_in_the_budget_of_its_user(served: Served) -
     await served.until(lambda: served.front.usage()["body_bytes"]["total"] == 0)
 
 
-async def test_a_user_has_so_many_connections(served: Served) -> None:
+async def test_the_connections_of_a_user_are_limited(served: Served) -> None:
     served.api.answers.set()
     for _ in range(LIMITS.connections_per_user):
         assert (await (await served.ask_as("root")).answer()).status == 200
@@ -162,7 +162,7 @@ async def test_queues_are_served_round_robin() -> None:
     assert limiter.usage() == {"total": 0, "largest_user": 0, "waiting": 0}
 
 
-async def test_a_large_request_is_not_overtaken_for_ever() -> None:
+async def test_a_large_request_is_not_starved() -> None:
     limiter = Limiter(10, 10, queued=10)
     await limiter.acquire(("a", ""), 5)
     large = asyncio.ensure_future(limiter.acquire(("b", ""), 8))
@@ -175,14 +175,14 @@ async def test_a_large_request_is_not_overtaken_for_ever() -> None:
 
 
 def sweep(served: Served, seconds: float) -> None:
-    """As the front does it after this many seconds."""
+    """Run the front's periodic check as if this many seconds had passed."""
     now = asyncio.get_running_loop().time() + seconds
     for connection in list(served.front.connections):
         connection.check(now)
 
 
-async def test_a_request_that_takes_long_gives_its_turn_to_others(served: Served) -> None:
-    """Otherwise a few users of clusters that never finish their answers would hold all turns."""
+async def test_a_slow_request_becomes_long_running_and_frees_its_slot(served: Served) -> None:
+    """Otherwise a few users of clusters that never finish a response would occupy all slots."""
     slow = [await served.ask_as("a"), await served.ask_as("b"), await served.ask_as("c")]
     await served.until(lambda: len(served.api.running) == 3)
     waiting = await served.ask_as("d")
@@ -198,7 +198,7 @@ async def test_a_request_that_takes_long_gives_its_turn_to_others(served: Served
     await served.until(lambda: not any(served.front.usage()[each]["total"] for each in ("in_flight", "long_running")))
 
 
-async def test_slow_requests_beyond_the_limit_of_long_running_ones_are_ended(served: Served) -> None:
+async def test_slow_requests_over_the_long_running_limit_are_aborted(served: Served) -> None:
     slow = [await served.ask_as("a") for _ in range(2)]  # one long-running request is allowed
     await served.until(lambda: len(served.api.running) == 2)
     sweep(served, limits.SLOT_SECONDS + 1)

@@ -1,4 +1,4 @@
-"""What comes in: request lines, heads and bodies, well formed and otherwise."""
+"""Requests: request lines, headers and bodies, well-formed and malformed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import zlib
 
 import pytest
 
-from tests.unit.engine.front.sockets import Fronted
+from tests.unit.engine.front.sockets import RunningFront
 
 HOST = b"Host: x\r\n"
 
 
-async def test_answers_on_one_connection_in_the_order_asked(fronted: Fronted) -> None:
+async def test_responses_on_one_connection_keep_the_request_order(fronted: RunningFront) -> None:
     raw = await fronted.connect()
     raw.send(b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n" + b"POST /b?c=d HTTP/1.1\r\n" + HOST)
     raw.send(b"Content-Length: 3\r\n\r\nxyzGET /e HTTP/1.1\r\n" + HOST + b"\r\n")
     assert [(await raw.answer()).body for _ in range(3)] == [b"GET /a  ", b"POST /b c=d xyz", b"GET /e  "]
 
 
-async def test_hundreds_of_pipelined_requests_are_all_answered(fronted: Fronted) -> None:
+async def test_hundreds_of_pipelined_requests_are_all_answered(fronted: RunningFront) -> None:
     raw = await fronted.connect()
     raw.send(b"".join(b"GET /%d HTTP/1.1\r\n%b\r\n" % (i, HOST) for i in range(500)))
     assert [(await raw.answer()).body for _ in range(500)] == [b"GET /%d  " % i for i in range(500)]
 
 
-async def test_a_request_may_come_byte_by_byte(fronted: Fronted) -> None:
+async def test_a_request_may_arrive_byte_by_byte(fronted: RunningFront) -> None:
     raw = await fronted.connect()
     for byte in b"\r\nPOST /slow HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\nok":
         raw.send(bytes([byte]))
@@ -36,20 +36,20 @@ async def test_a_request_may_come_byte_by_byte(fronted: Fronted) -> None:
     assert (await raw.answer()).body == b"POST /slow  ok"
 
 
-async def test_chunked_bodies_are_put_together(fronted: Fronted) -> None:
+async def test_chunked_bodies_are_assembled(fronted: RunningFront) -> None:
     answer = await fronted.ask(
         b"POST / HTTP/1.1\r\n"
         + HOST
         + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nX-Late: 1\r\n\r\n"
     )
     assert answer.body == b"POST /  abcde"
-    assert "x-late" not in fronted.told.requests[0].headers
+    assert "x-late" not in fronted.recorder.requests[0].headers
 
 
-@pytest.mark.parametrize("squeeze", [gzip.compress, zlib.compress], ids=["gzip", "deflate"])
-async def test_compressed_bodies_are_inflated(fronted: Fronted, squeeze: object) -> None:
-    body = squeeze(b"plain")  # type: ignore[operator]
-    name = b"gzip" if squeeze is gzip.compress else b"deflate"
+@pytest.mark.parametrize("compressor", [gzip.compress, zlib.compress], ids=["gzip", "deflate"])
+async def test_compressed_bodies_are_inflated(fronted: RunningFront, compressor: object) -> None:
+    body = compressor(b"plain")  # type: ignore[operator]
+    name = b"gzip" if compressor is gzip.compress else b"deflate"
     head = b"POST / HTTP/1.1\r\n%bContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (HOST, name, len(body))
     assert (await fronted.ask(head + body)).body == b"POST /  plain"
 
@@ -59,12 +59,12 @@ async def test_compressed_bodies_are_inflated(fronted: Fronted, squeeze: object)
     [(gzip.compress(b"0" * (4 << 20)), 413), (b"not gzip", 400), (gzip.compress(b"plain")[:-4], 400)],
     ids=["a bomb", "garbage", "cut off"],
 )
-async def test_compressed_bodies_that_cannot_be_taken_are_refused(fronted: Fronted, body: bytes, status: int) -> None:
+async def test_invalid_compressed_bodies_are_rejected(fronted: RunningFront, body: bytes, status: int) -> None:
     head = b"POST / HTTP/1.1\r\n%bContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % (HOST, len(body))
     assert (await fronted.ask(head + body)).status == status
 
 
-async def test_a_client_that_waits_for_leave_gets_it(fronted: Fronted) -> None:
+async def test_expect_100_continue_is_answered(fronted: RunningFront) -> None:
     raw = await fronted.connect()
     raw.send(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n")
     assert (await raw.answer()).status == 100
@@ -72,12 +72,12 @@ async def test_a_client_that_waits_for_leave_gets_it(fronted: Fronted) -> None:
     assert (await raw.answer()).body == b"POST /  ok"
 
 
-async def test_a_client_that_expects_something_else_is_refused(fronted: Fronted) -> None:
+async def test_other_expectations_are_rejected(fronted: RunningFront) -> None:
     answer = await fronted.ask(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\nExpect: magic\r\n\r\n")
     assert answer.status == 417
 
 
-async def test_a_body_over_the_limit_is_refused_before_it_is_sent(fronted: Fronted) -> None:
+async def test_a_body_over_the_limit_is_refused_before_it_is_sent(fronted: RunningFront) -> None:
     head = b"POST / HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"
     answer = await fronted.ask(head)
     assert answer.status == 413
@@ -85,13 +85,13 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_sent(fronted: Front
     assert answer.headers["connection"] == "close"
 
 
-async def test_a_chunked_body_over_the_limit_is_refused(fronted: Fronted) -> None:
+async def test_a_chunked_body_over_the_limit_is_refused(fronted: RunningFront) -> None:
     raw = await fronted.connect()
     raw.send(b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
     for _ in range(50):
         raw.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
     assert (await raw.answer()).status == 413
-    assert fronted.told.requests == []
+    assert fronted.recorder.requests == []
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,15 @@ async def test_a_chunked_body_over_the_limit_is_refused(fronted: Fronted) -> Non
         (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"A%d: b\r\n" % i for i in range(2000)) + b"\r\n", 431),
     ],
 )
-async def test_what_is_not_http_is_refused_with_a_status(fronted: Fronted, content: bytes, status: int) -> None:
+async def test_malformed_http_is_rejected_with_a_status(fronted: RunningFront, content: bytes, status: int) -> None:
     answer = await fronted.ask(content)
     assert answer.status == status
-    told = json.loads(answer.body)
-    assert (told["kind"], told["code"]) == ("Status", status)
-    assert fronted.told.requests == []
+    status_object = json.loads(answer.body)
+    assert (status_object["kind"], status_object["code"]) == ("Status", status)
+    assert fronted.recorder.requests == []
 
 
-async def test_requests_before_a_malformed_one_are_answered_first(fronted: Fronted) -> None:
+async def test_requests_before_a_malformed_one_are_answered_first(fronted: RunningFront) -> None:
     raw = await fronted.connect()
     raw.send(b"GET /good HTTP/1.1\r\n" + HOST + b"\r\nGET bad\r\n\r\n")
     assert (await raw.answer()).body == b"GET /good  "
@@ -134,7 +134,7 @@ async def test_requests_before_a_malformed_one_are_answered_first(fronted: Front
 
 
 @pytest.mark.parametrize("method", [b"UNHEARD", b"TRACE", b"get", b"M-SEARCH", b"PROPFIND"])
-async def test_any_word_is_a_method(fronted: Fronted, method: bytes) -> None:
+async def test_any_token_is_accepted_as_a_method(fronted: RunningFront, method: bytes) -> None:
     assert (await fronted.ask(method + b" /x HTTP/1.1\r\n" + HOST + b"\r\n")).body == method + b" /x  "
 
 
@@ -152,16 +152,16 @@ async def test_any_word_is_a_method(fronted: Fronted, method: bytes) -> None:
     ],
 )
 async def test_targets_are_decoded_once(
-    fronted: Fronted, target: bytes, path: str, query: list[tuple[str, str]]
+    fronted: RunningFront, target: bytes, path: str, query: list[tuple[str, str]]
 ) -> None:
     assert (await fronted.ask(b"OPTIONS " + target + b" HTTP/1.1\r\n" + HOST + b"\r\n")).status == 200
-    (request,) = fronted.told.requests
+    (request,) = fronted.recorder.requests
     assert (request.path, request.query.items) == (path, query)
 
 
-async def test_header_names_are_lower_case_and_repeated_ones_joined(fronted: Fronted) -> None:
+async def test_header_names_are_lower_case_and_repeated_ones_joined(fronted: RunningFront) -> None:
     await fronted.ask(
         b"GET / HTTP/1.1\r\nHOST: x\r\nAccept: a\r\naccept: b\r\nX-Odd: caf\xe9\r\nX-Utf: \xe2\x82\xac\r\n\r\n"
     )
-    assert fronted.told.requests[0].headers == {"host": "x", "accept": "a, b", "x-odd": "café", "x-utf": "€"}
-    assert fronted.told.requests[0].remote == "127.0.0.1"
+    assert fronted.recorder.requests[0].headers == {"host": "x", "accept": "a, b", "x-odd": "café", "x-utf": "€"}
+    assert fronted.recorder.requests[0].remote == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""What goes out: heads, bodies in one piece and in many, streams, and how a connection ends."""
+"""Responses: headers, bodies, streams, timeouts and the end of a connection."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import pytest
 from herder.engine.front import limits
 from herder.engine.front.hijack import Hijack
 from herder.engine.wire import Request, Response
-from tests.unit.engine.front.sockets import PATIENCE, Fronted
+from tests.unit.engine.front.sockets import TIMEOUT, RunningFront
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def answers_with(fronted: Fronted, response: Response) -> None:
+def answers_with(fronted: RunningFront, response: Response) -> None:
     async def handler(request: Request) -> Response:
         return response
 
-    fronted.told.handler = handler
+    fronted.recorder.handler = handler
 
 
-async def until(happened: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not happened():
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():
             await asyncio.sleep(0.005)
 
 
-async def test_a_head_answer_has_the_length_but_no_body(fronted: Fronted) -> None:
+async def test_a_head_response_has_a_content_length_and_no_body(fronted: RunningFront) -> None:
     raw = await fronted.connect()
     raw.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await raw.answer(bodiless=True)).headers["content-length"] == "8"
@@ -37,7 +37,7 @@ async def test_a_head_answer_has_the_length_but_no_body(fronted: Fronted) -> Non
     assert (await raw.answer()).body == b"GET /  "
 
 
-async def test_bodies_of_many_pieces_arrive_whole_at_a_slow_reader(fronted: Fronted) -> None:
+async def test_multi_part_bodies_reach_a_slow_reader_completely(fronted: RunningFront) -> None:
     pieces = [bytes([65 + number]) * (1 << 20) for number in range(8)]
     answers_with(fronted, Response(200, {}, pieces))
     raw = await fronted.connect()
@@ -46,7 +46,7 @@ async def test_bodies_of_many_pieces_arrive_whole_at_a_slow_reader(fronted: Fron
     assert (await raw.answer()).body == b"".join(pieces)
 
 
-async def test_headers_that_would_split_the_answer_are_left_out(fronted: Fronted) -> None:
+async def test_headers_that_would_split_the_response_are_dropped(fronted: RunningFront) -> None:
     answers_with(fronted, Response(200, {"x-a": "1\r\nx-b: 2", "x-c": "3"}, b"", warnings=['say "hi"\r\n\\']))
     answer = await fronted.ask(GET)
     assert "x-a" not in answer.headers
@@ -65,8 +65,8 @@ async def test_headers_that_would_split_the_answer_are_left_out(fronted: Fronted
         (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
     ],
 )
-async def test_a_connection_stays_open_where_the_client_wants_it(
-    fronted: Fronted, request_: bytes, stays: bool
+async def test_a_connection_is_kept_alive_if_the_client_requests_it(
+    fronted: RunningFront, request_: bytes, stays: bool
 ) -> None:
     raw = await fronted.connect()
     raw.send(request_)
@@ -78,7 +78,7 @@ async def test_a_connection_stays_open_where_the_client_wants_it(
         assert await raw.rest() == b""
 
 
-async def test_streams_are_chunked_and_end(fronted: Fronted) -> None:
+async def test_streams_are_chunked_and_end(fronted: RunningFront) -> None:
     async def lines() -> AsyncIterator[bytes]:
         yield b"one\n"
         yield b""
@@ -91,7 +91,7 @@ async def test_streams_are_chunked_and_end(fronted: Fronted) -> None:
     assert await raw.reader.readexactly(31) == b"4\r\none\n\r\nc\r\ntwelve bytes\r\n0\r\n\r\n"
 
 
-async def test_streams_to_old_clients_end_with_the_connection(fronted: Fronted) -> None:
+async def test_streams_to_http_1_0_clients_end_with_the_connection(fronted: RunningFront) -> None:
     async def lines() -> AsyncIterator[bytes]:
         yield b"one"
 
@@ -102,7 +102,7 @@ async def test_streams_to_old_clients_end_with_the_connection(fronted: Fronted) 
     assert await raw.rest() == b"one"
 
 
-async def test_a_stream_that_fails_is_cut_off_without_its_end(fronted: Fronted) -> None:
+async def test_a_failing_stream_is_aborted_without_the_final_chunk(fronted: RunningFront) -> None:
     async def lines() -> AsyncIterator[bytes]:
         yield b"one"
         raise ValueError("broken")
@@ -115,18 +115,18 @@ async def test_a_stream_that_fails_is_cut_off_without_its_end(fronted: Fronted) 
         await raw.reader.readuntil(b"0\r\n\r\n")
 
 
-async def test_the_handler_is_cancelled_when_its_client_goes_away(fronted: Fronted) -> None:
+async def test_the_handler_is_cancelled_when_its_client_disconnects(fronted: RunningFront) -> None:
     seen: list[str] = []
 
     async def handler(request: Request) -> Response:
         seen.append("started")
         try:
-            await asyncio.sleep(PATIENCE)
+            await asyncio.sleep(TIMEOUT)
         finally:
             seen.append("ended")
         return Response()
 
-    fronted.told.handler = handler
+    fronted.recorder.handler = handler
     raw = await fronted.connect()
     raw.send(GET)
     await until(lambda: seen == ["started"])
@@ -134,13 +134,13 @@ async def test_the_handler_is_cancelled_when_its_client_goes_away(fronted: Front
     await until(lambda: seen == ["started", "ended"])
 
 
-async def test_a_stream_is_closed_when_its_client_goes_away(fronted: Fronted) -> None:
+async def test_a_stream_is_closed_when_its_client_disconnects(fronted: RunningFront) -> None:
     closed = asyncio.Event()
 
     async def lines() -> AsyncIterator[bytes]:
         try:
             yield b"one"
-            await asyncio.sleep(PATIENCE)
+            await asyncio.sleep(TIMEOUT)
         finally:
             closed.set()
 
@@ -149,17 +149,17 @@ async def test_a_stream_is_closed_when_its_client_goes_away(fronted: Fronted) ->
     raw.send(GET)
     await raw.answer()
     raw.close()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await closed.wait()
 
 
-async def test_a_stream_waits_for_a_client_that_does_not_read(fronted: Fronted) -> None:
-    made = 0
+async def test_a_stream_waits_for_a_client_that_does_not_read(fronted: RunningFront) -> None:
+    chunks_produced = 0
 
     async def lines() -> AsyncIterator[bytes]:
-        nonlocal made
+        nonlocal chunks_produced
         while True:
-            made += 1
+            chunks_produced += 1
             yield b"x" * (1 << 20)
 
     answers_with(fronted, Response(200, {}, stream=lines()))
@@ -167,16 +167,16 @@ async def test_a_stream_waits_for_a_client_that_does_not_read(fronted: Fronted) 
     raw.send(GET)
     await raw.answer()
     await asyncio.sleep(0.2)
-    assert made < 64  # what the sockets' buffers hold, and no more
+    assert chunks_produced < 64  # no more than the socket buffers hold
     raw.close()
 
 
-async def test_a_client_that_only_stopped_sending_gets_its_answer(fronted: Fronted) -> None:
+async def test_a_half_closed_client_receives_its_response(fronted: RunningFront) -> None:
     async def handler(request: Request) -> Response:
         await asyncio.sleep(0.05)
         return Response(200, {}, b"late")
 
-    fronted.told.handler = handler
+    fronted.recorder.handler = handler
     raw = await fronted.connect()
     raw.send(GET)
     raw.writer.write_eof()
@@ -184,7 +184,7 @@ async def test_a_client_that_only_stopped_sending_gets_its_answer(fronted: Front
     assert await raw.rest() == b""
 
 
-# --- time ---------------------------------------------------------------------------------------------------------
+# --- timeouts -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,9 @@ async def test_a_client_that_only_stopped_sending_gets_its_answer(fronted: Front
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx", b"HTTP/1.1 408 Request Timeout"),
     ],
 )
-async def test_clients_that_never_finish_asking_are_cut_off(fronted: Fronted, sent: bytes, answer: bytes) -> None:
+async def test_clients_that_never_finish_a_request_are_disconnected(
+    fronted: RunningFront, sent: bytes, answer: bytes
+) -> None:
     raw = await fronted.connect()
     raw.send(sent)
     await until(lambda: fronted.front.connections)
@@ -208,7 +210,7 @@ async def test_clients_that_never_finish_asking_are_cut_off(fronted: Fronted, se
     assert (await raw.rest()).partition(b"\r\n")[0] == answer
 
 
-async def test_clients_that_never_read_are_cut_off(fronted: Fronted) -> None:
+async def test_clients_that_never_read_are_disconnected(fronted: RunningFront) -> None:
     answers_with(fronted, Response(200, {}, [b"x" * (1 << 20)] * 64))
     raw = await fronted.connect()
     raw.send(GET)
@@ -222,21 +224,21 @@ async def test_clients_that_never_read_are_cut_off(fronted: Fronted) -> None:
 # --- stopping -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_lets_requests_finish_and_closes_idle_connections(fronted: Fronted) -> None:
+async def test_a_stop_lets_requests_finish_and_closes_idle_connections(fronted: RunningFront) -> None:
     async def handler(request: Request) -> Response:
         await asyncio.sleep(0.1)
         return Response(200, {}, b"done")
 
     idle = await fronted.connect()
-    fronted.told.handler = handler
+    fronted.recorder.handler = handler
     busy = await fronted.connect()
     busy.send(GET)
-    await until(lambda: fronted.told.requests)
+    await until(lambda: fronted.recorder.requests)
     stopped = asyncio.ensure_future(fronted.front.stop())
     answer = await busy.answer()
     assert (answer.body, answer.headers["connection"]) == (b"done", "close")
     assert await idle.rest() == b""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await stopped
     with pytest.raises(OSError):  # noqa: PT011
         await fronted.connect()
@@ -247,7 +249,7 @@ async def test_a_stop_lets_requests_finish_and_closes_idle_connections(fronted: 
 UPGRADE = b"GET /exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
 
 
-class Shouting(asyncio.Protocol):
+class UppercaseProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
 
@@ -255,13 +257,13 @@ class Shouting(asyncio.Protocol):
         self.transport.write(data.upper())
 
 
-async def test_an_upgraded_connection_is_the_handlers_with_all_that_was_sent(fronted: Fronted) -> None:
+async def test_an_upgraded_connection_is_handed_over_with_the_bytes_already_sent(fronted: RunningFront) -> None:
     async def upgrade(hijack: Hijack, request: Request) -> bool:
         await asyncio.sleep(0.02)
-        hijack.take(Shouting(), b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        hijack.take(UppercaseProtocol(), b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
         return True
 
-    upgrading = await Fronted.listen(fronted.told, upgrade)
+    upgrading = await RunningFront.listen(fronted.recorder, upgrade)
     raw = await upgrading.connect()
     raw.send(UPGRADE + b"early ")
     await asyncio.sleep(0.01)
@@ -274,11 +276,11 @@ async def test_an_upgraded_connection_is_the_handlers_with_all_that_was_sent(fro
 
 
 @pytest.mark.parametrize("with_handler", [True, False])
-async def test_where_nobody_upgrades_http_goes_on(fronted: Fronted, with_handler: bool) -> None:
+async def test_an_upgrade_without_a_handler_continues_as_http(fronted: RunningFront, with_handler: bool) -> None:
     async def upgrade(hijack: Hijack, request: Request) -> bool:
         return False
 
-    upgrading = await Fronted.listen(fronted.told, upgrade if with_handler else None)
+    upgrading = await RunningFront.listen(fronted.recorder, upgrade if with_handler else None)
     raw = await upgrading.connect()
     raw.send(UPGRADE + GET)
     assert (await raw.answer()).body == b"GET /exec  "

@@ -1,4 +1,4 @@
-"""Quantities are read, compared and written as the real server does; the written forms were observed on one."""
+"""Quantities are parsed, compared and formatted as kube-apiserver does; the expected forms were recorded from one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nearly_canonical_text_is_kept(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("", "must match the regular expression"),
         ("1.1.1", "must match the regular expression"),
@@ -52,8 +52,8 @@ def test_nearly_canonical_text_is_kept(text: str) -> None:
         ("1e", "unable to parse quantity's suffix"),
     ],
 )
-def test_malformed_text_is_refused_in_the_servers_words(text: str, complaint: str) -> None:
-    with pytest.raises(QuantityError, match=complaint):
+def test_malformed_text_is_rejected_with_the_servers_message(text: str, message: str) -> None:
+    with pytest.raises(QuantityError, match=message):
         parse(text)
 
 
@@ -77,7 +77,7 @@ def test_sums_keep_the_notation_of_the_first() -> None:
     assert str(parse("1").sub(parse("1500m"))) == "-500m"
 
 
-def test_integers_are_told_from_fractions() -> None:
+def test_integers_are_distinguished_from_fractions() -> None:
     assert parse("50k").as_int() == 50_000
     assert parse("1500m").as_int() is None
     assert parse("1500m").value() == 2

@@ -28,18 +28,18 @@ def toy_kind(definition: Object) -> Kind | None:
     return Kind(GROUP, "v1", name.capitalize(), plural)
 
 
-def note(kind: Kind, view: View) -> Decision:
-    """Each toy gets a ConfigMap that says its colour, and wears what the ConfigMap `paint` says."""
+def write_note(kind: Kind, view: View) -> Decision:
+    """Write a ConfigMap for each toy with the color that the ConfigMap `paint` sets."""
     toy = view.get(kind, view.name)
     if toy is None:
         return DONE
     paint = view.get(CONFIG_MAP, "paint")
-    told = {"kind": kind.kind, "colour": ((paint or {}).get("data") or {}).get("colour", "plain")}
+    note_data = {"kind": kind.kind, "colour": ((paint or {}).get("data") or {}).get("colour", "plain")}
     obj = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": f"note-{view.name}", "namespace": view.namespace},
-        "data": told,
+        "data": note_data,
     }
     return Decision(writes=(Apply(CONFIG_MAP, obj, "tell of the toy"),))
 
@@ -48,7 +48,7 @@ def toy_controller(kind: Kind) -> Controller:
     return Controller(
         name=f"toy-{kind.plural}",
         kind=kind,
-        reconcile=partial(note, kind),
+        reconcile=partial(write_note, kind),
         watches=(Watches(CONFIG_MAP, named_by_label("toy"), changed("data")),),
         indexes={CONFIG_MAP: {"named": name_of}},
     )
@@ -58,7 +58,7 @@ def name_of(obj: Object) -> list[str]:
     return [obj["metadata"]["name"]]
 
 
-FAMILY = DynamicController("toys", DEFINITION, toy_kind, toy_controller)
+TOY_CONTROLLERS = DynamicController("toys", DEFINITION, toy_kind, toy_controller)
 
 
 def definition(name: str) -> Object:
@@ -90,7 +90,7 @@ def toy(kind: Kind, name: str) -> Object:
     }
 
 
-async def defined(world: World, name: str) -> Kind:
+async def define_kind(world: World, name: str) -> Kind:
     await world.client.create(CRDS, definition(name))
     await asyncio.sleep(1)
     kind = toy_kind(definition(name))
@@ -98,36 +98,36 @@ async def defined(world: World, name: str) -> Kind:
     return kind
 
 
-async def noted(world: World, name: str) -> dict[str, str]:
+async def read_note(world: World, name: str) -> dict[str, str]:
     await asyncio.sleep(2)
     found = await world.client.get(CONFIG_MAP.resource, f"note-{name}", namespace="default")
     return dict(found["data"])
 
 
-def run(story: Callable[[World], object], *controllers: Controller) -> None:
-    async def live() -> None:
-        async with World(1, controllers, dynamic_controllers=[FAMILY]) as world:
-            await story(world)  # type: ignore[misc]
+def run(scenario: Callable[[World], object], *controllers: Controller) -> None:
+    async def main() -> None:
+        async with World(1, controllers, dynamic_controllers=[TOY_CONTROLLERS]) as world:
+            await scenario(world)  # type: ignore[misc]
 
-    loop.run(live())
+    loop.run(main())
 
 
-def test_a_kind_that_is_defined_while_we_run_gets_its_controller() -> None:
-    async def story(world: World) -> None:
+def test_a_kind_defined_at_run_time_gets_a_controller() -> None:
+    async def scenario(world: World) -> None:
         for name in ("ball", "drum"):
-            kind = await defined(world, name)
+            kind = await define_kind(world, name)
             await world.client.create(kind.resource, toy(kind, f"my-{name}"), namespace="default")
-            assert (await noted(world, f"my-{name}"))["kind"] == kind.kind
+            assert (await read_note(world, f"my-{name}"))["kind"] == kind.kind
 
-    run(story)
+    run(scenario)
 
 
-def test_what_all_controllers_of_a_family_read_sets_each_of_them_off() -> None:
-    async def story(world: World) -> None:
-        ball, drum = await defined(world, "ball"), await defined(world, "drum")
+def test_a_change_of_a_shared_watched_object_triggers_each_dynamic_controller() -> None:
+    async def scenario(world: World) -> None:
+        ball, drum = await define_kind(world, "ball"), await define_kind(world, "drum")
         for kind in (ball, drum):
             await world.client.create(kind.resource, toy(kind, f"a-{kind.plural}"), namespace="default")
-        await noted(world, "a-drums")
+        await read_note(world, "a-drums")
         paint = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -135,49 +135,49 @@ def test_what_all_controllers_of_a_family_read_sets_each_of_them_off() -> None:
             "data": {"colour": "red"},
         }
         await world.client.create(CONFIG_MAP.resource, paint, namespace="default")
-        assert (await noted(world, "a-drums"))["colour"] == "red"
-        assert (await noted(world, "a-balls"))["colour"] == "plain"
+        assert (await read_note(world, "a-drums"))["colour"] == "red"
+        assert (await read_note(world, "a-balls"))["colour"] == "plain"
 
-    run(story)
+    run(scenario)
 
 
-def test_a_kind_that_another_controller_follows_already_is_taken_over_with_its_objects() -> None:
-    """Whoever met the kind first made the cache: the new controller must still see what is in it."""
-    met = toy_kind(definition("ball"))
-    assert met is not None
+def test_a_kind_that_another_controller_already_watches_is_reconciled_with_its_objects() -> None:
+    """The first watcher created the cache: the new controller must still reconcile the objects in it."""
+    ball_kind = toy_kind(definition("ball"))
+    assert ball_kind is not None
 
-    def look(view: View) -> Decision:
+    def read_ball(view: View) -> Decision:
         if view.name == "meet":
-            view.get(met, "my-ball")
+            view.get(ball_kind, "my-ball")
         return DONE
 
     follower = Controller(
         name="follower",
         kind=CONFIG_MAP,
-        reconcile=look,
+        reconcile=read_ball,
         dynamic_watches=DynamicWatches(owner(CONFIG_MAP), predicate=changed("spec")),
     )
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         meet = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "meet", "namespace": "default"}}
         await world.client.create(CONFIG_MAP.resource, meet, namespace="default")
         await asyncio.sleep(1)
-        kind = await defined(world, "ball")
+        kind = await define_kind(world, "ball")
         await world.client.create(kind.resource, toy(kind, "my-ball"), namespace="default")
-        assert (await noted(world, "my-ball"))["kind"] == "Ball"
+        assert (await read_note(world, "my-ball"))["kind"] == "Ball"
 
-    run(story, follower)
+    run(scenario, follower)
 
 
-def test_definitions_of_others_and_ones_that_come_again_change_nothing() -> None:
-    async def story(world: World) -> None:
-        kind = await defined(world, "ball")
+def test_a_recreated_definition_starts_no_second_controller() -> None:
+    async def scenario(world: World) -> None:
+        kind = await define_kind(world, "ball")
         await world.client.delete(CRDS, f"balls.{GROUP}")
         await asyncio.sleep(2)
-        again = await defined(world, "ball")
+        again = await define_kind(world, "ball")
         await world.client.create(kind.resource, toy(again, "second"), namespace="default")
         await asyncio.sleep(60)
-        assert (await noted(world, "second"))["kind"] == "Ball"
+        assert (await read_note(world, "second"))["kind"] == "Ball"
         assert [name for name in world.manager.running if name.startswith("toy-")] == ["toy-balls"]
 
-    run(story)
+    run(scenario)

@@ -1,4 +1,4 @@
-"""Effects are performed at least once, retried while they are wanted, and their results kept for who asked."""
+"""Effects are performed at least once, retried while they are requested, and their results kept for the requester."""
 
 from __future__ import annotations
 
@@ -21,106 +21,106 @@ from herder.sim import loop as virtual
 EFFECT = Effect("do", ("uid", "1", "step"), {"x": 1}, "because")
 
 
-class Performing:
-    """A performer that fails as often as told, and a controller that asks again for as long as it wants to."""
+class PerformerHarness:
+    """A performer that fails `failures` times, and a controller that repeats its request `wanted` times."""
 
     def __init__(self, failures: int = 0, *, wanted: int = 1000) -> None:
         self.failures = failures
         self.wanted = wanted
         self.calls: list[float] = []
         self.woken = 0
-        self.effects = Effects({"do": self._do}, Tasks())
+        self.effects = Effects({"do": self._perform}, Tasks())
 
-    async def _do(self, arguments: Mapping[str, Any]) -> str:
+    async def _perform(self, arguments: Mapping[str, Any]) -> str:
         self.calls.append(asyncio.get_running_loop().time())
         await asyncio.sleep(0.1)
         if len(self.calls) <= self.failures:
             raise RuntimeError("not yet")
         return f"done with {arguments['x']}"
 
-    def ask(self) -> None:
-        self.effects.perform(EFFECT, "asker", self.woke)
+    def request(self) -> None:
+        self.effects.perform(EFFECT, "asker", self.on_wake)
 
-    def woke(self) -> None:
+    def on_wake(self) -> None:
         self.woken += 1
         if self.woken < self.wanted and not (result := self.effects.results[EFFECT.key]).done:
             assert result.error == "RuntimeError: not yet"
-            self.ask()
+            self.request()
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     return virtual.run(work)
 
 
-def test_one_that_works_is_performed_once_however_often_it_is_asked_for() -> None:
-    async def work() -> Performing:
-        performing = Performing()
+def test_a_successful_effect_is_performed_once_for_many_requests() -> None:
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness()
         for _ in range(3):
-            performing.ask()
+            harness.request()
         await asyncio.sleep(10)
-        performing.ask()
+        harness.request()
         await asyncio.sleep(10)
-        return performing
+        return harness
 
-    performing = run(work())
-    assert len(performing.calls) == 1
-    assert performing.effects.results[EFFECT.key] == EffectResult("done with 1", attempts=1)
-    assert performing.woken == 1
+    harness = run(work())
+    assert len(harness.calls) == 1
+    assert harness.effects.results[EFFECT.key] == EffectResult("done with 1", attempts=1)
+    assert harness.woken == 1
 
 
-def test_one_that_fails_is_tried_again_with_growing_pauses_until_it_works() -> None:
-    async def work() -> Performing:
-        performing = Performing(failures=4)
-        performing.ask()
+def test_a_failing_effect_is_retried_with_backoff_until_it_succeeds() -> None:
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness(failures=4)
+        harness.request()
         await asyncio.sleep(100)
-        return performing
+        return harness
 
-    performing = run(work())
-    assert performing.calls == pytest.approx([0, 1.1, 3.2, 7.3, 15.4])
-    assert performing.effects.results[EFFECT.key] == EffectResult("done with 1", attempts=5)
+    harness = run(work())
+    assert harness.calls == pytest.approx([0, 1.1, 3.2, 7.3, 15.4])
+    assert harness.effects.results[EFFECT.key] == EffectResult("done with 1", attempts=5)
 
 
-def test_one_that_is_no_longer_asked_for_is_not_tried_again() -> None:
-    async def work() -> Performing:
-        performing = Performing(failures=100, wanted=3)
-        performing.ask()
+def test_an_effect_that_is_no_longer_requested_is_not_retried() -> None:
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness(failures=100, wanted=3)
+        harness.request()
         await asyncio.sleep(1000)
-        return performing
+        return harness
 
     assert len(run(work()).calls) == 3
 
 
-def test_results_go_with_the_object_that_asked_also_those_that_come_late() -> None:
-    async def work() -> Performing:
-        performing = Performing()
-        performing.ask()
+def test_results_are_dropped_with_the_requesting_object_even_if_they_arrive_late() -> None:
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness()
+        harness.request()
         await asyncio.sleep(0.05)
-        performing.effects.forget("asker")
+        harness.effects.forget("asker")
         await asyncio.sleep(10)
-        return performing
+        return harness
 
-    performing = run(work())
-    assert len(performing.effects.results) == 0
+    harness = run(work())
+    assert len(harness.effects.results) == 0
 
 
-def test_another_objects_departure_leaves_results_alone() -> None:
-    async def work() -> Performing:
-        performing = Performing()
-        performing.ask()
+def test_forgetting_another_object_keeps_the_results() -> None:
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness()
+        harness.request()
         await asyncio.sleep(1)
-        performing.effects.forget("another")
-        return performing
+        harness.effects.forget("another")
+        return harness
 
     assert run(work()).effects.results
 
 
-def test_of_one_that_is_asked_for_under_ever_new_keys_only_the_latest_results_are_kept() -> None:
-    async def work() -> Performing:
-        performing = Performing()
+def test_only_the_latest_results_of_one_requester_are_kept() -> None:
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness()
         for number in range(MAX_RESULTS + 5):
-            performing.effects.perform(replace(EFFECT, key=("uid", str(number))), "asker", lambda: None)
+            harness.effects.perform(replace(EFFECT, key=("uid", str(number))), "asker", lambda: None)
             await asyncio.sleep(1)
-        return performing
+        return harness
 
     results = run(work()).effects.results
     assert len(results) == MAX_RESULTS
@@ -128,72 +128,72 @@ def test_of_one_that_is_asked_for_under_ever_new_keys_only_the_latest_results_ar
     assert ("uid", "5") in results
 
 
-async def test_one_that_nobody_performs_is_an_error() -> None:
+async def test_an_effect_without_a_performer_raises() -> None:
     with pytest.raises(LookupError, match="effect performer 'else' is not registered"):
-        Performing().effects.perform(Effect("else", ("k",), {}, "because"), "asker", lambda: None)
+        PerformerHarness().effects.perform(Effect("else", ("k",), {}, "because"), "asker", lambda: None)
 
 
-# --- what was done and is gone ----------------------------------------------------------------------------------------
+# --- lost and unread results --------------------------------------------------------------------------------------
 
 REPEATED = replace(EFFECT, repeat=True)
 
 
-def test_one_that_is_requested_although_it_is_done_is_performed_again_ever_more_slowly() -> None:
-    """It is requested while what it created is missing: somebody deleted it."""
+def test_a_repeatable_effect_is_performed_again_with_backoff() -> None:
+    """A controller requests it while the object that it created is missing because a user deleted it."""
 
-    async def work() -> Performing:
-        performing = Performing()
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness()
 
-        def ask() -> None:
+        def request() -> None:
             if asyncio.get_running_loop().time() < 100:
-                performing.effects.perform(REPEATED, "asker", ask)
+                harness.effects.perform(REPEATED, "asker", request)
 
-        ask()
+        request()
         await asyncio.sleep(500)
-        return performing
+        return harness
 
-    performing = run(work())
-    pauses = [later - earlier for earlier, later in itertools.pairwise(performing.calls)]
-    assert pauses == pytest.approx([5.1, 10.1, 20.1, 40.1])
+    harness = run(work())
+    delays = [later - earlier for earlier, later in itertools.pairwise(harness.calls)]
+    assert delays == pytest.approx([5.1, 10.1, 20.1, 40.1])
 
 
-def test_a_result_that_nobody_looks_at_is_dropped() -> None:
-    """It may hold a secret, and is out of date."""
+def test_an_unread_result_is_dropped() -> None:
+    """It may hold a secret, and it is out of date."""
 
-    async def work() -> Performing:
-        performing = Performing()
-        performing.ask()
+    async def work() -> PerformerHarness:
+        harness = PerformerHarness()
+        harness.request()
         for _ in range(10):
             await asyncio.sleep(UNUSED_SECONDS / 2)
-            assert performing.effects.results.get(EFFECT.key) is not None, "one that is looked at is kept"
+            assert harness.effects.results.get(EFFECT.key) is not None, "one that is looked at is kept"
         await asyncio.sleep(2 * UNUSED_SECONDS + 1)
-        return performing
+        return harness
 
-    performing = run(work())
-    assert len(performing.effects.results) == 0
-    assert not performing.effects._requests
-    assert not performing.effects._requester_of
+    harness = run(work())
+    assert len(harness.effects.results) == 0
+    assert not harness.effects._requests
+    assert not harness.effects._requester_of
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------------
 
 
 def test_a_failure_is_logged_once_with_its_error(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> str:
-        performing = Performing(failures=5)
-        performing.ask()
+        harness = PerformerHarness(failures=5)
+        harness.request()
         await asyncio.sleep(10)
-        error = performing.effects.perform(EFFECT, "asker", lambda: None)
+        error = harness.effects.perform(EFFECT, "asker", lambda: None)
         await asyncio.sleep(500)
         return error
 
     assert run(work()) == "RuntimeError: not yet"
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(told) == 1
-    assert told[0].__dict__["fields"]["error"] == "RuntimeError: not yet"
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].__dict__["fields"]["error"] == "RuntimeError: not yet"
 
 
-def test_an_error_of_a_decoder_tells_no_secret() -> None:
+def test_a_decoder_error_contains_no_secret() -> None:
     def fail(decode: Callable[[], Any]) -> str:
         try:
             decode()

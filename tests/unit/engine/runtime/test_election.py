@@ -1,4 +1,4 @@
-"""One leader at a time: the next takes over when the first has gone, at once where it said goodbye."""
+"""Leader election has one leader at a time, and hands over at once when the leader releases its lease."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from herder.engine.runtime.leader_thread import run_as_leader
 from herder.sim import loop as virtual
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.unit.engine.runtime.world import ADMIN, Wire, World, now, until, world
+from tests.unit.engine.runtime.envtest import ADMIN, Environment, Wire, environment, now, until
 
 TIMES = LeaseTimes(lease_seconds=15, renew_seconds=10, retry_seconds=2)
 
@@ -27,7 +27,7 @@ TIMES = LeaseTimes(lease_seconds=15, renew_seconds=10, retry_seconds=2)
 class Candidate:
     name: str
     election: LeaderElection
-    led: list[tuple[float, float]] = field(default_factory=list)  # from when, to when
+    terms: list[tuple[float, float]] = field(default_factory=list)  # start and end of each term
     task: asyncio.Task[None] | None = None
 
     def start(self) -> Candidate:
@@ -39,7 +39,7 @@ class Candidate:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            self.led.append((began, asyncio.get_running_loop().time()))
+            self.terms.append((began, asyncio.get_running_loop().time()))
 
     async def stop(self) -> None:
         assert self.task is not None
@@ -52,20 +52,20 @@ def candidate(name: str, client: Client) -> Candidate:
     return Candidate(name, election)
 
 
-def two(scenario: Callable[[World, Candidate, Wire, Candidate], Awaitable[Any]]) -> Any:
-    """A scenario on virtual time: the first leads, the second waits; the first talks through a wire of its own."""
+def run_two_candidates(scenario: Callable[[Environment, Candidate, Wire, Candidate], Awaitable[Any]]) -> Any:
+    """Run a scenario on virtual time in which the first candidate leads, through its own wire, and the second waits."""
     from herder.engine.apiserver.inprocess import InProcess
 
     async def work() -> Any:
-        async with world() as here:
-            wire = Wire(InProcess(here.server, ADMIN))
+        async with environment() as env:
+            wire = Wire(InProcess(env.server, ADMIN))
             first = candidate("first", Client(wire)).start()
             await asyncio.sleep(1)
-            second = candidate("second", here.outside).start()
+            second = candidate("second", env.outside).start()
             await asyncio.sleep(10)
             assert (first.election.leading, second.election.leading) == (True, False)
             try:
-                return await scenario(here, first, wire, second)
+                return await scenario(env, first, wire, second)
             finally:
                 await first.stop()
                 await second.stop()
@@ -73,84 +73,88 @@ def two(scenario: Callable[[World, Candidate, Wire, Candidate], Awaitable[Any]])
     return virtual.run(work())
 
 
-async def lease(here: World) -> Object:
-    found: Object = (await here.outside.get(LEASES, "lead", namespace="default"))["spec"]
+async def lease_spec(env: Environment) -> Object:
+    found: Object = (await env.outside.get(LEASES, "lead", namespace="default"))["spec"]
     return found
 
 
-def test_the_leader_stays_while_it_renews() -> None:
-    async def scenario(here: World, first: Candidate, _wire: Wire, second: Candidate) -> None:
+def test_the_leader_keeps_the_lease_while_it_renews_it() -> None:
+    async def scenario(env: Environment, first: Candidate, _wire: Wire, second: Candidate) -> None:
         await asyncio.sleep(600)
         assert (first.election.leading, second.election.leading) == (True, False)
-        spec = await lease(here)
+        spec = await lease_spec(env)
         assert spec["holderIdentity"] == "first"
         assert spec["leaseTransitions"] == 0
 
-    two(scenario)
+    run_two_candidates(scenario)
 
 
-def test_a_leader_that_stops_leaves_the_lease_to_the_next_at_once() -> None:
-    async def scenario(here: World, first: Candidate, _wire: Wire, second: Candidate) -> None:
+def test_a_leader_that_stops_releases_its_lease() -> None:
+    async def scenario(env: Environment, first: Candidate, _wire: Wire, second: Candidate) -> None:
         await first.stop()
-        assert (await lease(here))["holderIdentity"] == ""
+        assert (await lease_spec(env))["holderIdentity"] == ""
         await asyncio.sleep(TIMES.retry_seconds + 0.1)
         assert second.election.leading
-        assert (await lease(here))["leaseTransitions"] == 1
+        assert (await lease_spec(env))["leaseTransitions"] == 1
 
-    two(scenario)
+    run_two_candidates(scenario)
 
 
-def test_a_leader_that_dies_is_replaced_when_its_lease_has_run_out_and_not_before() -> None:
-    async def scenario(_here: World, first: Candidate, wire: Wire, second: Candidate) -> None:
-        wire.down = True  # nothing of it arrives any more, not even a goodbye
-        died = asyncio.get_running_loop().time()
+def test_a_dead_leader_is_replaced_when_its_lease_expires_and_not_before() -> None:
+    async def scenario(_here: Environment, first: Candidate, wire: Wire, second: Candidate) -> None:
+        wire.down = True  # not even the release of the lease arrives
+        failed_at = asyncio.get_running_loop().time()
         await until(lambda: second.election.leading)
-        took = asyncio.get_running_loop().time() - died
-        assert TIMES.lease_seconds - TIMES.retry_seconds <= took <= TIMES.lease_seconds + 2 * TIMES.retry_seconds
+        takeover_seconds = asyncio.get_running_loop().time() - failed_at
+        assert (
+            TIMES.lease_seconds - TIMES.retry_seconds
+            <= takeover_seconds
+            <= TIMES.lease_seconds + 2 * TIMES.retry_seconds
+        )
 
-    two(scenario)
+    run_two_candidates(scenario)
 
 
-def test_a_leader_that_is_cut_off_stops_before_another_may_start() -> None:
-    async def scenario(_here: World, first: Candidate, wire: Wire, second: Candidate) -> None:
+def test_a_disconnected_leader_stops_before_another_may_start() -> None:
+    async def scenario(_here: Environment, first: Candidate, wire: Wire, second: Candidate) -> None:
         wire.down = True
         await until(lambda: second.election.leading)
-        assert first.led[0][1] < asyncio.get_running_loop().time() - 1
+        assert first.terms[0][1] < asyncio.get_running_loop().time() - 1
 
-    two(scenario)
+    run_two_candidates(scenario)
 
 
-def test_a_leader_that_finds_anothers_name_in_the_lease_stops_at_once() -> None:
-    async def scenario(here: World, first: Candidate, _wire: Wire, _second: Candidate) -> None:
-        found = await here.outside.get(LEASES, "lead", namespace="default")
+def test_a_leader_stops_when_another_identity_holds_the_lease() -> None:
+    async def scenario(env: Environment, first: Candidate, _wire: Wire, _second: Candidate) -> None:
+        found = await env.outside.get(LEASES, "lead", namespace="default")
         found["spec"]["holderIdentity"] = "usurper"
-        await here.outside.update(LEASES, found)
+        await env.outside.update(LEASES, found)
         await asyncio.sleep(TIMES.retry_seconds + 0.1)
         assert not first.election.leading
-        assert (await lease(here))["holderIdentity"] == "usurper"
+        assert (await lease_spec(env))["holderIdentity"] == "usurper"
 
-    two(scenario)
+    run_two_candidates(scenario)
 
 
-def test_what_leading_raises_is_raised() -> None:
+def test_an_error_of_the_leader_is_raised_and_releases_the_lease() -> None:
     async def fail() -> None:
         raise RuntimeError("the work failed")
 
     async def work() -> str:
-        async with world() as here:
-            election = candidate("only", here.client).election
+        async with environment() as env:
+            election = candidate("only", env.client).election
             with pytest.raises(RuntimeError, match="the work failed"):
                 await election.run(fail)
-            return str((await lease(here))["holderIdentity"])
+            return str((await lease_spec(env))["holderIdentity"])
 
     assert virtual.run(work()) == "", "and the lease is given back"
 
 
-# --- on both engines, each candidate on a thread of its own -------------------------------------------------------
+# --- on both engines, each candidate on its own thread -------------------------------------------------------
 
 
 class Replica:
-    """Like a process of its own: its election has its own thread, loop and connection."""
+    """A replica whose election has its own thread, event loop and connection, as in a separate process."""
 
     def __init__(self, engine: Engine, namespace: str, name: str) -> None:
         self._engine = engine
@@ -158,9 +162,9 @@ class Replica:
         self.name = name
         self.leading = asyncio.Event()
         self.aborted = False
-        self.task = asyncio.ensure_future(run_as_leader(self._make, self._lead, abort=self._abort))
+        self.task = asyncio.ensure_future(run_as_leader(self._create_election, self._lead, abort=self._abort))
 
-    def _make(self) -> LeaderElection:
+    def _create_election(self) -> LeaderElection:
         return LeaderElection(
             Client(HttpTransport(self._engine.connection)),
             name="lead",
@@ -185,7 +189,7 @@ class Replica:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-async def test_replicas_hand_over_on_either_engine(api: Api, engine: Engine) -> None:
+async def test_replicas_hand_over_the_lease_on_either_engine(api: Api, engine: Engine) -> None:
     where = api.at("coordination.k8s.io/v1/leases", "lead")
     one = Replica(engine, api.namespace, "one")
     await asyncio.wait_for(one.leading.wait(), 30)
@@ -201,7 +205,7 @@ async def test_replicas_hand_over_on_either_engine(api: Api, engine: Engine) -> 
     await two.stop()
 
 
-async def test_a_replica_stopped_as_soon_as_it_starts_ends(api: Api, engine: Engine) -> None:
+async def test_a_replica_can_be_stopped_while_it_starts(api: Api, engine: Engine) -> None:
     for pause in (0, 0, 0.001, 0.01):
         replica = Replica(engine, api.namespace, "hasty")
         await asyncio.sleep(pause)

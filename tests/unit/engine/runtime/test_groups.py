@@ -1,4 +1,4 @@
-"""Groups follow from several objects, and cost what has changed."""
+"""Groups are computed from several objects, and recomputed only for what has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BELL = Kind("", "v1", "Secret", "secrets")
 
 
 def by_sound(view: View) -> tuple[str, str] | None:
-    """A sheep belongs to its flock, and there to those whose bell sounds alike."""
+    """Group a sheep by flock (the scope) and by the sound of its bell."""
     sheep, bell = view.get(SHEEP, view.name), view.get(BELL, view.name)
     assert sheep is not None
     flock = sheep["metadata"]["labels"].get("flock")
@@ -29,29 +29,29 @@ def by_sound(view: View) -> tuple[str, str] | None:
 SOUNDS = Grouping("sounds", SHEEP, by_sound, (Watches(BELL, named_by_label("sheep")),))
 
 
-class Meadow:
+class GroupsHarness:
     def __init__(self, grouping: Grouping[str] = SOUNDS, *, strict: bool = False) -> None:
         self.caches = {kind: Cache(kind) for kind in (SHEEP, BELL)}
-        self.looked_at: list[str] = []
+        self.grouped_keys: list[str] = []
         self.groups = Groups(grouping, self.caches, self._view, strict=strict)
         self._revision = 0
 
     def _view(self, key: Key) -> View:
-        self.looked_at.append(key.name)
-        nobody = {"results": {}, "observe": lambda _subscription: None, "setting": str, "seed": b"seed"}
-        return View(key=key, now=datetime(2026, 1, 1, tzinfo=UTC), caches=self.caches, **nobody)  # type: ignore[arg-type]
+        self.grouped_keys.append(key.name)
+        defaults = {"results": {}, "observe": lambda _subscription: None, "setting": str, "seed": b"seed"}
+        return View(key=key, now=datetime(2026, 1, 1, tzinfo=UTC), caches=self.caches, **defaults)  # type: ignore[arg-type]
 
     def put(self, kind: Kind, name: str, labels: dict[str, str], **content: object) -> None:
         self._revision += 1
         meta = {"name": name, "namespace": "hill", "labels": labels, "resourceVersion": str(self._revision)}
-        self._tell(kind, self.caches[kind].upsert({"kind": kind.kind, "metadata": meta, **content}))
+        self._notify(kind, self.caches[kind].upsert({"kind": kind.kind, "metadata": meta, **content}))
 
-    def take(self, kind: Kind, name: str) -> None:
+    def delete(self, kind: Kind, name: str) -> None:
         found = self.caches[kind].get(Key("hill", name))
         assert found is not None
-        self._tell(kind, self.caches[kind].remove(found))
+        self._notify(kind, self.caches[kind].remove(found))
 
-    def _tell(self, kind: Kind, change: Change | None) -> None:
+    def _notify(self, kind: Kind, change: Change | None) -> None:
         if change is not None:
             self.groups.changed(kind, change)
 
@@ -61,101 +61,101 @@ class Meadow:
     def bell(self, sheep: str, sound: str) -> None:
         self.put(BELL, sheep, {"sheep": sheep}, data={"sound": sound})
 
-    def heard(self, flock: str = "north") -> dict[str, list[str]]:
+    def groups_in(self, flock: str = "north") -> dict[str, list[str]]:
         return {sound: sorted(key.name for key in who) for sound, who in self.groups.in_scope(flock).items()}
 
 
-def test_a_group_follows_from_the_object_and_from_what_belongs_to_it() -> None:
-    meadow = Meadow()
-    meadow.sheep("dolly")
-    meadow.sheep("shaun")
-    assert meadow.heard() == {"none": ["dolly", "shaun"]}
-    meadow.bell("shaun", "high")
-    assert meadow.heard() == {"none": ["dolly"], "high": ["shaun"]}
-    meadow.take(BELL, "shaun")
-    meadow.take(SHEEP, "dolly")
-    assert meadow.heard() == {"none": ["shaun"]}
+def test_a_group_depends_on_the_object_and_on_watched_objects() -> None:
+    harness = GroupsHarness()
+    harness.sheep("dolly")
+    harness.sheep("shaun")
+    assert harness.groups_in() == {"none": ["dolly", "shaun"]}
+    harness.bell("shaun", "high")
+    assert harness.groups_in() == {"none": ["dolly"], "high": ["shaun"]}
+    harness.delete(BELL, "shaun")
+    harness.delete(SHEEP, "dolly")
+    assert harness.groups_in() == {"none": ["shaun"]}
 
 
-def test_an_object_may_move_to_another_scope_or_out_of_all() -> None:
-    meadow = Meadow()
-    meadow.sheep("dolly", "north")
-    assert meadow.heard("north") == {"none": ["dolly"]}
-    meadow.sheep("dolly", "south")
-    assert (meadow.heard("north"), meadow.heard("south")) == ({}, {"none": ["dolly"]})
-    meadow.sheep("dolly", "")
-    assert meadow.heard("south") == {}
+def test_an_object_can_move_to_another_scope_or_leave_all_scopes() -> None:
+    harness = GroupsHarness()
+    harness.sheep("dolly", "north")
+    assert harness.groups_in("north") == {"none": ["dolly"]}
+    harness.sheep("dolly", "south")
+    assert (harness.groups_in("north"), harness.groups_in("south")) == ({}, {"none": ["dolly"]})
+    harness.sheep("dolly", "")
+    assert harness.groups_in("south") == {}
 
 
-def test_what_has_not_changed_is_not_looked_at() -> None:
-    meadow = Meadow()
+def test_unchanged_objects_are_not_grouped_again() -> None:
+    harness = GroupsHarness()
     for number in range(100):
-        meadow.sheep(f"s{number}")
-    meadow.heard()
-    meadow.looked_at.clear()
-    meadow.bell("s7", "high")
-    meadow.bell("s7", "low")
-    meadow.heard()
-    meadow.heard()
-    assert meadow.looked_at == ["s7"]
+        harness.sheep(f"s{number}")
+    harness.groups_in()
+    harness.grouped_keys.clear()
+    harness.bell("s7", "high")
+    harness.bell("s7", "low")
+    harness.groups_in()
+    harness.groups_in()
+    assert harness.grouped_keys == ["s7"]
 
 
-def test_what_was_there_before_the_groups_is_in_them() -> None:
-    meadow = Meadow()
-    meadow.sheep("dolly")
-    later = Groups(SOUNDS, meadow.caches, meadow._view, strict=False)
+def test_objects_cached_before_the_groups_were_created_are_grouped() -> None:
+    harness = GroupsHarness()
+    harness.sheep("dolly")
+    later = Groups(SOUNDS, harness.caches, harness._view, strict=False)
     assert list(later.in_scope("north")) == ["none"]
 
 
-def test_one_that_cannot_be_grouped_is_told_at_every_look_and_not_left_out() -> None:
-    def grumpy(view: View) -> tuple[str, str] | None:
+def test_an_object_that_cannot_be_grouped_raises_on_every_read() -> None:
+    def fail_for_one(view: View) -> tuple[str, str] | None:
         if view.name == "grumpy":
             raise ValueError("not to be read")
         return "north", "none"
 
-    meadow = Meadow(Grouping("grumpy", SHEEP, grumpy))
-    meadow.sheep("grumpy")
+    harness = GroupsHarness(Grouping("grumpy", SHEEP, fail_for_one))
+    harness.sheep("grumpy")
     for _ in range(2):
         with pytest.raises(ValueError, match="not to be read"):
-            meadow.heard()
+            harness.groups_in()
 
 
-def test_a_change_that_cannot_be_traced_may_be_anybodys() -> None:
-    def nobody_knows(_bell: Object) -> Iterable[Key]:
+def test_a_change_whose_handler_fails_regroups_all_objects() -> None:
+    def fail_to_map(_bell: Object) -> Iterable[Key]:
         raise KeyError("sheep")
 
-    meadow = Meadow(Grouping("sounds", SHEEP, by_sound, (Watches(BELL, nobody_knows),)))
-    meadow.sheep("dolly")
-    meadow.heard()
-    meadow.bell("dolly", "high")
-    assert meadow.heard() == {"high": ["dolly"]}
+    harness = GroupsHarness(Grouping("sounds", SHEEP, by_sound, (Watches(BELL, fail_to_map),)))
+    harness.sheep("dolly")
+    harness.groups_in()
+    harness.bell("dolly", "high")
+    assert harness.groups_in() == {"high": ["dolly"]}
 
 
-def test_strictly_a_grouping_that_reads_what_it_does_not_watch_is_found_out() -> None:
-    meadow = Meadow(Grouping("deaf", SHEEP, by_sound), strict=True)
-    meadow.sheep("dolly")
-    meadow.heard()
-    meadow.bell("dolly", "high")
+def test_a_strict_grouping_that_reads_unwatched_objects_raises_stale_group() -> None:
+    harness = GroupsHarness(Grouping("deaf", SHEEP, by_sound), strict=True)
+    harness.sheep("dolly")
+    harness.groups_in()
+    harness.bell("dolly", "high")
     with pytest.raises(StaleGroup, match="hill/dolly"):
-        meadow.heard()
+        harness.groups_in()
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_happens_groups_are_as_if_computed_at_once(seed: int) -> None:
-    random, meadow = Random(seed), Meadow(strict=True)
+def test_incremental_groups_equal_recomputed_groups(seed: int) -> None:
+    random, harness = Random(seed), GroupsHarness(strict=True)
     for _ in range(300):
         name = f"s{random.randrange(8)}"
         kind = random.choice((SHEEP, BELL))
-        if random.random() < 0.3 and Key("hill", name) in meadow.caches[kind]:
-            meadow.take(kind, name)
+        if random.random() < 0.3 and Key("hill", name) in harness.caches[kind]:
+            harness.delete(kind, name)
         elif kind == SHEEP:
-            meadow.sheep(name, random.choice(("north", "south", "")))
+            harness.sheep(name, random.choice(("north", "south", "")))
         else:
-            meadow.bell(name, random.choice(("high", "low")))
+            harness.bell(name, random.choice(("high", "low")))
         if random.random() < 0.3:
-            meadow.heard(random.choice(("north", "south")))
+            harness.groups_in(random.choice(("north", "south")))
 
 
-def test_groups_that_nobody_declared_are_not_there() -> None:
+def test_undeclared_groups_cannot_be_read() -> None:
     with pytest.raises(UndeclaredKind, match="sounds"):
-        Meadow()._view(Key("hill", "dolly")).groups(SOUNDS, "north")
+        GroupsHarness()._view(Key("hill", "dolly")).groups(SOUNDS, "north")

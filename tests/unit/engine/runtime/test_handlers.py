@@ -1,4 +1,4 @@
-"""From a change to the keys that it concerns."""
+"""Event handlers map a change to the keys to reconcile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def field(name: str, **spec: str) -> Object:
     return {"metadata": {"name": name, "namespace": "farm", "resourceVersion": "1"}, "spec": spec}
 
 
-def herd() -> Cache:
+def sheep_cache() -> Cache:
     cache = Cache(SHEEP, {"field": lambda obj: [obj["spec"]["field"]]})
     for name, where in (("a", "north"), ("b", "south"), ("c", "north")):
         cache.upsert(sheep(name, where))
@@ -28,14 +28,17 @@ def herd() -> Cache:
 BY_FIELD = Indexed("field", lambda obj: [obj["metadata"]["name"]])
 
 
-def test_an_index_tells_which_objects_a_change_of_another_concerns() -> None:
+def test_an_index_maps_a_change_to_the_affected_keys() -> None:
     change = Change(Key("farm", "north"), field("north", grass="long"), field("north", grass="short"))
 
-    assert Watches(FIELD, BY_FIELD).affected(change, herd().indexed) == [Key("farm", "a"), Key("farm", "c")]
-    assert DynamicWatches(BY_FIELD).affected(FIELD, change, herd().indexed) == [Key("farm", "a"), Key("farm", "c")]
+    assert Watches(FIELD, BY_FIELD).affected(change, sheep_cache().indexed) == [Key("farm", "a"), Key("farm", "c")]
+    assert DynamicWatches(BY_FIELD).affected(FIELD, change, sheep_cache().indexed) == [
+        Key("farm", "a"),
+        Key("farm", "c"),
+    ]
 
 
-def test_a_change_that_does_not_matter_is_not_looked_up() -> None:
+def test_a_change_that_the_predicate_rejects_affects_no_keys() -> None:
     change = Change(Key("farm", "north"), field("north", grass="long"), field("north", grass="short"))
 
     assert Watches(FIELD, BY_FIELD, changed("spec.fence")).affected(change) == []

@@ -1,4 +1,4 @@
-"""What is observed of downstream clusters: shared, projected, focused; a value where they do not answer."""
+"""Observations of downstream clusters are shared, projected and focused; an unreachable cluster is a value."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from herder.engine.wire import Request, Response
 from tests.support.api import Api
 from tests.support.engines import Engine
 from tests.unit.engine.client.test_http import Tunnel
-from tests.unit.engine.runtime.far import LISTED, NODE, NODES, WATCHED, Far, focused, run
-from tests.unit.engine.runtime.world import CONFIG_MAP, thing, until, world
+from tests.unit.engine.runtime.envtest import CONFIG_MAP, environment, new_object, until
+from tests.unit.engine.runtime.remote_cluster import LISTED, NODE, NODES, WATCHED, RemoteCluster, focused, run
 
 
-def test_what_is_watched_follows_and_wakes_who_asked() -> None:
-    async def work(cluster: Far) -> None:
+def test_watched_objects_are_updated_and_wake_the_subscriber() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         assert cluster.remotes.observed(WATCHED) is None, "nobody has looked yet"
         await cluster.create("a")
         cluster.ask(WATCHED)
@@ -43,8 +43,8 @@ def test_what_is_watched_follows_and_wakes_who_asked() -> None:
     run(work)
 
 
-def test_one_connection_and_one_watch_serve_all_who_ask() -> None:
-    async def work(cluster: Far) -> None:
+def test_subscribers_share_one_connection_and_one_watch() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         for subscriber in ("one", "two", "three"):
             cluster.ask(WATCHED, subscriber=subscriber)
         cluster.ask(WATCHED, replace(WATCHED, namespace="kube-system"), subscriber="four")
@@ -57,8 +57,8 @@ def test_one_connection_and_one_watch_serve_all_who_ask() -> None:
     run(work)
 
 
-def test_what_is_asked_for_twice_in_one_decision_is_one_subscription() -> None:
-    async def work(cluster: Far) -> None:
+def test_duplicate_subscriptions_in_one_decision_count_once() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(WATCHED, WATCHED)
         await asyncio.sleep(1)
         cluster.ask()
@@ -67,8 +67,8 @@ def test_what_is_asked_for_twice_in_one_decision_is_one_subscription() -> None:
     run(work)
 
 
-def test_a_cluster_that_nobody_asks_for_is_let_go() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_cluster_without_subscribers_is_disconnected() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(WATCHED)
         cluster.ask(Connect("far"), subscriber="another")
         await asyncio.sleep(1)
@@ -87,8 +87,8 @@ def test_a_cluster_that_nobody_asks_for_is_let_go() -> None:
 # --- focus ------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_wakes_only_those_whose_focus_it_touches() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_change_wakes_only_subscribers_with_a_matching_focus() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         for number in range(1000):
             await cluster.create_node(f"node-{number}", f"cloud://{number}")
             cluster.ask(focused(f"cloud://{number}"), subscriber=number)
@@ -107,8 +107,8 @@ def test_a_change_wakes_only_those_whose_focus_it_touches() -> None:
     run(work)
 
 
-def test_an_object_that_comes_to_be_found_otherwise_wakes_those_who_found_it_and_those_who_find_it() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_changed_index_value_wakes_subscribers_of_the_old_and_the_new_value() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create_node("a")
         for subscriber in ("x", "y"):
             cluster.ask(focused(subscriber), subscriber=subscriber)
@@ -128,8 +128,8 @@ def test_an_object_that_comes_to_be_found_otherwise_wakes_those_who_found_it_and
     run(work)
 
 
-def test_what_is_not_kept_wakes_nobody() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_change_outside_the_projection_wakes_no_subscriber() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create_node("a", "x")
         cluster.ask(NODES)
         await asyncio.sleep(1)
@@ -142,8 +142,8 @@ def test_what_is_not_kept_wakes_nobody() -> None:
 
 
 @pytest.mark.parametrize("subscription", [NODES, replace(NODES, freshness=10.0)], ids=["watched", "listed"])
-def test_only_the_record_is_kept(subscription: Observe) -> None:
-    async def work(cluster: Far) -> None:
+def test_only_the_projected_record_is_cached(subscription: Observe) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create_node("a", "x")
         cluster.ask(subscription)
         await asyncio.sleep(1)
@@ -158,8 +158,8 @@ def test_only_the_record_is_kept(subscription: Observe) -> None:
     run(work)
 
 
-def test_without_a_projection_all_is_kept_but_who_manages_which_field() -> None:
-    async def work(cluster: Far) -> None:
+def test_without_a_projection_everything_but_managed_fields_is_cached() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create("a")
         cluster.ask(WATCHED)
         await asyncio.sleep(1)
@@ -171,14 +171,14 @@ def test_without_a_projection_all_is_kept_but_who_manages_which_field() -> None:
     run(work)
 
 
-def test_an_object_that_a_projection_cannot_read_hides_no_other() -> None:
-    def picky(node: dict[str, object]) -> dict[str, object]:
+def test_a_failing_projection_of_one_object_does_not_hide_others() -> None:
+    def failing_projection(node: dict[str, object]) -> dict[str, object]:
         if node["metadata"]["name"] == "odd":  # type: ignore[index]
             raise ValueError("odd")
         return {"good": True}
 
-    async def work(cluster: Far) -> None:
-        subscription = Observe("far", NODE, projection=Projection("picky", picky))
+    async def work(cluster: RemoteCluster) -> None:
+        subscription = Observe("far", NODE, projection=Projection("picky", failing_projection))
         await cluster.create_node("even")
         await cluster.create_node("odd")
         cluster.ask(subscription)
@@ -191,8 +191,8 @@ def test_an_object_that_a_projection_cannot_read_hides_no_other() -> None:
 @pytest.mark.parametrize(
     "subscription", [replace(WATCHED, focus=("provider", "x")), replace(NODES, focus=("zone", "x"))]
 )
-def test_a_focus_that_no_index_serves_is_a_mistake_that_is_named(subscription: Observe) -> None:
-    async def work(cluster: Far) -> None:
+def test_a_focus_on_an_undeclared_index_raises_with_its_name(subscription: Observe) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         with pytest.raises(LookupError, match=f"focuses on '{subscription.focus and subscription.focus[0]}'"):
             cluster.ask(subscription)
 
@@ -202,8 +202,8 @@ def test_a_focus_that_no_index_serves_is_a_mistake_that_is_named(subscription: O
 # --- lists on demand --------------------------------------------------------------------------------------------
 
 
-def test_what_is_listed_is_listed_again_only_when_it_is_too_old() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_list_is_repeated_only_when_it_is_older_than_its_freshness() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create("a")
         for _ in range(3):
             cluster.ask(LISTED)
@@ -219,21 +219,21 @@ def test_what_is_listed_is_listed_again_only_when_it_is_too_old() -> None:
     run(work)
 
 
-def test_a_list_that_fails_is_told_and_tried_again() -> None:
-    def no_lists(request: Request) -> Request | Response:
+def test_a_failed_list_is_reported_and_retried() -> None:
+    def deny_lists(request: Request) -> Request | Response:
         return Response(403, body=b"no") if request.path.endswith("configmaps") else request
 
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create("a")
         cluster.ask(Connect("far"), subscriber="another")
         await asyncio.sleep(1)
         [wire] = cluster.wires
-        wire.bend = no_lists
+        wire.intercept = deny_lists
         cluster.ask(LISTED)
         await asyncio.sleep(1)
         assert isinstance(cluster.remotes.observed(LISTED), Unreachable)
         assert cluster.remotes.connection("far").healthy, "it answers, if only to refuse"  # type: ignore[union-attr]
-        wire.bend = lambda request: request
+        wire.intercept = lambda request: request
         await asyncio.sleep(11)
         assert cluster.names(LISTED) == ["a"]
 
@@ -243,8 +243,8 @@ def test_a_list_that_fails_is_told_and_tried_again() -> None:
 # --- watches that fail while the cluster answers ----------------------------------------------------------------
 
 
-def test_a_watch_that_breaks_is_resumed_and_what_was_seen_stands_meanwhile() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_broken_watch_is_resumed_and_keeps_its_objects_meanwhile() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create("a")
         cluster.ask(WATCHED)
         await asyncio.sleep(1)
@@ -265,17 +265,17 @@ def test_a_watch_that_breaks_is_resumed_and_what_was_seen_stands_meanwhile() -> 
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["after it was seen", "before it was seen"])
-def test_a_watch_that_is_refused_by_a_cluster_that_answers_is_told(before: bool) -> None:
-    def no_watches(request: Request) -> Request | Response:
+def test_a_forbidden_watch_of_a_healthy_cluster_is_reported(before: bool) -> None:
+    def deny_watches(request: Request) -> Request | Response:
         return Response(403, body=b"no") if request.is_streaming else request
 
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(Connect("far"), subscriber="another")
         if before:
             cluster.ask(WATCHED)
         await asyncio.sleep(1)
         [wire] = cluster.wires
-        wire.bend = no_watches
+        wire.intercept = deny_watches
         wire.cut()
         cluster.ask(WATCHED)
         await asyncio.sleep(1)
@@ -284,7 +284,7 @@ def test_a_watch_that_is_refused_by_a_cluster_that_answers_is_told(before: bool)
         seen = cluster.remotes.observed(WATCHED)
         assert isinstance(seen, Unreachable)
         assert seen.reason == "no"
-        wire.bend = lambda request: request
+        wire.intercept = lambda request: request
         await asyncio.sleep(60)
         assert isinstance(cluster.remotes.observed(WATCHED), Observed)
 
@@ -295,7 +295,7 @@ def test_a_watch_that_is_refused_by_a_cluster_that_answers_is_told(before: bool)
 
 
 async def test_a_manager_observes_and_writes_through_a_tunnel(api: Api, engine: Engine) -> None:
-    """The management cluster is in this process; the far one is either engine, by a name that only a tunnel knows."""
+    """The management cluster runs in this process; the remote engine has a name that only a tunnel resolves."""
     tunnel = Tunnel(engine.connection)
     subscription = Observe("far", CONFIG_MAP, namespace=api.namespace, labels="own=1")
 
@@ -310,17 +310,17 @@ async def test_a_manager_observes_and_writes_through_a_tunnel(api: Api, engine: 
         if not isinstance(seen, Observed):
             return Decision(observe=(subscription,))
         names = [obj["metadata"]["name"] for obj in seen.objects]
-        near = thing("seen", data={"names": ",".join(names)})
-        told = thing("answer", metadata={"namespace": api.namespace}, data={"count": str(len(names))})
-        writes = (Apply(CONFIG_MAP, near, "told here"), Apply(CONFIG_MAP, told, "told there", target="far"))
+        near = new_object("seen", data={"names": ",".join(names)})
+        count_map = new_object("answer", metadata={"namespace": api.namespace}, data={"count": str(len(names))})
+        writes = (Apply(CONFIG_MAP, near, "told here"), Apply(CONFIG_MAP, count_map, "told there", target="far"))
         return Decision(writes=writes, observe=(subscription,))
 
-    async with world() as here:
+    async with environment() as env:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731
         controller = Controller("far", CONFIG_MAP, reconcile)
-        manager = Manager(here.client, [controller], clock=clock, entropy=os.urandom, connect=connect)
+        manager = Manager(env.client, [controller], clock=clock, entropy=os.urandom, connect=connect)
         task = asyncio.ensure_future(manager.run())
-        await here.create("a")
+        await env.create("a")
         await api.create("configmaps", {"metadata": {"name": "b", "labels": {"own": "1"}}})
         found = manager.caches[CONFIG_MAP].get
         await until(lambda: (found(Key("default", "seen")) or {}).get("data") == {"names": "b"})

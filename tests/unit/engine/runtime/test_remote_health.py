@@ -1,4 +1,4 @@
-"""Connections to downstream clusters: how they are made, listened to, probed and given up, and at whose cost."""
+"""Connections to downstream clusters are opened, probed, renewed and closed without delaying other clusters."""
 
 from __future__ import annotations
 
@@ -21,58 +21,67 @@ from herder.engine.runtime.remote import Remotes
 from herder.engine.runtime.view import ConnectionStatus, Observed, Unreachable, View
 from herder.engine.wire import Request, Response
 from herder.sim import loop as virtual
-from tests.unit.engine.runtime.far import NODE, NODES, WATCHED, Far, FarWire, focused, run, seconds_since
-from tests.unit.engine.runtime.world import CONFIG_MAP, START, now, thing, until
+from tests.unit.engine.runtime.envtest import CONFIG_MAP, START, new_object, now, until
+from tests.unit.engine.runtime.remote_cluster import (
+    NODE,
+    NODES,
+    WATCHED,
+    RemoteCluster,
+    RemoteWire,
+    focused,
+    run,
+    seconds_since,
+)
 
 CONNECT = Connect("far", credential="1")
 
 
-def state(cluster: Far) -> ConnectionStatus:
+def connection_status(cluster: RemoteCluster) -> ConnectionStatus:
     found = cluster.remotes.connection("far")
     assert found is not None
     return found
 
 
-# --- first of all -----------------------------------------------------------------------------------------------
+# --- connecting -------------------------------------------------------------------------------------------------
 
 
-def test_who_connects_is_told_once_the_cluster_has_answered() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_subscriber_is_woken_once_when_the_cluster_connects() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         assert cluster.remotes.connection("far") is None
         cluster.ask(CONNECT)
-        assert state(cluster) == ConnectionStatus(START)
-        assert not state(cluster).healthy
+        assert connection_status(cluster) == ConnectionStatus(START)
+        assert not connection_status(cluster).healthy
         await asyncio.sleep(1)
-        assert state(cluster).healthy
+        assert connection_status(cluster).healthy
         assert cluster.woken["me"] == 1
         assert cluster.remotes.client("far").field_manager == "far"
 
     run(work)
 
 
-def test_a_cluster_that_is_only_starting_is_reached_soon_after_it_has() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_starting_cluster_is_connected_soon_after_it_is_up() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.refuses = OSError("connection refused")
         cluster.ask(CONNECT)
         await asyncio.sleep(5)
-        assert not state(cluster).healthy
+        assert not connection_status(cluster).healthy
         cluster.refuses = None
         await asyncio.sleep(3)
-        assert state(cluster).healthy
+        assert connection_status(cluster).healthy
 
     run(work)
 
 
 @pytest.mark.parametrize("refusal", [ServiceUnavailable("no route"), OSError("no route"), ValueError("no route")])
-def test_a_cluster_that_cannot_be_reached_is_a_value_since_when(refusal: Exception) -> None:
-    async def work(cluster: Far) -> None:
+def test_an_unreachable_cluster_is_reported_with_reason_and_start_time(refusal: Exception) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.refuses = refusal
         cluster.ask(WATCHED, CONNECT)
         cluster.ask(WATCHED, subscriber="another")
         await asyncio.sleep(45)
         seen = cluster.remotes.observed(WATCHED)
         assert isinstance(seen, Unreachable)
-        assert seen.reason == state(cluster).reason == "no route"
+        assert seen.reason == connection_status(cluster).reason == "no route"
         assert seconds_since(seen.since) == 45
         assert cluster.woken["another"] == 1, "told once"
         with pytest.raises(ServiceUnavailable, match="cluster far is not connected: no route"):
@@ -86,8 +95,8 @@ def test_a_cluster_that_cannot_be_reached_is_a_value_since_when(refusal: Excepti
     run(work)
 
 
-def test_credentials_that_come_late_are_tried_at_once() -> None:
-    async def work(cluster: Far) -> None:
+def test_late_credentials_are_tried_immediately() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.refuses = ServiceUnavailable("there is no such Secret")
         cluster.ask(WATCHED, subscriber="another")
         cluster.ask(Connect("far"))
@@ -95,16 +104,16 @@ def test_credentials_that_come_late_are_tried_at_once() -> None:
         cluster.refuses = None
         cluster.ask(CONNECT)
         await asyncio.sleep(1)
-        assert state(cluster).healthy
+        assert connection_status(cluster).healthy
 
     run(work)
 
 
-# --- signs of life ----------------------------------------------------------------------------------------------
+# --- health probes ----------------------------------------------------------------------------------------------
 
 
-def test_a_silent_cluster_is_probed_and_a_talking_one_is_not() -> None:
-    async def work(cluster: Far) -> None:
+def test_an_idle_cluster_is_probed_and_an_active_one_is_not() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(CONNECT, NODES)
         await asyncio.sleep(95)
         [wire] = cluster.wires
@@ -114,7 +123,7 @@ def test_a_silent_cluster_is_probed_and_a_talking_one_is_not() -> None:
             await cluster.create_node(f"n{number}")
             await asyncio.sleep(5)
         assert wire.probes - silent <= 1
-        last_contact = state(cluster).last_contact
+        last_contact = connection_status(cluster).last_contact
         assert last_contact is not None
         assert seconds_since(last_contact) <= 10
         assert cluster.woken["me"] == 2 + 20, "no probe wakes anybody"
@@ -123,7 +132,7 @@ def test_a_silent_cluster_is_probed_and_a_talking_one_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "reason", "seconds"),
+    ("inject_fault", "reason", "seconds"),
     [
         (lambda wire: setattr(wire, "hung", True), "response timed out", 56),
         (lambda wire: setattr(wire, "down", True), "the line is dead", 51),
@@ -131,24 +140,24 @@ def test_a_silent_cluster_is_probed_and_a_talking_one_is_not() -> None:
     ],
     ids=["hangs", "refuses", "answers for a server that is gone"],
 )
-def test_a_cluster_is_given_up_after_five_probes_without_an_answer(
-    trouble: Callable[[FarWire], None], reason: str, seconds: int
+def test_a_cluster_is_unreachable_after_five_failed_probes(
+    inject_fault: Callable[[RemoteWire], None], reason: str, seconds: int
 ) -> None:
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create_node("a", "x")
         cluster.ask(CONNECT)
         cluster.ask(focused("x"), subscriber="machine")
         await asyncio.sleep(1)
         cluster.woken.clear()
-        trouble(cluster.wires[0])
-        cluster.prepare = trouble
+        inject_fault(cluster.wires[0])
+        cluster.prepare = inject_fault
         await asyncio.sleep(seconds - 3)
-        assert state(cluster).healthy
+        assert connection_status(cluster).healthy
         assert cluster.names(focused("x")) == ["a"], "what was seen stands until then"
         await asyncio.sleep(3)
-        assert not state(cluster).healthy
-        assert state(cluster).reason == reason
-        assert state(cluster).last_contact == START, "the time of the last answer"
+        assert not connection_status(cluster).healthy
+        assert connection_status(cluster).reason == reason
+        assert connection_status(cluster).last_contact == START, "the time of the last answer"
         seen = cluster.remotes.observed(focused("x"))
         assert seen == Unreachable(reason, START)
         assert cluster.woken == {"me": 1, "machine": 1}
@@ -156,19 +165,19 @@ def test_a_cluster_is_given_up_after_five_probes_without_an_answer(
         with pytest.raises(ServiceUnavailable, match="is not connected"):
             cluster.remotes.client("far")
         await asyncio.sleep(300)
-        assert cluster.woken == {"me": 1, "machine": 1}, "told once, however often it is tried"
+        assert cluster.woken == {"me": 1, "machine": 1}, "told once, however often it is attempts"
         assert 10 <= len(cluster.wires) <= 16, "ever more slowly"
         cluster.prepare = lambda _wire: None
         await asyncio.sleep(36)
-        assert state(cluster).healthy
+        assert connection_status(cluster).healthy
         assert cluster.names(focused("x")) == ["a"]
         assert cluster.woken == {"me": 2, "machine": 2}
 
     run(work)
 
 
-def test_one_probe_that_fails_is_forgotten_when_the_next_is_answered() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_successful_probe_resets_the_failure_count() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(CONNECT)
         await asyncio.sleep(1)
         [wire] = cluster.wires
@@ -186,8 +195,8 @@ def test_one_probe_that_fails_is_forgotten_when_the_next_is_answered() -> None:
 # --- credentials ------------------------------------------------------------------------------------------------
 
 
-def test_other_credentials_mean_another_connection_and_who_observes_moves_with_it() -> None:
-    async def work(cluster: Far) -> None:
+def test_changed_credentials_reconnect_and_move_the_observations() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create_node("a", "x")
         await cluster.create_node("b", "y")
         for provider in ("x", "y"):
@@ -215,8 +224,8 @@ def test_other_credentials_mean_another_connection_and_who_observes_moves_with_i
     run(work)
 
 
-def test_what_changed_while_the_connection_was_made_anew_is_told() -> None:
-    async def work(cluster: Far) -> None:
+def test_changes_during_a_reconnect_wake_the_subscriber() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await cluster.create_node("a", "x")
         for provider in ("x", "y"):
             cluster.ask(focused(provider), subscriber=provider)
@@ -234,23 +243,23 @@ def test_what_changed_while_the_connection_was_made_anew_is_told() -> None:
     run(work)
 
 
-def test_who_repeats_old_credentials_does_not_bring_them_back() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_subscriber_with_old_credentials_does_not_restore_them() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(CONNECT, subscriber="old")
         cluster.ask(Connect("far", credential="2"), subscriber="new")
         await asyncio.sleep(1)
-        made = len(cluster.wires)
+        connections = len(cluster.wires)
         for _ in range(3):
             cluster.ask(CONNECT, subscriber="old")
             cluster.ask(Connect("far", credential="2"), subscriber="new")
             await asyncio.sleep(1)
-        assert len(cluster.wires) == made
+        assert len(cluster.wires) == connections
 
     run(work)
 
 
-def test_who_tells_the_credentials_of_a_connection_that_others_asked_for_does_not_end_it() -> None:
-    async def work(cluster: Far) -> None:
+def test_the_first_credentials_for_an_open_connection_do_not_reconnect() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(NODES, subscriber="machine")
         await asyncio.sleep(1)
         cluster.ask(CONNECT)
@@ -263,27 +272,27 @@ def test_who_tells_the_credentials_of_a_connection_that_others_asked_for_does_no
     run(work)
 
 
-def test_refused_credentials_are_looked_up_again_at_once() -> None:
-    async def work(cluster: Far) -> None:
+def test_rejected_credentials_are_reloaded_immediately() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(CONNECT)
         await asyncio.sleep(100)
         cluster.wires[0].status = 401
         await asyncio.sleep(11)
         assert len(cluster.wires) == 2
-        assert state(cluster).healthy
+        assert connection_status(cluster).healthy
         assert cluster.woken["me"] == 1
 
     run(work)
 
 
-def test_credentials_that_stay_refused_are_tried_every_half_minute() -> None:
-    def refuse_watches(wire: FarWire) -> None:
-        def bend(request: Request) -> Request | Response:
+def test_rejected_credentials_are_retried_every_30_seconds() -> None:
+    def refuse_watches(wire: RemoteWire) -> None:
+        def intercept(request: Request) -> Request | Response:
             return Response(401, body=b"who are you") if request.is_streaming else request
 
-        wire.bend = bend
+        wire.intercept = intercept
 
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.prepare = refuse_watches
         cluster.ask(CONNECT, NODES)
         await asyncio.sleep(310)
@@ -295,39 +304,39 @@ def test_credentials_that_stay_refused_are_tried_every_half_minute() -> None:
     run(work)
 
 
-def test_a_cluster_that_lets_us_see_little_is_a_cluster_that_answers() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_cluster_that_responds_forbidden_is_healthy() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.prepare = lambda wire: setattr(wire, "status", 403)
         cluster.ask(CONNECT)
         await asyncio.sleep(120)
-        assert state(cluster).healthy
+        assert connection_status(cluster).healthy
 
     run(work)
 
 
-# --- at whose cost ----------------------------------------------------------------------------------------------
+# --- isolation --------------------------------------------------------------------------------------------------
 
 
-def test_requests_to_one_cluster_take_turns_and_none_waits_for_ever() -> None:
-    async def work(cluster: Far) -> None:
+def test_requests_to_one_cluster_are_limited_and_time_out() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(CONNECT)
         await asyncio.sleep(1)
         [wire] = cluster.wires
         wire.hung = True
         client = cluster.remotes.client("far")
         before = len(wire.requests)
-        began = now()
-        tried = [client.create(CONFIG_MAP.resource, thing(f"c{n}"), namespace="default") for n in range(50)]
-        failures = await asyncio.gather(*tried, return_exceptions=True)
+        start = now()
+        attempts = [client.create(CONFIG_MAP.resource, new_object(f"c{n}"), namespace="default") for n in range(50)]
+        failures = await asyncio.gather(*attempts, return_exceptions=True)
         assert {str(failure) for failure in failures} == {"cluster far: response timed out"}
-        assert seconds_since(began) == 10
+        assert seconds_since(start) == 10
         assert len([request for request in wire.requests[before:] if request[0] == "POST"]) == 8
 
     run(work)
 
 
-def test_a_hung_cluster_costs_the_others_nothing() -> None:
-    async def work(cluster: Far) -> None:
+def test_a_hung_cluster_does_not_delay_the_others() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         hung = Hung()
         tasks = Tasks()
 
@@ -360,7 +369,7 @@ class Hung:
         """Nothing was opened."""
 
 
-def test_a_connector_that_hangs_is_given_up_in_time() -> None:
+def test_a_hung_connector_times_out() -> None:
     async def connect(_cluster: str) -> Client:
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
@@ -377,45 +386,50 @@ def test_a_connector_that_hangs_is_given_up_in_time() -> None:
     virtual.run(work())
 
 
-def test_a_cluster_that_hangs_does_not_take_all_the_workers() -> None:
+def test_a_hung_cluster_does_not_occupy_all_workers() -> None:
     def cluster_of(obj: Object) -> str:
         return str((obj.get("data") or {}).get("cluster", ""))
 
-    def mark(view: View) -> Decision:
+    def copy_to_cluster(view: View) -> Decision:
         target = cluster_of(view.get(CONFIG_MAP, view.name) or {})
         if not target:
             return DONE
-        told = thing(f"{view.name}-told")
+        copy_map = new_object(f"{view.name}-told")
         connected = view.connection(target)
-        writes = (Apply(CONFIG_MAP, told, "told", target=target),) if connected and connected.healthy else ()
+        writes = (Apply(CONFIG_MAP, copy_map, "told", target=target),) if connected and connected.healthy else ()
         return Decision(writes=writes, observe=(Connect(target),))
 
-    async def work(cluster: Far) -> None:
-        there: dict[str, FarWire] = {}
+    async def work(cluster: RemoteCluster) -> None:
+        wires_by_cluster: dict[str, RemoteWire] = {}
 
         async def connect(name: str) -> Client:
             client = await cluster._connect(name)
-            there[name] = cluster.wires[-1]
+            wires_by_cluster[name] = cluster.wires[-1]
             return client
 
-        marker = Controller("marker", CONFIG_MAP, mark, workers=4, cluster_of=cluster_of)
+        copier = Controller("marker", CONFIG_MAP, copy_to_cluster, workers=4, cluster_of=cluster_of)
         manager = Manager(
-            cluster.there.client, [marker], clock=now, entropy=Random(1).randbytes, connect=connect, strict=True
+            cluster.there.client,
+            [copier],
+            clock=now,
+            entropy=Random(1).randbytes,
+            connect=connect,
+            strict=True,
         )
         running = asyncio.ensure_future(manager.run())
         for name in ("stuck", "fine"):
             await cluster.there.create(f"{name}-first", data={"cluster": name})
         await asyncio.sleep(1)
-        there["stuck"].hung = True
+        wires_by_cluster["stuck"].hung = True
         for number in range(20):
             await cluster.there.create(f"stuck-{number}", data={"cluster": "stuck"})
         await asyncio.sleep(1)
-        began = now()
+        start = now()
         for number in range(20):
             await cluster.there.create(f"fine-{number}", data={"cluster": "fine"})
         found = manager.caches[CONFIG_MAP]
         await until(lambda: all(Key("default", f"fine-{number}-told") in found for number in range(20)))
-        assert seconds_since(began) < 1
+        assert seconds_since(start) < 1
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

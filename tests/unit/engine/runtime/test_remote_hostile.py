@@ -1,5 +1,4 @@
-"""What a downstream cluster whose API server is an attacker's costs the manager: no more time and memory than its
-share."""
+"""A malicious API server of a downstream cluster costs the manager no more than a bounded share of time and memory."""
 
 from __future__ import annotations
 
@@ -23,38 +22,38 @@ from herder.engine.runtime.remote import budget, observation
 from herder.engine.runtime.view import Observed, Unreachable, View
 from herder.engine.runtime.writer import Writer
 from herder.engine.wire import Request, Response
-from tests.support.turns import in_turns_of_its_own, measured_turns
-from tests.unit.engine.runtime.far import NODES, WATCHED, Far, FarWire, run
-from tests.unit.engine.runtime.world import CONFIG_MAP, START, now, thing
+from tests.support.turns import in_own_turns, measured_turns
+from tests.unit.engine.runtime.envtest import CONFIG_MAP, START, new_object, now
+from tests.unit.engine.runtime.remote_cluster import NODES, WATCHED, RemoteCluster, RemoteWire, run
 
 RECORD_BYTES = 8 << 10
 LISTED = replace(NODES, freshness=30.0)
 
 
-class Hostile(FarWire):
-    """Answers reads of Nodes itself, as far as somebody takes it; `sent` are the bytes that were taken."""
+class Hostile(RemoteWire):
+    """A transport that answers reads of Nodes itself; `sent` counts the bytes that the reader consumed."""
 
     answer: Callable[[Hostile, Request], Response]
-    opened: list[Flow]
+    opened: list[Stream]
     sent = 0
 
     async def send(self, request: Request) -> Response:
         return self.answer(request) if request.path.endswith("/nodes") else await super().send(request)
 
-    def flow(self, documents: Iterator[bytes]) -> Response:
-        self.opened.append(Flow(self, documents))
+    def stream_of(self, documents: Iterator[bytes]) -> Response:
+        self.opened.append(Stream(self, documents))
         return Response(200, {"content-type": "application/json"}, stream=self.opened[-1])
 
 
-class Flow:
-    """As a stream of a tunnel is: no generator, and to be closed."""
+class Stream:
+    """A response stream like a tunnel's: not a generator, and closed explicitly."""
 
     is_closed = False
 
     def __init__(self, wire: Hostile, documents: Iterator[bytes]) -> None:
         self._wire, self._documents = wire, documents
 
-    def __aiter__(self) -> Flow:
+    def __aiter__(self) -> Stream:
         return self
 
     async def __anext__(self) -> bytes:
@@ -71,14 +70,14 @@ class Flow:
         self.is_closed = True
 
 
-def hostile(cluster: Far, answer: Callable[[Hostile, Request], Response]) -> None:
-    def prepare(wire: FarWire) -> None:
+def answer_with(cluster: RemoteCluster, answer: Callable[[Hostile, Request], Response]) -> None:
+    def prepare(wire: RemoteWire) -> None:
         wire.__class__ = type("Answering", (Hostile,), {"answer": answer, "opened": []})
 
     cluster.prepare = prepare
 
 
-def of_size(number: int, **meta: Any) -> Object:
+def large_node(number: int, **meta: Any) -> Object:
     name = {"name": f"n{number}", "uid": str(number), "resourceVersion": str(number + 1), **meta}
     return {
         "apiVersion": "v1",
@@ -92,24 +91,24 @@ def event(kind: str, obj: Object) -> bytes:
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
 
-def listed_end() -> bytes:
+def initial_events_end() -> bytes:
     meta = {"name": "", "resourceVersion": "1", "annotations": {INITIAL_EVENTS_END: "true"}}
     return event("BOOKMARK", {"kind": "Node", "metadata": meta})
 
 
-def in_a_stream(wire: Hostile, _request: Request) -> Response:
-    return wire.flow(event("ADDED", of_size(number)) for number in range(10_000))
+def as_stream(wire: Hostile, _request: Request) -> Response:
+    return wire.stream_of(event("ADDED", large_node(number)) for number in range(10_000))
 
 
 def after_the_list(wire: Hostile, _request: Request) -> Response:
     def documents() -> Iterator[bytes]:
-        yield listed_end()
-        yield from (event("ADDED", of_size(number)) for number in range(10_000))
+        yield initial_events_end()
+        yield from (event("ADDED", large_node(number)) for number in range(10_000))
 
-    return wire.flow(documents())
+    return wire.stream_of(documents())
 
 
-def in_pages(wire: Hostile, request: Request) -> Response:
+def as_pages(wire: Hostile, request: Request) -> Response:
     if request.is_streaming:
         return Response(400, body=b'{"kind": "Status", "code": 400, "reason": "BadRequest"}')
     first = int(request.query.get("continue") or 0)
@@ -117,24 +116,24 @@ def in_pages(wire: Hostile, request: Request) -> Response:
         {
             "kind": "NodeList",
             "metadata": {"resourceVersion": "1", "continue": str(first + 10)},
-            "items": [of_size(number) for number in range(first, first + 10)],
+            "items": [large_node(number) for number in range(first, first + 10)],
         }
     ).encode()
-    return wire.flow(iter([body, b""]))
+    return wire.stream_of(iter([body, b""]))
 
 
 @pytest.mark.parametrize(
     ("answer", "subscription"),
-    [(in_a_stream, NODES), (in_pages, NODES), (in_pages, LISTED)],
+    [(as_stream, NODES), (as_pages, NODES), (as_pages, LISTED)],
     ids=["in a stream", "in pages", "in pages on demand"],
 )
-def test_a_cluster_with_records_that_would_fill_the_memory_is_not_observed(
+def test_records_over_the_byte_limit_make_the_cluster_unreachable(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[Hostile, Request], Response], subscription: Observe
 ) -> None:
     monkeypatch.setattr(observation, "MAX_BYTES", 8 * RECORD_BYTES)
 
-    async def work(cluster: Far) -> None:
-        hostile(cluster, answer)
+    async def work(cluster: RemoteCluster) -> None:
+        answer_with(cluster, answer)
         cluster.ask(subscription)
         await asyncio.sleep(5)
         seen = cluster.remotes.observed(subscription)
@@ -147,32 +146,32 @@ def test_a_cluster_with_records_that_would_fill_the_memory_is_not_observed(
     run(work)
 
 
-def test_an_answer_without_an_end_to_a_probe_is_closed() -> None:
-    """Through a tunnel each would hold a connection, and megabytes of the budget of all clusters."""
+def test_an_endless_probe_response_is_closed() -> None:
+    """Through a tunnel, each open response would hold a connection and megabytes of the shared budget."""
 
     class Endless(Hostile):
         async def send(self, request: Request) -> Response:
-            return self.flow(iter([b"{"])) if request.path == "/" else await super().send(request)
+            return self.stream_of(iter([b"{"])) if request.path == "/" else await super().send(request)
 
-    async def work(cluster: Far) -> None:
-        def prepare(wire: FarWire) -> None:
-            wire.__class__ = type("Answering", (Endless,), {"answer": in_a_stream, "opened": []})
+    async def work(cluster: RemoteCluster) -> None:
+        def prepare(wire: RemoteWire) -> None:
+            wire.__class__ = type("Answering", (Endless,), {"answer": as_stream, "opened": []})
 
         cluster.prepare = prepare
         cluster.ask(Connect("far"))
         await asyncio.sleep(60)
         [wire] = cluster.wires
         assert len(wire.opened) > 3
-        assert all(flow.is_closed for flow in wire.opened)
+        assert all(stream_of.is_closed for stream_of in wire.opened)
 
     run(work)
 
 
-def test_what_comes_after_the_list_fills_no_memory_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_events_over_the_byte_limit_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation, "MAX_BYTES", 8 * RECORD_BYTES)
 
-    async def work(cluster: Far) -> None:
-        hostile(cluster, after_the_list)
+    async def work(cluster: RemoteCluster) -> None:
+        answer_with(cluster, after_the_list)
         cluster.ask(NODES)
         await asyncio.sleep(5)
         seen = cluster.remotes.observed(NODES)
@@ -180,26 +179,26 @@ def test_what_comes_after_the_list_fills_no_memory_either(monkeypatch: pytest.Mo
         assert 0 < len(seen.objects) < 8
         [wire] = cluster.wires
         assert wire.sent < len(wire.opened) * 20 * RECORD_BYTES, "the rest is not read"
-        left = [each for each in wire.opened if not each.is_closed]
-        assert len(left) <= 1, "what is not read to its end holds no connection"
+        open_streams = [each for each in wire.opened if not each.is_closed]
+        assert len(open_streams) <= 1, "what is not read to its end holds no connection"
 
     run(work)
 
 
 @pytest.mark.parametrize("field", ["name", "namespace", "uid", "resourceVersion"])
 @pytest.mark.parametrize("value", ["1" * 5000, ["1"]], ids=["long", "no text"])
-def test_an_object_with_an_identity_of_no_api_server_is_not_remembered(field: str, value: Any) -> None:
-    """Also one that is said to be gone: of those the uid is kept."""
+def test_an_object_with_invalid_identity_metadata_is_rejected(field: str, value: Any) -> None:
+    """This includes deleted objects, whose uid is kept as a tombstone."""
 
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         keep = observation.projector(NODES)
-        for obj in (of_size(1), of_size(1, **{field: value})):
+        for obj in (large_node(1), large_node(1, **{field: value})):
             if obj["metadata"].get(field) != value:
                 assert keep(obj)["metadata"]["name"] == "n1"
                 continue
             with pytest.raises(ServiceUnavailable, match=f"metadata.{field} "):
                 keep(obj)
-        hostile(cluster, lambda wire, _request: wire.flow(iter([listed_end(), event("DELETED", obj)])))
+        answer_with(cluster, lambda wire, _request: wire.stream_of(iter([initial_events_end(), event("DELETED", obj)])))
         cluster.ask(NODES)
         await asyncio.sleep(1)
         [wire] = cluster.wires
@@ -208,10 +207,10 @@ def test_an_object_with_an_identity_of_no_api_server_is_not_remembered(field: st
     run(work)
 
 
-def test_an_answer_that_never_ends_holds_nobody_up() -> None:
-    """A write waits for its answer, and a worker for the write."""
+def test_an_endless_write_response_times_out() -> None:
+    """A write waits for its response, and a worker waits for the write."""
 
-    class Endless(FarWire):
+    class Endless(RemoteWire):
         async def send(self, request: Request) -> Response:
             if request.method == "GET":
                 return await super().send(request)
@@ -222,8 +221,8 @@ def test_an_answer_that_never_ends_holds_nobody_up() -> None:
                 yield b" "
                 await asyncio.sleep(1)
 
-    async def work(cluster: Far) -> None:
-        def prepare(wire: FarWire) -> None:
+    async def work(cluster: RemoteCluster) -> None:
+        def prepare(wire: RemoteWire) -> None:
             wire.__class__ = Endless
 
         cluster.prepare = prepare
@@ -237,13 +236,13 @@ def test_an_answer_that_never_ends_holds_nobody_up() -> None:
     run(work)
 
 
-def test_objects_that_no_projection_can_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_projection_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def answer(wire: Hostile, _request: Request) -> Response:
-        odd = [{**of_size(number), "spec": "odd"} for number in range(50)]
-        return wire.flow(iter([*(event("ADDED", each) for each in odd), listed_end()]))
+        unreadable = [{**large_node(number), "spec": "odd"} for number in range(50)]
+        return wire.stream_of(iter([*(event("ADDED", each) for each in unreadable), initial_events_end()]))
 
-    async def work(cluster: Far) -> None:
-        hostile(cluster, answer)
+    async def work(cluster: RemoteCluster) -> None:
+        answer_with(cluster, answer)
         cluster.ask(NODES)
         await asyncio.sleep(1)
         assert len(cluster.names(NODES)) == 50
@@ -253,32 +252,32 @@ def test_objects_that_no_projection_can_read_do_not_fill_the_log(caplog: pytest.
         run(work)
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_a_cluster_that_answers_each_write_late_holds_a_worker_for_its_share_of_time(together: bool) -> None:
-    """Controllers delete there what they did not create: the cluster decides how many writes that are."""
+@pytest.mark.parametrize("parallel", [False, True])
+def test_slow_writes_occupy_a_worker_for_a_bounded_time(parallel: bool) -> None:
+    """Controllers delete objects there that they did not create, so the cluster controls the number of writes."""
 
-    class Slow(FarWire):
+    class Slow(RemoteWire):
         async def send(self, request: Request) -> Response:
             if request.method != "GET":
                 await asyncio.sleep(9)
             return await super().send(request)
 
-    def prepare(wire: FarWire) -> None:
+    def prepare(wire: RemoteWire) -> None:
         wire.__class__ = Slow
 
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.prepare = prepare
         cluster.ask(Connect("far"), WATCHED)
         await asyncio.sleep(1)
         executor = DecisionExecutor(
             Writer(cluster.there.client, caches={}, on_change=lambda *_change: None, remote=cluster.remotes.client)
         )
-        writes = tuple(Apply(CONFIG_MAP, thing(f"a{number}"), "wanted", target="far") for number in range(1000))
-        decision = Decision((Parallel(writes),) if together else writes)
-        began = asyncio.get_running_loop().time()
+        writes = tuple(Apply(CONFIG_MAP, new_object(f"a{number}"), "wanted", target="far") for number in range(1000))
+        decision = Decision((Parallel(writes),) if parallel else writes)
+        start = asyncio.get_running_loop().time()
         with pytest.raises(ServiceUnavailable, match="far"):
             await executor.execute(decision, VIEW, manager="tester", now=now())
-        assert asyncio.get_running_loop().time() - began <= DOWNSTREAM_SECONDS + 10, "on virtual time"
+        assert asyncio.get_running_loop().time() - start <= DOWNSTREAM_SECONDS + 10, "on virtual time"
         assert (await cluster.there.outside.list_all(CONFIG_MAP.resource)).items, "what was written stays"
 
     run(work)
@@ -296,15 +295,15 @@ VIEW = View(
 )
 
 
-def small(number: int) -> Object:
+def small_node(number: int) -> Object:
     meta = {"name": f"n{number}", "uid": str(number), "resourceVersion": str(number + 1)}
     return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"providerID": f"sim://{number}"}}
 
 
-def many(count: int) -> Callable[[Hostile, Request], Response]:
-    """A list of so many Nodes, with a turn of the loop between any two of them, as over a network."""
+def serve_nodes(count: int) -> Callable[[Hostile, Request], Response]:
+    """Serve a list of `count` Nodes that yields to the event loop between any two of them, as over a network."""
 
-    documents = [*(event("ADDED", small(number)) for number in range(count)), listed_end()]
+    documents = [*(event("ADDED", small_node(number)) for number in range(count)), initial_events_end()]
 
     def answer(wire: Hostile, _request: Request) -> Response:
         wire.opened.append(Slow(wire, iter(documents)))
@@ -313,16 +312,16 @@ def many(count: int) -> Callable[[Hostile, Request], Response]:
     return answer
 
 
-class Slow(Flow):
+class Slow(Stream):
     async def __anext__(self) -> bytes:
         await asyncio.sleep(0)
         return await super().__anext__()
 
 
 @pytest.mark.parametrize(("count", "is_observed"), [(9_000, True), (30_000, False)])
-def test_no_number_of_nodes_keeps_the_event_loop_busy(count: int, is_observed: bool) -> None:
-    async def work(cluster: Far) -> None:
-        hostile(cluster, many(count))
+def test_a_list_of_many_nodes_does_not_block_the_event_loop(count: int, is_observed: bool) -> None:
+    async def work(cluster: RemoteCluster) -> None:
+        answer_with(cluster, serve_nodes(count))
         cluster.ask(NODES)
         with measured_turns() as turns:
             await asyncio.sleep(5)
@@ -332,28 +331,28 @@ def test_no_number_of_nodes_keeps_the_event_loop_busy(count: int, is_observed: b
     run(work)
 
 
-# --- many objects, many clusters -------------------------------------------------------------------------------------
+# --- many objects, many clusters ----------------------------------------------------------------------------------
 
 CONFIG_MAPS = Projection("map", lambda obj: {"owner": obj["owner"]}, {"owner": lambda obj: (obj.get("owner", ""),)})
 MAPS = Observe("far", CONFIG_MAP, projection=CONFIG_MAPS)
 MAPS_LISTED = replace(MAPS, freshness=30.0)
 
 
-def maps(count: int, *, streams: bool) -> Callable[[FarWire], None]:
-    """Every list of ConfigMaps has so many, in pages or as a stream."""
+def serve_config_maps(count: int, *, streams: bool) -> Callable[[RemoteWire], None]:
+    """Serve `count` ConfigMaps in every list, in pages or as a stream."""
 
     def small_map(number: int) -> Object:
         meta = {"name": f"m{number}", "namespace": "x", "uid": str(number), "resourceVersion": str(number + 1)}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "owner": f"o{number // 2}"}
 
-    documents = [*(event("ADDED", small_map(number)) for number in range(count)), listed_end()]
+    documents = [*(event("ADDED", small_map(number)) for number in range(count)), initial_events_end()]
 
     def paged(wire: Hostile, request: Request) -> Response:
         first = int(request.query.get("continue") or 0)
         last = min(first + 500, count)
         meta = {"resourceVersion": "1"} | ({"continue": str(last)} if last < count else {})
         items = [small_map(number) for number in range(first, last)]
-        return wire.flow(iter([json.dumps({"kind": "List", "metadata": meta, "items": items}).encode(), b""]))
+        return wire.stream_of(iter([json.dumps({"kind": "List", "metadata": meta, "items": items}).encode(), b""]))
 
     def answer(wire: Hostile, request: Request) -> Response:
         if not request.is_streaming:
@@ -366,9 +365,9 @@ def maps(count: int, *, streams: bool) -> Callable[[FarWire], None]:
     class Maps(Hostile):
         async def send(self, request: Request) -> Response:
             is_list = request.path.endswith("/configmaps")
-            return self.answer(request) if is_list else await FarWire.send(self, request)
+            return self.answer(request) if is_list else await RemoteWire.send(self, request)
 
-    def prepare(wire: FarWire) -> None:
+    def prepare(wire: RemoteWire) -> None:
         wire.__class__ = type("Answering", (Maps,), {"answer": answer, "opened": []})
 
     return prepare
@@ -376,7 +375,7 @@ def maps(count: int, *, streams: bool) -> Callable[[FarWire], None]:
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """As in a server (`tune_interpreter`)."""
+    """Configure garbage collection as the server does (`tune_interpreter`)."""
     thresholds = gc.get_threshold()
     gc.set_threshold(50_000, 20, 100)
     yield
@@ -385,59 +384,59 @@ def collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize(
-    ("wish", "streams"),
+    ("subscription", "streams"),
     [(MAPS, True), (MAPS, False), (MAPS_LISTED, False)],
     ids=["watched", "watched, listed in pages", "on demand"],
 )
-def test_no_number_of_objects_keeps_the_event_loop_busy(wish: Observe, streams: bool) -> None:
+def test_observing_many_objects_does_not_block_the_event_loop(subscription: Observe, streams: bool) -> None:
     count = 30_000
 
-    async def work(cluster: Far) -> None:
-        cluster.prepare = maps(count, streams=streams)
-        cluster.ask(wish)
+    async def work(cluster: RemoteCluster) -> None:
+        cluster.prepare = serve_config_maps(count, streams=streams)
+        cluster.ask(subscription)
         with measured_turns() as turns:
             await asyncio.sleep(5)
-            await in_turns_of_its_own(_look(cluster, wish))
+            await in_own_turns(assert_over_limit(cluster, subscription))
             cluster.remotes.client("far")
-            for remote in cluster.remotes._remotes.values():  # the connection is made anew
+            for remote in cluster.remotes._remotes.values():  # reconnect
                 remote._start_observations(cluster.remotes.client("far"))
             await asyncio.sleep(5)
         assert turns.longest <= 0.05, turns.what
-        owners = cluster.remotes.observed(replace(wish, values_of="owner"))
+        owners = cluster.remotes.observed(replace(subscription, values_of="owner"))
         assert isinstance(owners, Observed)
         assert len(owners.values) == count // 2
-        pair = cluster.remotes.observed(replace(wish, focus=("owner", "o7")))
+        pair = cluster.remotes.observed(replace(subscription, focus=("owner", "o7")))
         assert isinstance(pair, Observed)
         assert [each["metadata"]["name"] for each in pair.objects] == ["m14", "m15"]
 
     run(work)
 
 
-async def _look(cluster: Far, wish: Observe) -> None:
-    seen = cluster.remotes.observed(wish)
+async def assert_over_limit(cluster: RemoteCluster, subscription: Observe) -> None:
+    seen = cluster.remotes.observed(subscription)
     assert isinstance(seen, Unreachable)
     assert "more than 10000 objects" in seen.reason
 
 
-def test_all_clusters_together_hold_no_more_than_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that holds the most gives way to those that come later and hold little."""
+def test_all_clusters_together_stay_within_the_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster that holds the most is evicted in favor of later ones that hold little."""
     monkeypatch.setattr(budget, "MAX_BYTES", 50 * RECORD_BYTES)
     sizes = {"modest": 1, "biggest": 24, "big": 22, "bigger": 30, "late": 5}
 
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         def answer(wire: Hostile, _request: Request) -> Response:
             name = list(sizes)[cluster.wires.index(wire)]
-            nodes = (event("ADDED", of_size(number)) for number in range(sizes[name]))
-            return wire.flow(iter([*nodes, listed_end()]))
+            nodes = (event("ADDED", large_node(number)) for number in range(sizes[name]))
+            return wire.stream_of(iter([*nodes, initial_events_end()]))
 
         def reasons() -> dict[str, str]:
-            seen = {name: cluster.remotes.observed(wish) for name, wish in wishes.items()}
+            seen = {name: cluster.remotes.observed(subscription) for name, subscription in subscriptions.items()}
             return {name: each.reason for name, each in seen.items() if isinstance(each, Unreachable)}
 
-        hostile(cluster, answer)
-        wishes = {name: replace(NODES, cluster=name) for name in sizes}
-        for name, wish in wishes.items():
-            cluster.ask(wish, subscriber=name)
+        answer_with(cluster, answer)
+        subscriptions = {name: replace(NODES, cluster=name) for name in sizes}
+        for name, subscription in subscriptions.items():
+            cluster.ask(subscription, subscriber=name)
             await asyncio.sleep(3)
         assert reasons() == dict.fromkeys(["biggest", "bigger"], OVER_BUDGET)
         await asyncio.sleep(600)
@@ -449,7 +448,7 @@ def test_all_clusters_together_hold_no_more_than_their_budget(monkeypatch: pytes
     run(work)
 
 
-def test_a_cluster_gives_way_to_those_that_hold_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_evicts_the_largest_cluster_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "MAX_BYTES", 100)
     shared, evicted = budget.Budget(), []
 
@@ -473,17 +472,17 @@ def test_a_cluster_gives_way_to_those_that_hold_less(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("streams", [True, False], ids=["list", "events"])
-def test_a_burst_of_events_does_not_keep_the_event_loop_busy(streams: bool) -> None:
-    """A tunnel holds megabytes for its reader while the event loop has other things to do."""
-    nodes, events = [small(number) for number in range(1_000)], list[bytes]()
+def test_a_burst_of_events_does_not_block_the_event_loop(streams: bool) -> None:
+    """A tunnel buffers megabytes for its reader while the event loop is busy elsewhere."""
+    nodes, events = [small_node(number) for number in range(1_000)], list[bytes]()
     for number, node in enumerate(nodes * 40):
         node["metadata"]["resourceVersion"] = str(number + 2)
         events.append(event("ADDED" if streams else "MODIFIED", node))
     burst = [b"".join(events[first : first + 300]) for first in range(0, len(events), 300)]
-    documents = [*burst, listed_end()] if streams else [listed_end(), *burst]
+    documents = [*burst, initial_events_end()] if streams else [initial_events_end(), *burst]
 
-    async def work(cluster: Far) -> None:
-        hostile(cluster, lambda wire, _request: wire.flow(iter(documents)))
+    async def work(cluster: RemoteCluster) -> None:
+        answer_with(cluster, lambda wire, _request: wire.stream_of(iter(documents)))
         cluster.ask(NODES)
         with measured_turns() as turns:
             await asyncio.sleep(5)

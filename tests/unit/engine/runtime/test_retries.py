@@ -1,4 +1,4 @@
-"""Conflicts, failures, pacing and lost effects: what a controller does when a reconcile does not go well."""
+"""Controllers retry conflicts and failures with backoff, pace themselves, and repeat effects whose result is lost."""
 
 from __future__ import annotations
 
@@ -27,11 +27,20 @@ from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.view import View
 from herder.engine.wire import Request, Response
 from herder.sim import loop as virtual
-from tests.unit.engine.runtime.world import CONFIG_MAP, SECRET, controller, managed, now, thing, until, world
+from tests.unit.engine.runtime.envtest import (
+    CONFIG_MAP,
+    SECRET,
+    controller,
+    environment,
+    new_object,
+    now,
+    running_manager,
+    until,
+)
 
 
-async def test_a_stale_view_is_decided_on_again_until_it_works() -> None:
-    """Somebody else writes between every look and every write, three times."""
+async def test_a_conflicting_write_is_retried_until_it_succeeds() -> None:
+    """Another client changes the object between the read and the write, three times."""
     interferences = 3
 
     def reconcile(view: View) -> Decision:
@@ -40,20 +49,22 @@ async def test_a_stale_view_is_decided_on_again_until_it_works() -> None:
             return DONE
         return Decision(writes=(Update(CONFIG_MAP, found | {"data": {"ours": "1"}}, "ours"),))
 
-    async with world() as here:
+    async with environment() as env:
 
-        def bend(request: Request) -> Request | Response:
+        def intercept(request: Request) -> Request | Response:
             nonlocal interferences
             if request.method == "PUT" and interferences:
                 interferences -= 1
                 return Response(409, body=encoded(Conflict("the object has been modified")))
             return request
 
-        here.wire.bend = bend
-        async with managed(here, controller(reconcile, predicate=lambda change: change.key.name == "a")) as manager:
-            await here.create("a")
+        env.wire.intercept = intercept
+        async with running_manager(
+            env, controller(reconcile, predicate=lambda change: change.key.name == "a")
+        ) as manager:
+            await env.create("a")
             await until(lambda: (manager.caches[CONFIG_MAP].get(Key("default", "a")) or {}).get("data"))
-            assert here.wire.count("PUT") == 4
+            assert env.wire.count("PUT") == 4
             assert b'controller_runtime_reconcile_total{controller="test",result="requeue"} 3.0' in (
                 manager.metrics.render()
             )
@@ -66,22 +77,22 @@ def encoded(error: Any) -> bytes:
     return msgspec.json.encode(error.to_status())
 
 
-def test_a_conflict_that_does_not_go_away_is_told() -> None:
+def test_a_persistent_conflict_is_reported() -> None:
     def reconcile(view: View) -> Decision:
-        wanted = thing("a", data={"x": "ours"})
+        wanted = new_object("a", data={"x": "ours"})
         return Decision(writes=(Apply(CONFIG_MAP, wanted, "ours", force=False),)) if view.name == "a" else DONE
 
     async def work() -> str:
-        async with world() as here:
-            await here.outside.apply(CONFIG_MAP.resource, thing("a", data={"x": "theirs"}), field_manager="they")
-            async with managed(here, controller(reconcile)) as manager:
+        async with environment() as env:
+            await env.outside.apply(CONFIG_MAP.resource, new_object("a", data={"x": "theirs"}), field_manager="they")
+            async with running_manager(env, controller(reconcile)) as manager:
                 await asyncio.sleep(600)
                 return manager.running["test"].outcomes[Key("default", "a")].error
 
     assert 'conflict with "they"' in virtual.run(work())
 
 
-def test_a_pass_that_raises_is_told_and_tried_again_with_growing_pauses() -> None:
+def test_a_reconcile_that_raises_is_reported_and_retried_with_backoff() -> None:
     passes: list[float] = []
 
     def reconcile(view: View) -> Decision:
@@ -91,8 +102,8 @@ def test_a_pass_that_raises_is_told_and_tried_again_with_growing_pauses() -> Non
         raise ValueError("cannot decide")
 
     async def work() -> str:
-        async with world() as here, managed(here, controller(reconcile)) as manager:
-            await here.create("a")
+        async with environment() as env, running_manager(env, controller(reconcile)) as manager:
+            await env.create("a")
             await asyncio.sleep(60)
             return manager.running["test"].outcomes[Key("default", "a")].error
 
@@ -102,38 +113,38 @@ def test_a_pass_that_raises_is_told_and_tried_again_with_growing_pauses() -> Non
     assert gaps == sorted(gaps)
 
 
-def test_a_paced_controller_sees_a_burst_of_changes_once() -> None:
+def test_a_paced_controller_reconciles_once_for_a_burst_of_changes() -> None:
     passes: list[float] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         def reconcile(view: View) -> Decision:
             if view.name == "a":
                 passes.append(asyncio.get_running_loop().time())
             return DONE
 
-        async with world() as here, managed(here, controller(reconcile, pace=1.0)):
-            await here.create("a")
+        async with environment() as env, running_manager(env, controller(reconcile, pace=1.0)):
+            await env.create("a")
             await until(lambda: passes)
             for number in range(50):
-                await here.change("a", data={"x": str(number)})
+                await env.change("a", data={"x": str(number)})
                 await asyncio.sleep(0.01)
             await asyncio.sleep(5)
 
-    virtual.run(story())
+    virtual.run(scenario())
     assert len(passes) == 2
     assert passes[1] - passes[0] >= 1.0
 
 
 @pytest.mark.parametrize(("pace", "expected"), [(0.1, 5.0), (0.0, 0.0)])
-async def test_what_takes_long_to_decide_is_decided_less_often(pace: float, expected: float) -> None:
-    moments = iter([10.0, 10.5])  # it decides for half a second
-    async with world() as here:
+async def test_a_slow_reconcile_runs_less_often(pace: float, expected: float) -> None:
+    timestamps = iter([10.0, 10.5])  # the reconcile takes half a second
+    async with environment() as env:
         manager = Manager(
-            here.client,
+            env.client,
             [controller(lambda _view: DONE, pace=pace)],
             clock=now,
             entropy=os.urandom,
-            stopwatch=lambda: next(moments),
+            stopwatch=lambda: next(timestamps),
         )
         running, key = manager.running["test"], Key("default", "a")
         await running._reconcile(key)
@@ -142,8 +153,8 @@ async def test_what_takes_long_to_decide_is_decided_less_often(pace: float, expe
 
 
 @pytest.mark.parametrize("fault", ["naive wake_at", "cluster"])
-def test_a_faulty_decision_ends_no_worker(fault: str) -> None:
-    """Of one object: it is reported and retried; the others are reconciled as usual."""
+def test_an_invalid_decision_does_not_stop_a_worker(fault: str) -> None:
+    """The decision of one object is reported and retried; the others are reconciled as usual."""
     seen: list[str] = []
 
     def reconcile(view: View) -> Decision:
@@ -158,13 +169,13 @@ def test_a_faulty_decision_ends_no_worker(fault: str) -> None:
         return ""
 
     async def main() -> None:
-        async with world() as here:
+        async with environment() as env:
             options = {"workers": 2, "cluster_of": cluster_of}
-            async with managed(here, controller(reconcile, **options)) as manager:
+            async with running_manager(env, controller(reconcile, **options)) as manager:
                 for number in range(4):
-                    await here.client.create(CONFIG_MAP.resource, thing(f"bad-{number}"), namespace="default")
+                    await env.client.create(CONFIG_MAP.resource, new_object(f"bad-{number}"), namespace="default")
                 await asyncio.sleep(60)
-                await here.client.create(CONFIG_MAP.resource, thing("good"), namespace="default")
+                await env.client.create(CONFIG_MAP.resource, new_object("good"), namespace="default")
                 await until(lambda: "good" in seen)
                 outcome = manager.running["test"].outcomes[Key("default", "bad-0")]
                 if fault == "naive wake_at":
@@ -174,8 +185,8 @@ def test_a_faulty_decision_ends_no_worker(fault: str) -> None:
     virtual.run(main())
 
 
-def test_what_an_effect_created_is_created_again_when_it_is_lost() -> None:
-    """Over the API: a Secret that a performer created and a user deletes."""
+def test_an_object_created_by_an_effect_is_recreated_after_deletion() -> None:
+    """A performer creates a Secret through the API, and a user deletes it."""
 
     def reconcile(view: View) -> Decision:
         if view.name != "cluster":
@@ -186,27 +197,27 @@ def test_what_an_effect_created_is_created_again_when_it_is_lost() -> None:
         return requesting(effect, view.result(effect.key), "waiting for the tokens")
 
     async def main() -> None:
-        async with world() as here:
+        async with environment() as env:
             failures = ["the disk is full"]
 
-            async def make(arguments: Mapping[str, Any]) -> None:
+            async def create_tokens(arguments: Mapping[str, Any]) -> None:
                 if failures:
                     raise ServiceUnavailable(failures.pop())
-                await here.client.create(SECRET.resource, thing("tokens", SECRET), namespace="default")
+                await env.client.create(SECRET.resource, new_object("tokens", SECRET), namespace="default")
 
             watches = (Watches(SECRET, lambda _obj: [Key("default", "cluster")]),)
-            async with managed(
-                here, controller(reconcile, watches=watches), performers={"make-tokens": make}
+            async with running_manager(
+                env, controller(reconcile, watches=watches), performers={"make-tokens": create_tokens}
             ) as manager:
                 outcomes = manager.running["test"].outcomes
-                await here.client.create(CONFIG_MAP.resource, thing("cluster"), namespace="default")
+                await env.client.create(CONFIG_MAP.resource, new_object("cluster"), namespace="default")
                 await until(lambda: "the disk is full" in str(outcomes.get(Key("default", "cluster"))))
                 outcome = outcomes[Key("default", "cluster")]
                 assert outcome.decision.wait is not None
                 assert outcome.decision.wait.reason == "waiting for the tokens: ServiceUnavailable: the disk is full"
                 for _ in range(3):
                     await until(lambda: Key("default", "tokens") in manager.caches[SECRET], 600)
-                    await here.client.delete(SECRET.resource, "tokens", namespace="default")
+                    await env.client.delete(SECRET.resource, "tokens", namespace="default")
                     await until(lambda: Key("default", "tokens") not in manager.caches[SECRET])
                 await until(lambda: Key("default", "tokens") in manager.caches[SECRET], 600)
 

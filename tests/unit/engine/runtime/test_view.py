@@ -1,4 +1,4 @@
-"""Views are read-only, know only what was declared, and hand out names that stay; triggers find who is concerned."""
+"""Views are read-only, contain only declared kinds and generate stable names; handlers find the affected keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import DONE, Decision, Wait
 from herder.engine.runtime.handlers import Watches, changed, itself, named_by_label, owner
 from herder.engine.runtime.view import UndeclaredKind, View, ViewChanged
-from tests.unit.engine.runtime.world import CONFIG_MAP, SECRET, START, thing
+from tests.unit.engine.runtime.envtest import CONFIG_MAP, SECRET, START, new_object
 
 OWNER = Kind("example.com", "v1", "Owner", "owners")
 OWNER_BETA = Kind("example.com", "v1beta1", "Owner", "owners")
@@ -21,8 +21,8 @@ def view(*, seed: bytes = b"seed", key: Key = Key("default", "x"), strict: bool 
     cache = Cache(CONFIG_MAP, {"controller": controller_uid})
     mine = {"ownerReferences": [{"uid": "u", "kind": "Owner", "name": "o", "controller": True}]}
     for number, name in enumerate(("b", "a"), 1):
-        cache.upsert(thing(name, metadata={"resourceVersion": str(number), "labels": {"n": name}, **mine}))
-    cache.upsert(thing("a", metadata={"namespace": "other", "resourceVersion": "9"}))
+        cache.upsert(new_object(name, metadata={"resourceVersion": str(number), "labels": {"n": name}, **mine}))
+    cache.upsert(new_object("a", metadata={"namespace": "other", "resourceVersion": "9"}))
     return View(
         key=key,
         now=START,
@@ -39,7 +39,7 @@ def names(objects: list[Object]) -> list[str]:
     return [obj["metadata"]["name"] for obj in objects]
 
 
-def test_objects_are_found_by_name_namespace_labels_and_owner() -> None:
+def test_objects_are_read_by_name_namespace_labels_and_owner() -> None:
     seen = view()
     found = seen.get(CONFIG_MAP, "a")
     assert found is not None
@@ -52,12 +52,12 @@ def test_objects_are_found_by_name_namespace_labels_and_owner() -> None:
     assert seen.setting("s") == "1"
 
 
-def test_a_kind_that_was_not_declared_cannot_be_read() -> None:
+def test_an_undeclared_kind_cannot_be_read() -> None:
     with pytest.raises(UndeclaredKind, match=r"Secret\.v1"):
         view().get(SECRET, "a")
 
 
-def test_a_strict_view_finds_out_who_changed_it() -> None:
+def test_a_strict_view_detects_modified_objects() -> None:
     seen = view(strict=True)
     found = seen.get(CONFIG_MAP, "a")
     assert found is not None
@@ -67,11 +67,11 @@ def test_a_strict_view_finds_out_who_changed_it() -> None:
         seen.check_unchanged()
 
 
-def test_unique_names_stay_over_passes_and_differ_between_purposes_objects_and_managers() -> None:
-    made = view().unique("machine")
-    assert made == view().unique("machine")
+def test_unique_names_are_stable_and_differ_by_purpose_object_and_seed() -> None:
+    unique_name = view().unique("machine")
+    assert unique_name == view().unique("machine")
     others = [view().unique("node"), view(key=Key("default", "y")).unique("machine"), view(seed=b"2").unique("machine")]
-    assert made not in others
+    assert unique_name not in others
     assert len(view().unique("machine", 12)) == 12
 
 
@@ -86,28 +86,28 @@ def test_unique_names_stay_over_passes_and_differ_between_purposes_objects_and_m
     ],
 )
 def test_owners_are_found_in_any_version(reference: dict[str, Any], found: bool) -> None:
-    obj = thing("a", metadata={"ownerReferences": [{"name": "o", "uid": "u", **reference}]})
+    obj = new_object("a", metadata={"ownerReferences": [{"name": "o", "uid": "u", **reference}]})
     assert list(owner(OWNER)(obj)) == ([Key("default", "o")] if found else [])
 
 
-def test_changes_that_do_not_touch_what_matters_set_nothing_off() -> None:
+def test_changes_of_other_fields_trigger_no_reconcile() -> None:
     watch = Watches(CONFIG_MAP, itself, changed("data.x", "metadata.deletionTimestamp"))
-    old, new = thing("a", data={"x": "1"}), thing("a", data={"x": "1", "y": "2"})
+    old, new = new_object("a", data={"x": "1"}), new_object("a", data={"x": "1", "y": "2"})
     key = Key("default", "a")
     assert watch.affected(Change(key, old, new)) == []
-    assert watch.affected(Change(key, old, thing("a", data={"x": "2"}))) == [key]
-    assert watch.affected(Change(key, old, thing("a"))) == [key]
+    assert watch.affected(Change(key, old, new_object("a", data={"x": "2"}))) == [key]
+    assert watch.affected(Change(key, old, new_object("a"))) == [key]
     assert watch.affected(Change(key, None, new)) == watch.affected(Change(key, new, None)) == [key]
     assert Watches(CONFIG_MAP).affected(Change(key, None, new)) == []
 
 
-def test_both_the_former_and_the_new_one_hear_of_a_move() -> None:
-    old, new = (thing("a", metadata={"labels": {"for": name}}) for name in ("x", "y"))
+def test_a_changed_label_triggers_both_the_old_and_the_new_key() -> None:
+    old, new = (new_object("a", metadata={"labels": {"for": name}}) for name in ("x", "y"))
     watch = Watches(CONFIG_MAP, named_by_label("for"))
     assert watch.affected(Change(Key("default", "a"), old, new)) == [Key("default", "x"), Key("default", "y")]
 
 
-def test_decisions_add_up() -> None:
+def test_decisions_can_be_added() -> None:
     first, second = Decision(wait=Wait("one"), wake_at=START), Decision(wait=Wait("two"))
     assert (DONE + first + second).wait == Wait("one")
     assert (second + first).wake_at == START

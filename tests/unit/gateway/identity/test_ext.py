@@ -1,4 +1,4 @@
-"""ext.cattle.io/v1: tokens and kubeconfigs of one's own, whose keys are shown once."""
+"""ext.cattle.io/v1: a user's own tokens and kubeconfigs, whose keys are shown once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.wire import Request, User
 from tests.support.canaries import canary
 from tests.unit.engine.runtime.world import until
-from tests.unit.gateway.identity.people import People, asked, people, sent
+from tests.unit.gateway.identity.harness import IdentityHarness, new_request, request_with_token, running_identity
 
 PATH = "/apis/ext.cattle.io/v1"
 PASSWORD = canary("password of carol")
@@ -42,65 +42,65 @@ def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[People]:
-    async with people() as made:
-        made.settings |= {"server-url": "https://manager:8443", "cacerts": "PEM"}
+async def harness() -> AsyncIterator[IdentityHarness]:
+    async with running_identity() as created:
+        created.settings |= {"server-url": "https://manager:8443", "cacerts": "PEM"}
         for name in ("u-alice", "u-bob"):
-            await made.user(name, username=name.removeprefix("u-"))
-        made.clusters["u-alice"] = {"c-m-1": "meadow", "c-m-2": "hill"}
-        yield made
+            await created.create_user(name, username=name.removeprefix("u-"))
+        created.clusters["u-alice"] = {"c-m-1": "meadow", "c-m-2": "hill"}
+        yield created
 
 
-async def someone(here: People, name: str = "u-alice") -> User:
-    return await here.identity.authenticate(asked(await here.token(name)))
+async def authenticated_user(harness: IdentityHarness, name: str = "u-alice") -> User:
+    return await harness.identity.authenticate(request_with_token(await harness.create_token(name)))
 
 
-async def ask(here: People, user: User, method: str, path: str, body: Any = None, query: str = "") -> Any:
-    response = await here.parts.ext.handle(sent(method, f"{PATH}{path}", body, query=query), user)
+async def call(harness: IdentityHarness, user: User, method: str, path: str, body: Any = None, query: str = "") -> Any:
+    response = await harness.parts.ext.handle(new_request(method, f"{PATH}{path}", body, query=query), user)
     assert response is not None
     assert response.headers["cache-control"] == "no-store"
     return msgspec.json.decode(response.content())
 
 
-async def new_token(here: People, user: User, **spec: Any) -> Object:
-    made: Object = await ask(here, user, "POST", "/tokens", {"spec": spec})
-    return made
+async def new_token(harness: IdentityHarness, user: User, **spec: Any) -> Object:
+    created: Object = await call(harness, user, "POST", "/tokens", {"spec": spec})
+    return created
 
 
 # --- the group ------------------------------------------------------------------------------------------------------
 
 
-async def test_clients_find_the_kinds_by_discovery(here: People) -> None:
-    alice = await someone(here)
-    group = await here.parts.ext.handle(sent("GET", "/apis/ext.cattle.io"), alice)
+async def test_discovery_lists_the_kinds(harness: IdentityHarness) -> None:
+    alice = await authenticated_user(harness)
+    group = await harness.parts.ext.handle(new_request("GET", "/apis/ext.cattle.io"), alice)
     assert group is not None
     assert msgspec.json.decode(group.content())["preferredVersion"]["groupVersion"] == "ext.cattle.io/v1"
-    kinds = {item["name"]: item["verbs"] for item in (await ask(here, alice, "GET", ""))["resources"]}
+    kinds = {item["name"]: item["verbs"] for item in (await call(harness, alice, "GET", ""))["resources"]}
     assert kinds["tokens"] == kinds["kubeconfigs"] == ["create", "delete", "get", "list"]
     assert kinds["selfusers"] == ["create"]
 
 
 @pytest.mark.parametrize("form", ["", ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"], ids=["old", "whole"])
-async def test_the_group_is_among_those_of_the_server_in_either_form(here: People, form: str) -> None:
-    theirs = await here.client.raw("GET", "/apis", headers={"accept": f"application/json{form}"})
-    before = msgspec.json.decode(theirs.content())
-    told = msgspec.json.decode(here.parts.ext.groups(theirs).content())
+async def test_group_discovery_includes_the_group_in_both_formats(harness: IdentityHarness, form: str) -> None:
+    response = await harness.client.raw("GET", "/apis", headers={"accept": f"application/json{form}"})
+    before = msgspec.json.decode(response.content())
+    after = msgspec.json.decode(harness.parts.ext.groups(response).content())
     listed = "items" if form else "groups"
-    assert told[listed][:-1] == before[listed]
-    ours = told[listed][-1]
-    assert (ours["metadata"]["name"] if form else ours["name"]) == "ext.cattle.io"
-    assert {name: value for name, value in told.items() if name != listed} == {
+    assert after[listed][:-1] == before[listed]
+    group = after[listed][-1]
+    assert (group["metadata"]["name"] if form else group["name"]) == "ext.cattle.io"
+    assert {name: value for name, value in after.items() if name != listed} == {
         name: value for name, value in before.items() if name != listed
     }
 
 
-async def test_paths_of_others_are_left_to_others(here: People) -> None:
+async def test_other_paths_are_not_handled(harness: IdentityHarness) -> None:
     for path in ("/apis/ext.cattle.io.evil/v1/tokens", "/apis/management.cattle.io/v3/tokens", "/v1"):
-        assert await here.parts.ext.handle(sent("GET", path), await someone(here)) is None
+        assert await harness.parts.ext.handle(new_request("GET", path), await authenticated_user(harness)) is None
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "query", "refusal"),
+    ("method", "path", "query", "error"),
     [
         ("POST", "/tokens", "dryRun=All", BadRequest),
         ("DELETE", "/tokens/x", "dryRun=All", BadRequest),
@@ -116,32 +116,34 @@ async def test_paths_of_others_are_left_to_others(here: People) -> None:
         ("GET", "/tokens/..", "", NotFound),
     ],
 )
-async def test_what_is_not_offered(
-    here: People, method: str, path: str, query: str, refusal: type[StatusError]
+async def test_unsupported_requests_are_rejected(
+    harness: IdentityHarness, method: str, path: str, query: str, error: type[StatusError]
 ) -> None:
-    with pytest.raises(refusal):
-        await ask(here, await someone(here), method, path, {}, query)
+    with pytest.raises(error):
+        await call(harness, await authenticated_user(harness), method, path, {}, query)
 
 
-async def test_who_am_i(here: People) -> None:
-    assert (await ask(here, await someone(here), "POST", "/selfusers", {}))["status"] == {"userID": "u-alice"}
+async def test_selfusers_returns_the_users_id(harness: IdentityHarness) -> None:
+    assert (await call(harness, await authenticated_user(harness), "POST", "/selfusers", {}))["status"] == {
+        "userID": "u-alice"
+    }
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_new_token_shows_its_key_once_and_lets_its_user_in(here: People) -> None:
-    alice = await someone(here)
-    made = await new_token(here, alice, description="robot")
-    status, name = made["status"], made["metadata"]["name"]
+async def test_a_new_token_shows_its_key_once_and_authenticates_its_user(harness: IdentityHarness) -> None:
+    alice = await authenticated_user(harness)
+    created = await new_token(harness, alice, description="robot")
+    status, name = created["status"], created["metadata"]["name"]
     assert status["bearerToken"] == f"ext/{name}:{status['value']}"
-    assert (await here.identity.authenticate(asked(status["bearerToken"]))).name == "u-alice"
-    again = await ask(here, alice, "GET", f"/tokens/{name}")
-    listed = (await ask(here, alice, "GET", "/tokens"))["items"]
-    stored = await here.world.outside.get(SECRET.resource, name, namespace=TOKENS_NAMESPACE)
-    assert status["value"] not in str([again, listed])
+    assert (await harness.identity.authenticate(request_with_token(status["bearerToken"]))).name == "u-alice"
+    read_back = await call(harness, alice, "GET", f"/tokens/{name}")
+    listed = (await call(harness, alice, "GET", "/tokens"))["items"]
+    stored = await harness.env.outside.get(SECRET.resource, name, namespace=TOKENS_NAMESPACE)
+    assert status["value"] not in str([read_back, listed])
     assert status["value"] not in str({key: base64.b64decode(value) for key, value in stored["data"].items()})
-    assert again["spec"] == {
+    assert read_back["spec"] == {
         "userID": "u-alice",
         "userPrincipal": {"name": "local://u-alice", "loginName": "alice"},
         "kind": "",
@@ -152,100 +154,104 @@ async def test_a_new_token_shows_its_key_once_and_lets_its_user_in(here: People)
     }
 
 
-@pytest.mark.parametrize(("ttl", "lives"), [(0, 129600 * 60_000), (5000, 5000), (-1, 129600 * 60_000)])
-async def test_a_tokens_ttl_is_in_milliseconds(here: People, ttl: int, lives: int) -> None:
-    assert (await new_token(here, await someone(here), ttl=ttl))["spec"]["ttl"] == lives
+@pytest.mark.parametrize(("ttl", "expected"), [(0, 129600 * 60_000), (5000, 5000), (-1, 129600 * 60_000)])
+async def test_the_ttl_of_a_token_is_in_milliseconds(harness: IdentityHarness, ttl: int, expected: int) -> None:
+    assert (await new_token(harness, await authenticated_user(harness), ttl=ttl))["spec"]["ttl"] == expected
 
 
-async def test_others_tokens_do_not_exist(here: People) -> None:
-    alice, bob = await someone(here), await someone(here, "u-bob")
-    name = (await new_token(here, alice))["metadata"]["name"]
+async def test_tokens_of_other_users_are_not_found(harness: IdentityHarness) -> None:
+    alice, bob = await authenticated_user(harness), await authenticated_user(harness, "u-bob")
+    name = (await new_token(harness, alice))["metadata"]["name"]
     for method in ("GET", "DELETE"):
         with pytest.raises(NotFound, match=f'tokens.ext.cattle.io "{name}" not found'):
-            await ask(here, bob, method, f"/tokens/{name}")
-    assert (await ask(here, bob, "GET", "/tokens"))["items"] == []
+            await call(harness, bob, method, f"/tokens/{name}")
+    assert (await call(harness, bob, "GET", "/tokens"))["items"] == []
 
 
-async def test_nobody_makes_tokens_for_others(here: People) -> None:
+async def test_a_user_cannot_create_tokens_for_others(harness: IdentityHarness) -> None:
     with pytest.raises(Forbidden, match=r"spec\.userID"):
-        await new_token(here, await someone(here), userID="u-bob")
+        await new_token(harness, await authenticated_user(harness), userID="u-bob")
     with pytest.raises(Forbidden, match=r"spec\.kind"):
-        await new_token(here, await someone(here), kind="session")
+        await new_token(harness, await authenticated_user(harness), kind="session")
     with pytest.raises(Forbidden, match=r"spec\.kind"):
-        await new_token(here, await someone(here), kind="provisioning")
+        await new_token(harness, await authenticated_user(harness), kind="provisioning")
 
 
-async def test_a_label_does_not_make_another_users_token_ones_own(here: People) -> None:
-    """Whose a token is, its data says; labels are for finding."""
-    alice, bob = await someone(here), await someone(here, "u-bob")
-    name = (await new_token(here, alice))["metadata"]["name"]
+async def test_labels_do_not_change_the_owner_of_a_token(harness: IdentityHarness) -> None:
+    """The data of a token determines its user; labels are only for lookups."""
+    alice, bob = await authenticated_user(harness), await authenticated_user(harness, "u-bob")
+    name = (await new_token(harness, alice))["metadata"]["name"]
     labels = {"metadata": {"labels": {"cattle.io/user-id": "u-bob"}}}
-    await here.world.outside.patch(SECRET.resource, name, labels, namespace=TOKENS_NAMESPACE)
-    assert (await ask(here, bob, "GET", "/tokens"))["items"] == []
+    await harness.env.outside.patch(SECRET.resource, name, labels, namespace=TOKENS_NAMESPACE)
+    assert (await call(harness, bob, "GET", "/tokens"))["items"] == []
 
 
-async def test_a_deleted_token_opens_nothing_at_once(here: People) -> None:
-    alice = await someone(here)
-    made = await new_token(here, alice)
-    await ask(here, alice, "DELETE", f"/tokens/{made['metadata']['name']}")
+async def test_a_deleted_token_is_rejected_at_once(harness: IdentityHarness) -> None:
+    alice = await authenticated_user(harness)
+    created = await new_token(harness, alice)
+    await call(harness, alice, "DELETE", f"/tokens/{created['metadata']['name']}")
     with pytest.raises(Unauthorized):
-        await here.identity.authenticate(asked(made["status"]["bearerToken"]))
+        await harness.identity.authenticate(request_with_token(created["status"]["bearerToken"]))
 
 
-async def test_other_secrets_of_the_namespace_cannot_be_read_as_tokens(here: People) -> None:
-    alice = await someone(here)
-    name = (await new_token(here, alice))["metadata"]["name"]
+async def test_other_secrets_of_the_namespace_cannot_be_read_as_tokens(harness: IdentityHarness) -> None:
+    alice = await authenticated_user(harness)
+    name = (await new_token(harness, alice))["metadata"]["name"]
     labels = {"metadata": {"labels": {STORED_KIND: "something"}}}
-    await here.world.outside.patch(SECRET.resource, name, labels, namespace=TOKENS_NAMESPACE)
+    await harness.env.outside.patch(SECRET.resource, name, labels, namespace=TOKENS_NAMESPACE)
     with pytest.raises(NotFound):
-        await ask(here, alice, "GET", f"/tokens/{name}")
+        await call(harness, alice, "GET", f"/tokens/{name}")
 
 
 # --- kubeconfigs ----------------------------------------------------------------------------------------------------
 
 
-async def new_kubeconfig(here: People, user: User, **spec: Any) -> Object:
-    made: Object = await ask(here, user, "POST", "/kubeconfigs", {"spec": spec})
-    return made
+async def new_kubeconfig(harness: IdentityHarness, user: User, **spec: Any) -> Object:
+    created: Object = await call(harness, user, "POST", "/kubeconfigs", {"spec": spec})
+    return created
 
 
-def bearer_in(value: str) -> str:
+def token_in_kubeconfig(value: str) -> str:
     return str(yaml.safe_load(value)["users"][0]["user"]["token"])
 
 
-async def test_a_kubeconfig_leads_to_its_clusters_through_the_manager(here: People) -> None:
-    alice = await someone(here)
-    made = await new_kubeconfig(here, alice, clusters=["c-m-1", "c-m-2"], currentContext="c-m-2", ttl=600)
-    config = yaml.safe_load(made["status"]["value"])
+async def test_a_kubeconfig_points_to_its_clusters_through_the_manager(harness: IdentityHarness) -> None:
+    alice = await authenticated_user(harness)
+    created = await new_kubeconfig(harness, alice, clusters=["c-m-1", "c-m-2"], currentContext="c-m-2", ttl=600)
+    config = yaml.safe_load(created["status"]["value"])
     assert {entry["name"]: entry["cluster"] for entry in config["clusters"]} == {
         name: {"server": f"https://manager:8443/k8s/clusters/{id_}", "certificate-authority-data": "UEVN"}
         for id_, name in (("c-m-1", "meadow"), ("c-m-2", "hill"))
     }
     assert config["current-context"] == "hill"
-    user = await here.identity.authenticate(asked(bearer_in(made["status"]["value"]), "/k8s/clusters/c-m-1/api"))
+    user = await harness.identity.authenticate(
+        request_with_token(token_in_kubeconfig(created["status"]["value"]), "/k8s/clusters/c-m-1/api")
+    )
     assert user.name == "u-alice"
-    token = await ask(here, alice, "GET", f"/tokens/{made['status']['tokens'][0]}")
+    token = await call(harness, alice, "GET", f"/tokens/{created['status']['tokens'][0]}")
     assert token["spec"]["ttl"] == 600_000, "a kubeconfig's ttl is in seconds"
 
 
-async def test_one_for_a_single_cluster_opens_that_cluster_alone(here: People) -> None:
-    made = await new_kubeconfig(here, await someone(here), clusters=["c-m-1"])
-    bearer = bearer_in(made["status"]["value"])
-    await here.identity.authenticate(asked(bearer, "/k8s/clusters/c-m-1/api"))
+async def test_a_kubeconfig_for_one_cluster_is_valid_only_there(harness: IdentityHarness) -> None:
+    created = await new_kubeconfig(harness, await authenticated_user(harness), clusters=["c-m-1"])
+    bearer = token_in_kubeconfig(created["status"]["value"])
+    await harness.identity.authenticate(request_with_token(bearer, "/k8s/clusters/c-m-1/api"))
     for path in ("/k8s/clusters/c-m-2/api", "/", f"{PATH}/tokens"):
         with pytest.raises(Unauthorized):
-            await here.identity.authenticate(asked(bearer, path))
+            await harness.identity.authenticate(request_with_token(bearer, path))
 
 
-async def test_all_clusters_are_all_that_one_may_reach(here: People) -> None:
-    config = yaml.safe_load((await new_kubeconfig(here, await someone(here), clusters=["*"]))["status"]["value"])
+async def test_a_wildcard_selects_the_clusters_that_the_user_can_reach(harness: IdentityHarness) -> None:
+    config = yaml.safe_load(
+        (await new_kubeconfig(harness, await authenticated_user(harness), clusters=["*"]))["status"]["value"]
+    )
     assert [entry["name"] for entry in config["contexts"]] == ["meadow", "hill"]
-    bob = await someone(here, "u-bob")
-    assert yaml.safe_load((await new_kubeconfig(here, bob, clusters=["*"]))["status"]["value"])["clusters"] == []
+    bob = await authenticated_user(harness, "u-bob")
+    assert yaml.safe_load((await new_kubeconfig(harness, bob, clusters=["*"]))["status"]["value"])["clusters"] == []
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ({"clusters": ["c-m-1"]}, r"spec.clusters\[0\]: cluster"),
         ({"clusters": ["*", "c-m-1"]}, r"spec.clusters\[0\]"),
@@ -255,110 +261,116 @@ async def test_all_clusters_are_all_that_one_may_reach(here: People) -> None:
         ({"clusters": ["*"], "ttl": "long"}, "ttl: must be a whole number"),
     ],
 )
-async def test_what_one_may_not_reach_is_in_no_kubeconfig_and_leaves_no_token(
-    here: People, spec: Object, told: str
-) -> None:
-    bob = await someone(here, "u-bob")
-    with pytest.raises(BadRequest, match=told):
-        await new_kubeconfig(here, bob, **spec)
-    assert (await ask(here, bob, "GET", "/tokens"))["items"] == []
+async def test_a_rejected_kubeconfig_leaves_no_token(harness: IdentityHarness, spec: Object, message: str) -> None:
+    bob = await authenticated_user(harness, "u-bob")
+    with pytest.raises(BadRequest, match=message):
+        await new_kubeconfig(harness, bob, **spec)
+    assert (await call(harness, bob, "GET", "/tokens"))["items"] == []
 
 
-async def test_the_manager_itself_is_an_entry_if_wanted(here: People) -> None:
-    made = await new_kubeconfig(here, await someone(here), includeDefaultEntry=True, clusters=["c-m-1"])
-    config = yaml.safe_load(made["status"]["value"])
+async def test_a_kubeconfig_may_include_the_manager(harness: IdentityHarness) -> None:
+    created = await new_kubeconfig(
+        harness, await authenticated_user(harness), includeDefaultEntry=True, clusters=["c-m-1"]
+    )
+    config = yaml.safe_load(created["status"]["value"])
     assert [entry["name"] for entry in config["clusters"]] == ["rancher", "meadow"]
     assert config["clusters"][0]["cluster"]["server"] == "https://manager:8443"
-    await here.identity.authenticate(asked(bearer_in(made["status"]["value"]), "/"))
+    await harness.identity.authenticate(request_with_token(token_in_kubeconfig(created["status"]["value"]), "/"))
 
 
-async def test_a_kubeconfig_is_kept_without_its_contents_and_goes_with_its_token(here: People) -> None:
-    alice, bob = await someone(here), await someone(here, "u-bob")
-    made = await new_kubeconfig(here, alice, clusters=["c-m-1"], description="mine")
-    name, key = made["metadata"]["name"], bearer_in(made["status"]["value"]).split(":")[1]
-    stored = await here.world.outside.get(CONFIG_MAP.resource, name, namespace=TOKENS_NAMESPACE)
-    assert key not in str([stored, await ask(here, alice, "GET", f"/kubeconfigs/{name}")])
-    assert [item["spec"]["description"] for item in (await ask(here, alice, "GET", "/kubeconfigs"))["items"]] == [
+async def test_a_kubeconfig_is_stored_without_keys_and_deleted_with_its_token(harness: IdentityHarness) -> None:
+    alice, bob = await authenticated_user(harness), await authenticated_user(harness, "u-bob")
+    created = await new_kubeconfig(harness, alice, clusters=["c-m-1"], description="mine")
+    name, key = created["metadata"]["name"], token_in_kubeconfig(created["status"]["value"]).split(":")[1]
+    stored = await harness.env.outside.get(CONFIG_MAP.resource, name, namespace=TOKENS_NAMESPACE)
+    assert key not in str([stored, await call(harness, alice, "GET", f"/kubeconfigs/{name}")])
+    assert [item["spec"]["description"] for item in (await call(harness, alice, "GET", "/kubeconfigs"))["items"]] == [
         "mine"
     ]
-    assert (await ask(here, bob, "GET", "/kubeconfigs"))["items"] == []
+    assert (await call(harness, bob, "GET", "/kubeconfigs"))["items"] == []
     with pytest.raises(NotFound):
-        await ask(here, bob, "DELETE", f"/kubeconfigs/{name}")
-    await ask(here, alice, "DELETE", f"/kubeconfigs/{name}")
+        await call(harness, bob, "DELETE", f"/kubeconfigs/{name}")
+    await call(harness, alice, "DELETE", f"/kubeconfigs/{name}")
     with pytest.raises(Unauthorized):
-        await here.identity.authenticate(asked(bearer_in(made["status"]["value"]), "/k8s/clusters/c-m-1"))
+        await harness.identity.authenticate(
+            request_with_token(token_in_kubeconfig(created["status"]["value"]), "/k8s/clusters/c-m-1")
+        )
     with pytest.raises(NotFound):
-        await ask(here, alice, "GET", f"/kubeconfigs/{name}")
+        await call(harness, alice, "GET", f"/kubeconfigs/{name}")
 
 
-async def test_without_tokens_kubectl_asks_for_one(here: People) -> None:
-    here.settings["kubeconfig-generate-token"] = "false"
-    made = await new_kubeconfig(here, await someone(here), clusters=["c-m-1"])
-    assert made["status"]["tokens"] == []
-    plugin = yaml.safe_load(made["status"]["value"])["users"][0]["user"]["exec"]
+async def test_without_generated_tokens_a_kubeconfig_uses_the_exec_plugin(harness: IdentityHarness) -> None:
+    harness.settings["kubeconfig-generate-token"] = "false"
+    created = await new_kubeconfig(harness, await authenticated_user(harness), clusters=["c-m-1"])
+    assert created["status"]["tokens"] == []
+    plugin = yaml.safe_load(created["status"]["value"])["users"][0]["user"]["exec"]
     assert [plugin["command"], *plugin["args"]] == ["rancher", "token", "--server=manager:8443", "--user=alice"]
 
 
-async def test_where_the_manager_is_has_to_be_known(here: People) -> None:
-    here.settings["server-url"] = ""
+async def test_kubeconfigs_need_the_server_url(harness: IdentityHarness) -> None:
+    harness.settings["server-url"] = ""
     with pytest.raises(ServiceUnavailable, match="setting server-url is empty"):
-        await new_kubeconfig(here, await someone(here), clusters=["c-m-1"])
+        await new_kubeconfig(harness, await authenticated_user(harness), clusters=["c-m-1"])
 
 
-async def test_the_action_of_a_cluster(here: People) -> None:
-    alice, bob = await someone(here), await someone(here, "u-bob")
-    action: Request = sent("POST", "/v3/clusters/c-m-1", query="action=generateKubeconfig")
-    response = await here.parts.kubeconfigs.handle(action, alice)
+async def test_the_generate_kubeconfig_action_of_a_cluster(harness: IdentityHarness) -> None:
+    alice, bob = await authenticated_user(harness), await authenticated_user(harness, "u-bob")
+    action: Request = new_request("POST", "/v3/clusters/c-m-1", query="action=generateKubeconfig")
+    response = await harness.parts.kubeconfigs.handle(action, alice)
     assert response is not None
-    made = msgspec.json.decode(response.content())
-    assert made["type"] == "generateKubeconfigOutput"
-    await here.identity.authenticate(asked(bearer_in(made["config"]), "/k8s/clusters/c-m-1/api"))
+    created = msgspec.json.decode(response.content())
+    assert created["type"] == "generateKubeconfigOutput"
+    await harness.identity.authenticate(
+        request_with_token(token_in_kubeconfig(created["config"]), "/k8s/clusters/c-m-1/api")
+    )
     with pytest.raises(NotFound):
-        await here.parts.kubeconfigs.handle(action, bob)
-    assert await here.parts.kubeconfigs.handle(sent("POST", "/v3/clusters/c-m-1"), alice) is None
+        await harness.parts.kubeconfigs.handle(action, bob)
+    assert await harness.parts.kubeconfigs.handle(new_request("POST", "/v3/clusters/c-m-1"), alice) is None
 
 
 # --- passwords ------------------------------------------------------------------------------------------------------
 
 
-async def change(here: People, user: User, current: str, new: str, **more: Any) -> Any:
-    spec = {"currentPassword": current, "newPassword": new, **more}
-    return await ask(here, user, "POST", "/passwordchangerequests", {"spec": spec})
+async def change(harness: IdentityHarness, user: User, current: str, new: str, **extra: Any) -> Any:
+    spec = {"currentPassword": current, "newPassword": new, **extra}
+    return await call(harness, user, "POST", "/passwordchangerequests", {"spec": spec})
 
 
-async def test_a_new_password_needs_the_one_before_and_ends_other_sessions(
-    here: People,
+async def test_a_password_change_needs_the_current_password_and_ends_other_sessions(
+    harness: IdentityHarness,
 ) -> None:
-    made = await here.parts.users.create("carol", PASSWORD, must_change=True)
-    name = made["metadata"]["name"]
-    session = await here.token(name)
+    created = await harness.parts.users.create("carol", PASSWORD, must_change=True)
+    name = created["metadata"]["name"]
+    session = await harness.create_token(name)
     with pytest.raises(Forbidden):
-        await here.identity.authenticate(asked(session))
-    carol = await here.identity.authenticate(asked(session, f"{PATH}/passwordchangerequests", "POST"))
+        await harness.identity.authenticate(request_with_token(session))
+    carol = await harness.identity.authenticate(request_with_token(session, f"{PATH}/passwordchangerequests", "POST"))
     with pytest.raises(Forbidden, match=r"spec\.currentPassword: wrong password"):
-        await change(here, carol, "wrong", "another good password")
+        await change(harness, carol, "wrong", "another good password")
     for bad in ("short", PASSWORD):
         with pytest.raises((Invalid, BadRequest), match=r"spec\.newPassword"):
-            await change(here, carol, PASSWORD, bad)
+            await change(harness, carol, PASSWORD, bad)
     with pytest.raises(Forbidden, match=r"spec\.userID"):
-        await change(here, carol, PASSWORD, "another good password", userID="u-alice")
-    stolen, program = await here.token(name), await here.token(name, kind="")
-    await change(here, carol, PASSWORD, "another good password")
-    await until(lambda: not (here.identity.known.user_of_login("carol") or {}).get("mustChangePassword", True))
-    for kept in (session, program):
-        assert (await here.identity.authenticate(asked(kept))).name == name
-    await until(lambda: here.identity.known.cached_token(stolen.split(":")[0], ext=False) is None)
+        await change(harness, carol, PASSWORD, "another good password", userID="u-alice")
+    stolen, program = await harness.create_token(name), await harness.create_token(name, kind="")
+    await change(harness, carol, PASSWORD, "another good password")
+    await until(lambda: not (harness.identity.known.user_of_login("carol") or {}).get("mustChangePassword", True))
+    for bearer in (session, program):
+        assert (await harness.identity.authenticate(request_with_token(bearer))).name == name
+    await until(lambda: harness.identity.known.cached_token(stolen.split(":")[0], ext=False) is None)
     with pytest.raises(Unauthorized):
-        await here.identity.authenticate(asked(stolen))
-    assert len((await here.world.outside.list(SECRET.resource, namespace=PASSWORDS_NAMESPACE)).items) == 1
+        await harness.identity.authenticate(request_with_token(stolen))
+    assert len((await harness.env.outside.list(SECRET.resource, namespace=PASSWORDS_NAMESPACE)).items) == 1
 
 
-async def test_a_list_of_many_tokens_leaves_turns_to_others(here: People, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users may have any number: 1,800 took 85 ms."""
+async def test_a_list_of_many_tokens_yields_to_other_tasks(
+    harness: IdentityHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users may have any number of tokens: 1,800 took 85 ms."""
     monkeypatch.setattr("herder.gateway.identity.ext.tokens.PAGE_SIZE", 2)
-    user = await someone(here)
+    user = await authenticated_user(harness)
     for _ in range(10):
-        await ask(here, user, "POST", "/tokens", {"spec": {}})
+        await call(harness, user, "POST", "/tokens", {"spec": {}})
     turns = 0
 
     async def count() -> None:
@@ -369,7 +381,7 @@ async def test_a_list_of_many_tokens_leaves_turns_to_others(here: People, monkey
 
     counting = asyncio.create_task(count())
     try:
-        listed = await ask(here, user, "GET", "/tokens")
+        listed = await call(harness, user, "GET", "/tokens")
     finally:
         counting.cancel()
     assert len(listed["items"]) == 10

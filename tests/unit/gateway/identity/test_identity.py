@@ -1,4 +1,4 @@
-"""From the token in a request to a user: what is let in, what is not, and what it costs."""
+"""Authentication: from the token in a request to a user."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.engine.meta.errors import Forbidden, Unauthorized
 from herder.engine.wire import Request
-from tests.unit.gateway.identity.people import People, asked, people
+from tests.unit.gateway.identity.harness import IdentityHarness, request_with_token, running_identity
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[People]:
-    async with people() as made:
-        await made.user("u-alice", username="alice", principalIds=["local://u-alice"])
-        yield made
+async def harness() -> AsyncIterator[IdentityHarness]:
+    async with running_identity() as created:
+        await created.create_user("u-alice", username="alice", principalIds=["local://u-alice"])
+        yield created
 
 
-async def refused(here: People, request: Request) -> bool:
-    """And nobody learns why."""
+async def is_rejected(harness: IdentityHarness, request: Request) -> bool:
+    """Whether the request is rejected, without a reason that the client could see."""
     try:
-        await here.identity.authenticate(request)
+        await harness.identity.authenticate(request)
     except Unauthorized as error:
         return error.message == "must authenticate"
     return False
 
 
-async def until_refused(here: People, request: Request) -> None:
+async def wait_until_rejected(harness: IdentityHarness, request: Request) -> None:
     async with asyncio.timeout(20):
-        while not await refused(here, request):
+        while not await is_rejected(harness, request):
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("ext", [False, True], ids=["token", "ext"])
-async def test_a_token_stands_for_its_user(here: People, ext: bool) -> None:
-    bearer = await here.token("u-alice", ext=ext)
-    user = await here.identity.authenticate(asked(bearer))
+async def test_a_token_authenticates_its_user(harness: IdentityHarness, ext: bool) -> None:
+    bearer = await harness.create_token("u-alice", ext=ext)
+    user = await harness.identity.authenticate(request_with_token(bearer))
     assert (user.name, user.uid) == ("u-alice", "u-alice")
     assert user.groups == ("system:authenticated", "system:cattle:authenticated")
     assert user.extra == {
@@ -56,87 +56,87 @@ async def test_a_token_stands_for_its_user(here: People, ext: bool) -> None:
     }
 
 
-async def test_groups_of_the_token_count_but_those_of_the_system(here: People) -> None:
-    bearer = await here.token("u-alice", name="token-groups")
+async def test_groups_of_the_token_apply_except_system_groups(harness: IdentityHarness) -> None:
+    bearer = await harness.create_token("u-alice", name="token-groups")
     principals = [{"metadata": {"name": name}} for name in ("okta_group://dev", "local://u-x", "system:masters")]
-    await here.world.outside.patch(TOKEN.resource, "token-groups", {"groupPrincipals": principals})
-    user = await here.identity.authenticate(asked(bearer))
+    await harness.env.outside.patch(TOKEN.resource, "token-groups", {"groupPrincipals": principals})
+    user = await harness.identity.authenticate(request_with_token(bearer))
     assert user.groups == ("okta_group://dev", "system:authenticated", "system:cattle:authenticated")
 
 
 @pytest.mark.parametrize("ext", [False, True], ids=["token", "ext"])
-async def test_nobody_gets_in_without_the_right_key(here: People, ext: bool) -> None:
-    name, key = (await here.token("u-alice", ext=ext)).split(":")
-    shown = ["", "nobody:" + key, f"{name}:{key[:-1]}", f"{name}:{key}x", f"{name}:", f"{name}:{name}"]
+async def test_a_wrong_key_is_rejected(harness: IdentityHarness, ext: bool) -> None:
+    name, key = (await harness.create_token("u-alice", ext=ext)).split(":")
+    bearers = ["", "unknown:" + key, f"{name}:{key[:-1]}", f"{name}:{key}x", f"{name}:", f"{name}:{name}"]
     other = name.removeprefix("ext/") if ext else f"ext/{name}"
-    for bearer in [*shown, f"{other}:{key}"]:
-        assert await refused(here, asked(bearer)), bearer
-    assert await refused(here, Request("GET", "/v1"))
-    assert await refused(here, Request("GET", "/v1", headers={"impersonate-user": "u-alice"}))
+    for bearer in [*bearers, f"{other}:{key}"]:
+        assert await is_rejected(harness, request_with_token(bearer)), bearer
+    assert await is_rejected(harness, Request("GET", "/v1"))
+    assert await is_rejected(harness, Request("GET", "/v1", headers={"impersonate-user": "u-alice"}))
 
 
-async def test_a_hash_that_somebody_read_opens_nothing(here: People) -> None:
-    name = (await here.token("u-alice")).split(":")[0]
-    kept = (await here.world.outside.get(TOKEN.resource, name))["token"]
-    assert await refused(here, asked(f"{name}:{kept}"))
-    assert await refused(here, asked(f"{name}:{kept.replace(':', '')}"))
+async def test_a_stored_hash_is_not_a_key(harness: IdentityHarness) -> None:
+    name = (await harness.create_token("u-alice")).split(":")[0]
+    stored = (await harness.env.outside.get(TOKEN.resource, name))["token"]
+    assert await is_rejected(harness, request_with_token(f"{name}:{stored}"))
+    assert await is_rejected(harness, request_with_token(f"{name}:{stored.replace(':', '')}"))
 
 
-async def test_only_secrets_that_are_tokens_are_tokens(here: People) -> None:
-    """Other Secrets in the namespace are not a way in, also when asked for by name."""
-    bearer = await here.token("u-alice", ext=True, name="token-plain")
-    secret = await here.world.outside.get(SECRET.resource, "token-plain", namespace=TOKENS_NAMESPACE)
+async def test_other_secrets_are_not_tokens(harness: IdentityHarness) -> None:
+    """Other Secrets in the namespace do not authenticate, even if requested by name."""
+    bearer = await harness.create_token("u-alice", ext=True, name="token-plain")
+    secret = await harness.env.outside.get(SECRET.resource, "token-plain", namespace=TOKENS_NAMESPACE)
     labelled = {"name": "token-copy", "namespace": TOKENS_NAMESPACE, "labels": {"cattle.io/kind": "kubeconfig"}}
     copy = {"apiVersion": "v1", "kind": "Secret", "metadata": labelled, "data": secret["data"]}
-    await here.world.outside.create(SECRET.resource, copy, namespace=TOKENS_NAMESPACE)
-    assert await refused(here, asked(bearer.replace("token-plain", "token-copy")))
+    await harness.env.outside.create(SECRET.resource, copy, namespace=TOKENS_NAMESPACE)
+    assert await is_rejected(harness, request_with_token(bearer.replace("token-plain", "token-copy")))
 
 
-Change = Callable[[People, str], Any]
+Change = Callable[[IdentityHarness, str], Any]
 CHANGES: dict[str, Change] = {
-    "deleted": lambda here, name: here.world.outside.delete(TOKEN.resource, name),
-    "disabled": lambda here, name: here.world.outside.patch(TOKEN.resource, name, {"enabled": False}),
-    "user disabled": lambda here, _: here.world.outside.patch(USER.resource, "u-alice", {"enabled": False}),
-    "user deleted": lambda here, _: here.world.outside.delete(USER.resource, "u-alice"),
-    "provider gone": lambda here, name: here.world.outside.patch(TOKEN.resource, name, {"authProvider": "okta"}),
-    "given to nobody": lambda here, name: here.world.outside.patch(TOKEN.resource, name, {"userId": ""}),
+    "deleted": lambda harness, name: harness.env.outside.delete(TOKEN.resource, name),
+    "disabled": lambda harness, name: harness.env.outside.patch(TOKEN.resource, name, {"enabled": False}),
+    "user disabled": lambda harness, _: harness.env.outside.patch(USER.resource, "u-alice", {"enabled": False}),
+    "user deleted": lambda harness, _: harness.env.outside.delete(USER.resource, "u-alice"),
+    "unknown provider": lambda harness, name: harness.env.outside.patch(TOKEN.resource, name, {"authProvider": "okta"}),
+    "without a user": lambda harness, name: harness.env.outside.patch(TOKEN.resource, name, {"userId": ""}),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_what_is_revoked_counts_no_more_from_the_watch_on(here: People, change: str) -> None:
+async def test_a_revoked_token_is_rejected_once_the_watch_reports_it(harness: IdentityHarness, change: str) -> None:
     """GHSA-c45c-39f6-6gw9, CVE-2023-22650: tokens that outlived their users."""
-    bearer = await here.token("u-alice")
-    await here.identity.authenticate(asked(bearer))
-    await CHANGES[change](here, bearer.split(":")[0])
-    await until_refused(here, asked(bearer))
+    bearer = await harness.create_token("u-alice")
+    await harness.identity.authenticate(request_with_token(bearer))
+    await CHANGES[change](harness, bearer.split(":")[0])
+    await wait_until_rejected(harness, request_with_token(bearer))
 
 
 @pytest.mark.parametrize("ext", [False, True], ids=["token", "ext"])
-async def test_a_token_ends_with_its_time(here: People, ext: bool) -> None:
-    bearer = await here.token("u-alice", ext=ext, ttl_ms=60_000, kind="")
-    assert not await refused(here, asked(bearer))
-    here.ahead = timedelta(seconds=59)
-    assert not await refused(here, asked(bearer))
-    here.ahead = timedelta(seconds=61)
-    assert await refused(here, asked(bearer))
+async def test_a_token_expires(harness: IdentityHarness, ext: bool) -> None:
+    bearer = await harness.create_token("u-alice", ext=ext, ttl_ms=60_000, kind="")
+    assert not await is_rejected(harness, request_with_token(bearer))
+    harness.clock_offset = timedelta(seconds=59)
+    assert not await is_rejected(harness, request_with_token(bearer))
+    harness.clock_offset = timedelta(seconds=61)
+    assert await is_rejected(harness, request_with_token(bearer))
 
 
-async def test_a_session_ends_when_it_is_not_used(here: People) -> None:
-    bearer, other = await here.token("u-alice"), await here.token("u-alice", kind="")
-    here.settings["auth-user-session-idle-ttl-minutes"] = "10"
-    for minutes in (9, 18, 27):  # each use counts
-        here.ahead = timedelta(minutes=minutes)
-        assert not await refused(here, asked(bearer))
-        await here.settle()
-    here.ahead = timedelta(minutes=38)
-    assert await refused(here, asked(bearer))
-    assert not await refused(here, asked(other)), "not a session"
+async def test_an_idle_session_expires(harness: IdentityHarness) -> None:
+    bearer, other = await harness.create_token("u-alice"), await harness.create_token("u-alice", kind="")
+    harness.settings["auth-user-session-idle-ttl-minutes"] = "10"
+    for minutes in (9, 18, 27):  # each use extends it
+        harness.clock_offset = timedelta(minutes=minutes)
+        assert not await is_rejected(harness, request_with_token(bearer))
+        await harness.finish_background_tasks()
+    harness.clock_offset = timedelta(minutes=38)
+    assert await is_rejected(harness, request_with_token(bearer))
+    assert not await is_rejected(harness, request_with_token(other)), "not a session"
 
 
 @pytest.mark.parametrize("ext", [False, True], ids=["token", "ext"])
 @pytest.mark.parametrize(
-    ("path", "good"),
+    ("path", "accepted"),
     [
         ("/k8s/clusters/c-m-1/api/v1/pods", True),
         ("/k8s/clusters/c-m-1", True),
@@ -150,124 +150,129 @@ async def test_a_session_ends_when_it_is_not_used(here: People) -> None:
         ("/", False),
     ],
 )
-async def test_a_token_of_one_cluster_opens_no_other(here: People, path: str, good: bool, ext: bool) -> None:
-    """CVE-2026-44945: a credential of one cluster that was good for another. Upstream does not check ext tokens."""
-    bearer = await here.token("u-alice", ext=ext, cluster="c-m-1")
-    assert await refused(here, asked(bearer, path)) != good
+async def test_a_token_of_one_cluster_is_rejected_elsewhere(
+    harness: IdentityHarness, path: str, accepted: bool, ext: bool
+) -> None:
+    """CVE-2026-44945: a credential of one cluster was valid for another. Upstream does not check ext tokens."""
+    bearer = await harness.create_token("u-alice", ext=ext, cluster="c-m-1")
+    assert await is_rejected(harness, request_with_token(bearer, path)) != accepted
 
 
-async def test_whether_a_token_may_be_used_for_a_cluster(here: People) -> None:
-    bound, free = await here.token("u-alice", ext=True, cluster="c-m-1"), await here.token("u-alice")
-    await here.user("u-bob")
-    user = await here.identity.authenticate(asked(free))
-    bob = await here.identity.authenticate(asked(await here.token("u-bob")))
-    await here.identity.authenticate(asked(bound, "/k8s/clusters/c-m-1"))
-    may = here.identity.may_use
-    assert may(user, bound.split(":")[0], "c-m-1")
-    assert not may(user, bound.split(":")[0], "c-m-2")
-    assert may(user, free.split(":")[0], "c-m-2")
-    assert not may(bob, free.split(":")[0], "c-m-2"), "somebody else's"
-    assert not may(user, "token-unknown", "c-m-1")
+async def test_a_bound_token_may_be_used_only_by_its_user_for_its_cluster(harness: IdentityHarness) -> None:
+    bound, free = (
+        await harness.create_token("u-alice", ext=True, cluster="c-m-1"),
+        await harness.create_token("u-alice"),
+    )
+    await harness.create_user("u-bob")
+    user = await harness.identity.authenticate(request_with_token(free))
+    bob = await harness.identity.authenticate(request_with_token(await harness.create_token("u-bob")))
+    await harness.identity.authenticate(request_with_token(bound, "/k8s/clusters/c-m-1"))
+    may_use = harness.identity.may_use
+    assert may_use(user, bound.split(":")[0], "c-m-1")
+    assert not may_use(user, bound.split(":")[0], "c-m-2")
+    assert may_use(user, free.split(":")[0], "c-m-2")
+    assert not may_use(bob, free.split(":")[0], "c-m-2"), "a token of another user"
+    assert not may_use(user, "token-unknown", "c-m-1")
 
 
-@pytest.mark.tells("tokens.management.cattle.io", because="old programs kept keys so")
+@pytest.mark.allow_secret_in("tokens.management.cattle.io", because="old programs kept keys so")
 @pytest.mark.parametrize("form", ["plain", "$2", "$1"])
-async def test_keys_kept_in_an_old_way_are_good_and_hashed_at_their_first_use(here: People, form: str) -> None:
-    bearer = await here.token("u-alice", kept="KEY")
+async def test_keys_in_old_formats_are_rehashed_at_first_use(harness: IdentityHarness, form: str) -> None:
+    bearer = await harness.create_token("u-alice", stored="KEY")
     name, key = bearer.split(":")
     salt = bytes.fromhex("b85af19b8de081fc")
     if form != "plain":
         scrypt = hashlib.scrypt(key.encode(), salt=salt, n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=64)
         digest = scrypt if form == "$1" else hashlib.sha256(salt + key.encode()).digest()
         head = "$1:b85af19b8de081fc:15:8:1:" if form == "$1" else "$2:uFrxm43ggfw:"
-        kept = head + text(digest)
+        old_hash = head + text(digest)
         annotated = {"annotations": {"authn.management.cattle.io/token-hashed": "true"}}
-        await here.world.outside.patch(TOKEN.resource, name, {"token": kept, "metadata": annotated})
-    await here.identity.authenticate(asked(bearer))
-    await here.settle()
-    stored = await here.world.outside.get(TOKEN.resource, name)
+        await harness.env.outside.patch(TOKEN.resource, name, {"token": old_hash, "metadata": annotated})
+    await harness.identity.authenticate(request_with_token(bearer))
+    await harness.finish_background_tasks()
+    stored = await harness.env.outside.get(TOKEN.resource, name)
     assert is_newest(stored["token"])
     assert key not in str(stored)
     assert stored["metadata"]["annotations"]["authn.management.cattle.io/token-hashed"] == "true"
-    assert not await refused(here, asked(bearer))
+    assert not await is_rejected(harness, request_with_token(bearer))
 
 
 def text(digest: bytes) -> str:
     return base64.b64encode(digest).decode().rstrip("=")
 
 
-async def test_requests_cost_no_call_and_their_use_is_noted_once_a_minute(here: People) -> None:
-    bearer = await here.token("u-alice")
-    await here.identity.authenticate(asked(bearer))
-    await here.settle()
+async def test_authentication_makes_no_api_calls_and_records_use_once_a_minute(harness: IdentityHarness) -> None:
+    bearer = await harness.create_token("u-alice")
+    await harness.identity.authenticate(request_with_token(bearer))
+    await harness.finish_background_tasks()
     name = bearer.split(":")[0]
-    assert (await here.world.outside.get(TOKEN.resource, name))["lastUsedAt"]
-    here.world.wire.requests.clear()
+    assert (await harness.env.outside.get(TOKEN.resource, name))["lastUsedAt"]
+    harness.env.wire.requests.clear()
     for _ in range(100):
-        await here.identity.authenticate(asked(bearer))
-    await here.settle()
-    assert here.world.wire.requests == []
-    here.ahead = timedelta(seconds=61)
+        await harness.identity.authenticate(request_with_token(bearer))
+    await harness.finish_background_tasks()
+    assert harness.env.wire.requests == []
+    harness.clock_offset = timedelta(seconds=61)
     for _ in range(10):
-        await here.identity.authenticate(asked(bearer))
-    await here.settle()
-    assert here.world.wire.writes() == [("PATCH", f"/apis/management.cattle.io/v3/tokens/{name}")]
+        await harness.identity.authenticate(request_with_token(bearer))
+    await harness.finish_background_tasks()
+    assert harness.env.wire.writes() == [("PATCH", f"/apis/management.cattle.io/v3/tokens/{name}")]
 
 
-async def test_a_token_that_the_watch_has_not_brought_is_asked_for_once(here: People) -> None:
-    here.world.wire.requests.clear()
+async def test_a_token_missing_in_the_cache_is_fetched_once(harness: IdentityHarness) -> None:
+    harness.env.wire.requests.clear()
     for _ in range(50):
-        assert await refused(here, asked("token-none:" + "b" * 54))
-    assert here.world.wire.count("GET", "tokens/token-none") == 1
-    bearer = await here.token("u-alice", name="token-fresh")
-    await here.identity.authenticate(asked(bearer))
-    assert here.world.wire.count("GET", "tokens/token-fresh") <= 1
+        assert await is_rejected(harness, request_with_token("token-none:" + "b" * 54))
+    assert harness.env.wire.count("GET", "tokens/token-none") == 1
+    bearer = await harness.create_token("u-alice", name="token-fresh")
+    await harness.identity.authenticate(request_with_token(bearer))
+    assert harness.env.wire.count("GET", "tokens/token-fresh") <= 1
 
 
-@pytest.mark.tells("tokens.management.cattle.io", because="old programs kept keys so")
-async def test_the_use_of_a_token_is_not_noted_on_its_successor(here: People) -> None:
-    """Else the hash of the old key would open the new token."""
-    bearer = await here.token("u-alice", name="token-again", kept="KEY")
-    await here.identity.ready()
-    await here.identity.authenticate(asked(bearer))  # the patch is on its way only when this has returned
-    await here.world.outside.delete(TOKEN.resource, "token-again")
-    await here.token("u-alice", name="token-again")
-    await here.settle()
-    await until_refused(here, asked(bearer))
+@pytest.mark.allow_secret_in("tokens.management.cattle.io", because="old programs kept keys so")
+async def test_the_use_of_a_token_is_not_recorded_on_its_successor(harness: IdentityHarness) -> None:
+    """Otherwise the hash of the old key would be stored in the new token."""
+    bearer = await harness.create_token("u-alice", name="token-again", stored="KEY")
+    await harness.identity.ready()
+    await harness.identity.authenticate(request_with_token(bearer))  # the patch is sent only after this returns
+    await harness.env.outside.delete(TOKEN.resource, "token-again")
+    await harness.create_token("u-alice", name="token-again")
+    await harness.finish_background_tasks()
+    await wait_until_rejected(harness, request_with_token(bearer))
 
 
-async def test_who_must_change_the_password_can_do_only_that(here: People) -> None:
-    await here.user("u-new", mustChangePassword=True)
-    session, program = await here.token("u-new"), await here.token("u-new", kind="")
+async def test_a_user_who_must_change_the_password_can_do_only_that(harness: IdentityHarness) -> None:
+    await harness.create_user("u-new", mustChangePassword=True)
+    session, program = await harness.create_token("u-new"), await harness.create_token("u-new", kind="")
     with pytest.raises(Forbidden, match="the password must be changed first"):
-        await here.identity.authenticate(asked(session))
+        await harness.identity.authenticate(request_with_token(session))
     path = "/apis/ext.cattle.io/v1/passwordchangerequests"
-    assert (await here.identity.authenticate(asked(session, path, "POST"))).name == "u-new"
-    assert (await here.identity.authenticate(asked(program))).name == "u-new"
+    assert (await harness.identity.authenticate(request_with_token(session, path, "POST"))).name == "u-new"
+    assert (await harness.identity.authenticate(request_with_token(program))).name == "u-new"
 
 
-async def test_keys_are_in_no_log(here: People, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_are_not_logged(harness: IdentityHarness, caplog: pytest.LogCaptureFixture) -> None:
     """CVE-2023-22649: tokens in logs."""
     caplog.set_level("DEBUG")
-    bearer = await here.token("u-alice", ttl_ms=1)
-    here.ahead = timedelta(seconds=1)
+    bearer = await harness.create_token("u-alice", ttl_ms=1)
+    harness.clock_offset = timedelta(seconds=1)
     key = bearer.split(":")[1]
-    assert await refused(here, asked(bearer))
-    assert await refused(here, asked(f"token-none:{key}"))
-    told = "".join(str(vars(record)) for record in caplog.records)
-    assert "the token has expired" in told
-    assert key not in told
+    assert await is_rejected(harness, request_with_token(bearer))
+    assert await is_rejected(harness, request_with_token(f"token-none:{key}"))
+    logged = "".join(str(vars(record)) for record in caplog.records)
+    assert "the token has expired" in logged
+    assert key not in logged
 
 
 @pytest.mark.parametrize("ext", [False, True], ids=["token", "ext"])
-async def test_a_token_that_nobody_owns_is_its_users_from_its_first_use_on(here: People, ext: bool) -> None:
-    """One that was made elsewhere: it goes with that user, and no later one of the name has it."""
-    bearer = await here.token("u-alice", ext=ext)
-    await here.identity.authenticate(asked(bearer))
-    await here.settle()
+async def test_a_token_without_owner_gets_its_user_as_owner_at_first_use(harness: IdentityHarness, ext: bool) -> None:
+    """A token that another program created is deleted with its user, and no later user of that name can use it."""
+    bearer = await harness.create_token("u-alice", ext=ext)
+    await harness.identity.authenticate(request_with_token(bearer))
+    await harness.finish_background_tasks()
     kind, namespace = (SECRET, TOKENS_NAMESPACE) if ext else (TOKEN, "")
     name = bearer.removeprefix("ext/").partition(":")[0]
-    kept = await here.world.outside.get(kind.resource, name, namespace=namespace)
-    alice = await here.world.outside.get(USER.resource, "u-alice")
-    (owner,) = kept["metadata"]["ownerReferences"]
+    stored = await harness.env.outside.get(kind.resource, name, namespace=namespace)
+    alice = await harness.env.outside.get(USER.resource, "u-alice")
+    (owner,) = stored["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("User", alice["metadata"]["uid"])

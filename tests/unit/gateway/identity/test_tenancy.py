@@ -1,4 +1,4 @@
-"""Writes by which a user could become more than they are, on the embedded server with its own admission."""
+"""Writes by which users could extend their rights, on the embedded server with its own admission."""
 
 from __future__ import annotations
 
@@ -26,139 +26,140 @@ from herder.engine.meta.errors import AlreadyExists, Forbidden, Invalid, StatusE
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.wire import User
 from tests.support import tenancy
-from tests.support.homes import create_with_home
+from tests.support.builders import new_manifest
+from tests.support.cluster_namespaces import create_with_namespace
 from tests.support.tenancy import Case
 from tests.unit.engine.runtime import world as worlds
 from tests.unit.engine.runtime.world import World
-from tests.unit.gateway.identity.test_grants import acting, allowed, crtb, here, may, obj  # noqa: F401
+from tests.unit.gateway.identity.test_grants import client_as, crtb, env, is_allowed, wait_until_allowed  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-async def judged() -> AsyncIterator[World]:
-    """A server with all rules in force and the user of the table."""
-    async with worlds.world() as made:
-        await install_kinds(made.outside, [*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD])
-        install_role_admission(made.server, made.outside)
-        install_tenancy_admission(made.server, made.outside)
+async def server() -> AsyncIterator[World]:
+    """A server with all rules in force, and the user of the cases."""
+    async with worlds.world() as created:
+        await install_kinds(created.outside, [*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD])
+        install_role_admission(created.server, created.outside)
+        install_tenancy_admission(created.server, created.outside)
         for name in ("cattle-global-data", "cattle-system", "fleet-default"):
-            await made.outside.create(NAMESPACE.resource, obj(NAMESPACE, name))
-        await tenancy.give_rights(made.outside)
-        yield made
+            await created.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, name))
+        await tenancy.grant_rights(created.outside)
+        yield created
 
 
-async def write(judged: World, case: Case) -> Object:
-    user = Client(InProcess(judged.server, User(tenancy.USER, groups=("system:authenticated",))))
-    place = case.meta.get("namespace", "")
+async def write(server: World, case: Case) -> Object:
+    user = Client(InProcess(server.server, User(tenancy.USER, groups=("system:authenticated",))))
+    namespace = case.meta.get("namespace", "")
     if case.patch is None and case.delete_options is None:
-        return await user.create(case.kind.resource, case.object, namespace=place)
+        return await user.create(case.kind.resource, case.object, namespace=namespace)
     with suppress(AlreadyExists):
-        await judged.outside.create(case.kind.resource, case.object, namespace=place)
+        await server.outside.create(case.kind.resource, case.object, namespace=namespace)
     if case.patch is None:
-        path = f"{case.kind.resource.path(place)}/{case.meta['name']}"
-        answer = await user.raw(
+        path = f"{case.kind.resource.path(namespace)}/{case.meta['name']}"
+        response = await user.raw(
             "DELETE", path, body=json.dumps(case.delete_options).encode(), headers={"content-type": "application/json"}
         )
-        told: Object = json.loads(answer.content() or b"{}")
-        if answer.status >= 400:
-            raise StatusError.from_status(told, answer.status)
-        return told
-    name, part = case.meta["name"], case.subresource
-    return await user.patch(case.kind.resource, name, case.patch, namespace=place, subresource=part)
+        body: Object = json.loads(response.content() or b"{}")
+        if response.status >= 400:
+            raise StatusError.from_status(body, response.status)
+        return body
+    name, subresource = case.meta["name"], case.subresource
+    return await user.patch(case.kind.resource, name, case.patch, namespace=namespace, subresource=subresource)
 
 
 @pytest.mark.parametrize("case", tenancy.REFUSED, ids=lambda case: case.id)
-async def test_what_the_manager_trusts_is_not_for_users_to_write(judged: World, case: Case) -> None:
+async def test_users_cannot_write_objects_that_the_manager_trusts(server: World, case: Case) -> None:
     with pytest.raises((Forbidden, Invalid)):
-        await write(judged, case)
+        await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.ALLOWED, ids=lambda case: case.id)
-async def test_their_own_objects_are(judged: World, case: Case) -> None:
-    made = (await write(judged, case))["metadata"]["name"]
-    assert made == case.meta.get("name", made)
+async def test_users_can_write_their_own_objects(server: World, case: Case) -> None:
+    name = (await write(server, case))["metadata"]["name"]
+    assert name == case.meta.get("name", name)
 
 
 @pytest.mark.parametrize("case", tenancy.ORPHANED, ids=lambda case: case.id)
-async def test_nothing_that_grants_rights_outlives_its_object(judged: World, case: Case) -> None:
+async def test_objects_cannot_be_deleted_with_their_rights_left_behind(server: World, case: Case) -> None:
     with pytest.raises(Forbidden):
-        await write(judged, case)
+        await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OWNED, ids=lambda case: case.id)
-async def test_no_former_owner_deletes_a_cluster_by_an_object_of_its_own(judged: World, case: Case) -> None:
+async def test_a_former_owner_cannot_delete_a_cluster_with_an_own_object(server: World, case: Case) -> None:
     with pytest.raises(Forbidden):
-        await write(judged, case)
+        await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.MOVED, ids=lambda case: case.id)
-async def test_a_cluster_keeps_its_workspace(judged: World, case: Case) -> None:
+async def test_a_cluster_keeps_its_workspace(server: World, case: Case) -> None:
     with pytest.raises(Forbidden):
-        await write(judged, case)
+        await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OVERWRITTEN, ids=lambda case: case.id)
-async def test_a_credential_is_written_by_its_creator_alone(judged: World, case: Case) -> None:
+async def test_only_the_creator_of_a_credential_can_write_it(server: World, case: Case) -> None:
     with pytest.raises(Forbidden):
-        await write(judged, case)
+        await write(server, case)
 
 
-async def test_administrators_do_not_write_what_the_creator_of_a_credential_reads(judged: World) -> None:
-    """A user may have taken the name in advance."""
+async def test_administrators_cannot_overwrite_the_credential_of_a_user(server: World) -> None:
+    """A user may have created the name in advance, and would read the secret."""
     case = tenancy.OVERWRITTEN[0]
     with suppress(AlreadyExists):
-        await judged.outside.create(case.kind.resource, case.object, namespace=case.meta["namespace"])
-    place = {"namespace": case.meta["namespace"]}
+        await server.outside.create(case.kind.resource, case.object, namespace=case.meta["namespace"])
+    options = {"namespace": case.meta["namespace"]}
     with pytest.raises(Forbidden, match="somebody"):
-        await judged.outside.patch(case.kind.resource, "held", case.patch or {}, **place)
-    await judged.outside.patch(case.kind.resource, "held", {"metadata": {"labels": {"a": "b"}}}, **place)
+        await server.outside.patch(case.kind.resource, "held", case.patch or {}, **options)
+    await server.outside.patch(case.kind.resource, "held", {"metadata": {"labels": {"a": "b"}}}, **options)
 
 
 @pytest.mark.parametrize("case", tenancy.GRANTED_ROLES, ids=lambda case: case.id)
-async def test_roles_that_the_manager_fills_are_the_managers_alone(judged: World, case: Case) -> None:
+async def test_only_the_manager_writes_its_roles(server: World, case: Case) -> None:
     with pytest.raises(Forbidden):
-        await write(judged, case)
+        await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.MACHINE_ROLES, ids=lambda case: case.id)
-async def test_roles_of_machines_are_the_managers_alone(judged: World, case: Case) -> None:
+async def test_only_the_manager_writes_roles_of_machines(server: World, case: Case) -> None:
     with pytest.raises(Forbidden):
-        await write(judged, case)
+        await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OWN_ROLES, ids=lambda case: case.id)
-async def test_other_roles_are_not(judged: World, case: Case) -> None:
-    await write(judged, case)
+async def test_users_can_write_other_roles(server: World, case: Case) -> None:
+    await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.SIGNS_OF_A_CORE, ids=lambda case: case.id)
-async def test_no_user_makes_it_seem_that_another_core_is_installed(judged: World, case: Case) -> None:
+async def test_users_cannot_fake_another_cluster_api_core(server: World, case: Case) -> None:
     with pytest.raises(Forbidden):
-        await write(judged, case)
+        await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OTHER_WORKLOADS, ids=lambda case: case.id)
-async def test_other_workloads_are_not_affected(judged: World, case: Case) -> None:
-    await write(judged, case)
+async def test_other_workloads_are_not_affected(server: World, case: Case) -> None:
+    await write(server, case)
 
 
-async def test_a_namespace_that_exists_is_no_clusters(judged: World) -> None:
-    await judged.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-taken"))
+async def test_a_cluster_cannot_have_the_name_of_an_existing_namespace(server: World) -> None:
+    await server.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "c-taken"))
     with pytest.raises(Forbidden, match="namespace c-taken exists"):
-        await write(judged, Case("", MANAGEMENT_CLUSTER, {"name": "c-taken"}, {"spec": {}}))
+        await write(server, Case("", MANAGEMENT_CLUSTER, {"name": "c-taken"}, {"spec": {}}))
 
 
-async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None:  # noqa: F811
-    """Also where admission let it through: on a server whose policies were removed."""
-    internal = obj(MANAGEMENT_CLUSTER, "c-m-9", spec={"internal": True})
-    await create_with_home(here.outside, internal)
-    await acting(here, "root").create(
+async def test_only_the_cluster_local_is_internal(env: World) -> None:  # noqa: F811
+    """Even if admission let it through, on a server whose policies were removed."""
+    internal = new_manifest(MANAGEMENT_CLUSTER, "c-m-9", spec={"internal": True})
+    await create_with_namespace(env.outside, internal)
+    await client_as(env, "root").create(
         CLUSTER_BINDING.resource, crtb("mallory", "cluster-owner", "c-m-9"), namespace="c-m-9"
     )
-    await allowed(here, "mallory", "update", MANAGEMENT_CLUSTER, "c-m-9")
-    assert not await may(here, "mallory", "get", NAMESPACE)
-    bindings = (await here.outside.list_all(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items
-    theirs = [each for each in bindings if each["subjects"][0]["name"] == "mallory"]
-    assert {each["roleRef"]["name"] for each in theirs} == {"c-m-9-clusterowner"}
+    await wait_until_allowed(env, "mallory", "update", MANAGEMENT_CLUSTER, "c-m-9")
+    assert not await is_allowed(env, "mallory", "get", NAMESPACE)
+    bindings = (await env.outside.list_all(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items
+    bindings_of_user = [each for each in bindings if each["subjects"][0]["name"] == "mallory"]
+    assert {each["roleRef"]["name"] for each in bindings_of_user} == {"c-m-9-clusterowner"}
 
 
 @pytest.mark.parametrize(
@@ -169,19 +170,27 @@ async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None: 
     ],
     ids=["provisioning", "management"],
 )
-def test_users_do_not_take_the_finalizer_that_ends_rights(kind: Kind, finalizer: str, granting: Object) -> None:
-    """Neither while the cluster is deleted, nor before: then it cannot be deleted until the manager restored it."""
+def test_users_cannot_remove_the_finalizer_that_ends_rights(kind: Kind, finalizer: str, granting: Object) -> None:
+    """Neither while the cluster is deleted nor before: then it cannot be deleted until the manager restores it."""
 
-    def of(*finalizers: str, **meta: object) -> Object:
-        known = {"name": "c-one", "namespace": "fleet-default", "annotations": {CREATOR_BOUND: "true"}}
-        return obj(kind, "c-one", **granting) | {"metadata": {**known, "finalizers": [*finalizers], **meta}}
+    def cluster_with(*finalizers: str, **meta: object) -> Object:
+        meta_defaults = {"name": "c-one", "namespace": "fleet-default", "annotations": {CREATOR_BOUND: "true"}}
+        return new_manifest(kind, "c-one", **granting) | {
+            "metadata": {**meta_defaults, "finalizers": [*finalizers], **meta}
+        }
 
-    def nobody(*_: object, **__: object) -> bool:
+    def no_rights(*_: object, **__: object) -> bool:
         return False
 
-    going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert rules.refusal(kind, of(finalizer, "x", **going), of("x", **going), "mallory", nobody)
-    assert not rules.refusal(kind, of(finalizer, "x", **going), of(finalizer, **going), "mallory", nobody)
-    assert rules.deletion_refusal(kind, of(), {}, "mallory", nobody)
-    assert not rules.deletion_refusal(kind, of(finalizer), {}, "mallory", nobody)
-    assert not rules.deletion_refusal(kind, of(), {}, "system:serviceaccount:kube-system:namespace-controller", nobody)
+    deleting = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert rules.refusal(
+        kind, cluster_with(finalizer, "x", **deleting), cluster_with("x", **deleting), "mallory", no_rights
+    )
+    assert not rules.refusal(
+        kind, cluster_with(finalizer, "x", **deleting), cluster_with(finalizer, **deleting), "mallory", no_rights
+    )
+    assert rules.deletion_refusal(kind, cluster_with(), {}, "mallory", no_rights)
+    assert not rules.deletion_refusal(kind, cluster_with(finalizer), {}, "mallory", no_rights)
+    assert not rules.deletion_refusal(
+        kind, cluster_with(), {}, "system:serviceaccount:kube-system:namespace-controller", no_rights
+    )

@@ -22,6 +22,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.nodes.machine_accounts import MachineAccounts, _redacted
+from tests.support.builders import new_manifest
 from tests.support.engines import Engine, remove_kinds, unique
 
 NAME = "pool-1-abc"
@@ -53,16 +54,14 @@ class Machines:
         return await self.client.create(kind.resource, obj, namespace=self.namespace)
 
     async def prepare(self) -> None:
-        namespace_obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
-        await self.client.create(NAMESPACE.resource, namespace_obj)
+        await self.client.create(NAMESPACE.resource, new_manifest(NAMESPACE, self.namespace))
         reference = {"apiGroup": BOOTSTRAP.group, "kind": BOOTSTRAP.kind, "name": NAME}
         infra = {"apiGroup": "rke-machine.cattle.io", "kind": "ProcessMachine", "name": NAME}
         spec = {"clusterName": "meadow", "bootstrap": {"configRef": reference}, "infrastructureRef": infra}
-        meta = {"name": NAME, "namespace": self.namespace}
-        self.machine = await self.create(MACHINE, _object(MACHINE, meta, spec))
+        self.machine = await self.create(MACHINE, new_manifest(MACHINE, NAME, self.namespace, spec=spec))
         owner = owner_reference(MACHINE, self.machine, controller=True)
-        owned = {**meta, "ownerReferences": [owner]}
-        self.bootstrap = await self.create(BOOTSTRAP, _object(BOOTSTRAP, owned, {"clusterName": "meadow"}))
+        owned = new_manifest(BOOTSTRAP, NAME, self.namespace, owners=[owner], spec={"clusterName": "meadow"})
+        self.bootstrap = await self.create(BOOTSTRAP, owned)
         account = objects.bootstrap_account(self.bootstrap, self.machine)
         self.account = await self.create(SERVICE_ACCOUNT, account)
 
@@ -114,7 +113,3 @@ async def test_a_forged_token_under_the_right_name_is_rejected(machines: Machine
 
 async def test_a_token_in_a_secret_without_owner_is_rejected(machines: Machines) -> None:
     assert not await machines.is_accepted(await machines.secret(owned=False))
-
-
-def _object(kind: Kind, meta: Object, spec: Object) -> Object:
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, "spec": spec}

@@ -15,7 +15,7 @@ from tests.support.capi import HerderRun
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube, free_port
-from tests.unit.gateway.nodes.machines import FLAGS, NAMESPACE, Manager, eventually
+from tests.unit.gateway.nodes.manager import FLAGS, NAMESPACE, Manager, eventually
 
 WATCH_SECONDS = 60
 

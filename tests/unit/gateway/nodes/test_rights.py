@@ -18,7 +18,7 @@ from herder.app.install import install_plan_policy
 from herder.controllers.bootstrap import objects
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
-from tests.support.api import ApiResponse, Api
+from tests.support.api import Api, ApiResponse
 from tests.support.engines import Engine
 
 NAME, OTHER = "pool-1-abc", "pool-1-xyz"

@@ -14,18 +14,18 @@ from herder.gateway.proxy import Target
 from herder.gateway.proxy.impersonation.objects import CLUSTER_ROLE_BINDING
 from tests.support.engines import Engine
 from tests.support.kube import Authority
-from tests.unit.gateway.proxy.serving import ALICE, Gateway
+from tests.unit.gateway.proxy.proxy_gateway import ALICE, Gateway
 
 CLUSTER = "c-m-downstream"
 
 
 @pytest.fixture(scope="session")
 async def downstream(engine: Engine) -> Target:
-    """A cluster as its agent tells of it; alice may edit what is in namespaces there, and no more."""
+    """A cluster as its agent reports it; alice may edit objects in namespaces there."""
     client = engine.client()
     try:
         token = await _agent_token(client)
-        await _made(client, CLUSTER_ROLE_BINDING, _binding("alice-edits", "edit", "User", ALICE.name))
+        await _apply(client, CLUSTER_ROLE_BINDING, _binding("alice-edits", "edit", "User", ALICE.name))
     finally:
         await client.close()
     connection = engine.connection
@@ -51,26 +51,30 @@ def mallory(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _agent_token(client: Client) -> str:
-    """Of `cattle-system/cattle`, which may do everything: what an agent registers with."""
-    await _made(client, NAMESPACE, {"metadata": {"name": "cattle-system"}})
-    await _made(client, SERVICE_ACCOUNT, {"metadata": {"name": "cattle", "namespace": "cattle-system"}})
-    await _made(client, CLUSTER_ROLE_BINDING, _binding("cattle", "cluster-admin", "ServiceAccount", "cattle"))
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
-    answer = await client.create(
-        SERVICE_ACCOUNT.resource, asked, namespace="cattle-system", name="cattle", subresource="token"
+    """The token of `cattle-system/cattle`, with every right, which an agent registers with."""
+    await _apply(client, NAMESPACE, {"metadata": {"name": "cattle-system"}})
+    await _apply(client, SERVICE_ACCOUNT, {"metadata": {"name": "cattle", "namespace": "cattle-system"}})
+    await _apply(client, CLUSTER_ROLE_BINDING, _binding("cattle", "cluster-admin", "ServiceAccount", "cattle"))
+    token_request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 7200},
+    }
+    response = await client.create(
+        SERVICE_ACCOUNT.resource, token_request, namespace="cattle-system", name="cattle", subresource="token"
     )
-    return str(answer["status"]["token"])
+    return str(response["status"]["token"])
 
 
-def _binding(name: str, role: str, kind: str, who: str) -> Object:
+def _binding(name: str, role: str, kind: str, subject: str) -> Object:
     group = "rbac.authorization.k8s.io"
-    where = {"apiGroup": group} if kind == "User" else {"namespace": "cattle-system"}
+    scope = {"apiGroup": group} if kind == "User" else {"namespace": "cattle-system"}
     return {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": kind, "name": who} | where],
+        "subjects": [{"kind": kind, "name": subject} | scope],
     }
 
 
-async def _made(client: Client, kind: Kind, obj: Object) -> None:
+async def _apply(client: Client, kind: Kind, obj: Object) -> None:
     await client.apply(kind.resource, {"apiVersion": kind.api_version, "kind": kind.kind} | obj)

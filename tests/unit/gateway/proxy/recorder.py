@@ -1,4 +1,4 @@
-"""A cluster's API that writes down what reaches it, byte by byte, and answers as it is told."""
+"""A cluster API that records every request byte by byte, and responds as a test defines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from herder.engine.wire import User
 from herder.gateway.proxy import Target
 from tests.support.kube import Authority
 
-Answer = Callable[["Received", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Responder = Callable[["Received", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -30,7 +30,7 @@ class Received:
         return [value for key, value in self.headers if key == name]
 
 
-async def say_ok(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def respond_ok(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(OK)
 
 
@@ -40,7 +40,7 @@ class Recorder:
         self.authority = authority
         self.received: list[Received] = []
         self.connections = 0
-        self.answer: Answer = say_ok
+        self.answer: Responder = respond_ok
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> Recorder:
@@ -84,8 +84,8 @@ async def _request(reader: asyncio.StreamReader, number: int) -> Received:
     return Received(line, headers, await reader.readexactly(length), number)
 
 
-class OneToken:
-    """For tests that are not about impersonators: every user has a token with its name on it."""
+class StaticTokens:
+    """For tests without impersonators: every user has a token that contains the user's name."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -97,4 +97,4 @@ class OneToken:
         self.generation += 1
 
     def forget(self, cluster: str, user_name: str = "") -> None:
-        """Nothing is remembered."""
+        """There is no cache."""

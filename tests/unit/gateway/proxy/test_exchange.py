@@ -1,4 +1,4 @@
-"""HTTP/1.1 as the proxy reads it, on channels that deliver it in any pieces, or deliver something else."""
+"""HTTP/1.1 parsing of the proxy, on channels that deliver any pieces or invalid data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from herder.gateway.proxy.rewrite import Outgoing
 from herder.gateway.proxy.upstream.channel import Buffer
 from herder.gateway.proxy.upstream.exchange import Exchange
 
-ANSWER = (
+RESPONSE = (
     b"HTTP/1.1 100 Continue\r\n\r\n"
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nWarning: 299 - a\r\nWarning: 299 - b\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=1\r\n world\r\n0\r\nExpires: never\r\n\r\n"
@@ -24,7 +24,7 @@ HEADERS = [
 
 
 class Pieces:
-    """A channel that delivers these, and then its end."""
+    """A channel that delivers these pieces, and then its end."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
@@ -39,7 +39,7 @@ class Pieces:
     def close(self) -> None: ...
 
 
-async def answered(pieces: list[bytes]) -> tuple[Exchange, bytes]:
+async def exchange_with(pieces: list[bytes]) -> tuple[Exchange, bytes]:
     exchange = Exchange(Pieces([piece for piece in pieces if piece]))
     await exchange.ask(Outgoing("GET", "/", [("host", "x")]))
     body = b""
@@ -48,13 +48,13 @@ async def answered(pieces: list[bytes]) -> tuple[Exchange, bytes]:
     return exchange, body
 
 
-@pytest.mark.parametrize("at", range(len(ANSWER)))
-async def test_an_answer_is_the_same_wherever_it_is_cut(at: int) -> None:
-    exchange, body = await answered([ANSWER[:at], ANSWER[at:]])
+@pytest.mark.parametrize("at", range(len(RESPONSE)))
+async def test_a_response_is_parsed_wherever_it_is_split(at: int) -> None:
+    exchange, body = await exchange_with([RESPONSE[:at], RESPONSE[at:]])
     assert (exchange.status, exchange.headers, body, exchange.reusable) == (200, HEADERS, b"hello world", True)
 
 
-async def test_what_follows_a_switch_belongs_to_the_new_protocol() -> None:
+async def test_data_after_a_protocol_switch_belongs_to_the_new_protocol() -> None:
     switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     exchange = Exchange(Pieces([switch + b"\x00HTTP/1.1 200 OK\r\n\r\n"]))
     await exchange.ask(Outgoing("GET", "/", [("host", "x")]))
@@ -62,11 +62,11 @@ async def test_what_follows_a_switch_belongs_to_the_new_protocol() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_what_is_no_answer_ends_in_an_error_and_in_nothing_else(seed: int) -> None:
-    """Bytes changed, dropped and repeated: an answer, or a broken connection, but no other failure and no waiting."""
+async def test_a_malformed_response_is_a_connection_error(seed: int) -> None:
+    """Changed, dropped and repeated bytes lead to a response or a connection error, and never to a hang."""
     random = Random(seed)
     for _ in range(100):
-        wire = bytearray(ANSWER)
+        wire = bytearray(RESPONSE)
         for _ in range(random.randrange(1, 6)):
             at = random.randrange(len(wire))
             match random.randrange(3):
@@ -77,6 +77,6 @@ async def test_what_is_no_answer_ends_in_an_error_and_in_nothing_else(seed: int)
                 case 2:
                     wire[at:at] = wire[at : at + random.randrange(1, 40)]
         try:
-            await answered([bytes(wire)])
+            await exchange_with([bytes(wire)])
         except ConnectionError:
             continue

@@ -1,4 +1,4 @@
-"""The objects by which one user can be acted as in a cluster, and the tokens that come from them."""
+"""The objects that allow impersonating one user in a cluster, and their tokens."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.support.engines import unique
 DEVS = ("devs", "system:authenticated", "system:cattle:authenticated")
 
 
-# --- what they say ----------------------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------------------------
 
 
-def test_an_impersonator_may_act_as_one_user_and_nobody_else() -> None:
+def test_an_impersonator_may_impersonate_only_its_user() -> None:
     extra = {"principalid": ("local://u-a",), "username": ("alice",), "requesthost": ("h",)}
     role = objects.cluster_role(User("u-a", groups=DEVS, extra=extra))
     assert role["metadata"] == {"name": "cattle-impersonation-u-a", "labels": objects.LABELS}
@@ -46,22 +46,24 @@ def test_an_impersonator_may_act_as_one_user_and_nobody_else() -> None:
     assert all(rule["verbs"] == ["impersonate"] for rule in role["rules"])
 
 
-def test_account_and_binding_go_with_their_role() -> None:
+def test_account_and_binding_are_owned_by_the_role() -> None:
     user = User("u-a", groups=DEVS)
     owner = objects.cluster_role(user) | {"metadata": {"name": "cattle-impersonation-u-a", "uid": "1"}}
     account, binding = objects.service_account(user, owner), objects.cluster_role_binding(user, owner)
-    for made in (account, binding):
-        assert [reference["uid"] for reference in made["metadata"]["ownerReferences"]] == ["1"]
+    for obj in (account, binding):
+        assert [reference["uid"] for reference in obj["metadata"]["ownerReferences"]] == ["1"]
     assert binding["roleRef"]["name"] == binding["subjects"][0]["name"] == account["metadata"]["name"]
     assert account["metadata"]["namespace"] == binding["subjects"][0]["namespace"] == "cattle-impersonation-system"
 
 
 @pytest.mark.parametrize("name", ["Alice", "alice@example.com", "a/b", "u" * 60, "x-1", "-a", "käthe"])
-def test_a_name_that_no_object_can_have_is_digested(name: str) -> None:
-    made = objects.impersonator(name)
-    assert made.startswith("cattle-impersonation-x-")
-    assert len(made) <= 63
-    assert objects.impersonator(made.removeprefix("cattle-impersonation-")) != made  # nobody can take it as a name
+def test_a_user_name_that_is_no_object_name_is_hashed(name: str) -> None:
+    name_of_impersonator = objects.impersonator(name)
+    assert name_of_impersonator.startswith("cattle-impersonation-x-")
+    assert len(name_of_impersonator) <= 63
+    assert (
+        objects.impersonator(name_of_impersonator.removeprefix("cattle-impersonation-")) != name_of_impersonator
+    )  # no user name leads to it
 
 
 SECRET_OF_A: Object = {
@@ -81,31 +83,38 @@ SECRET_OF_A: Object = {
         (SECRET_OF_A | {"metadata": {"annotations": {objects.ACCOUNT_NAME: "a", objects.ACCOUNT_UID: "0"}}}, ""),
         (SECRET_OF_A | {"metadata": {}}, ""),
     ],
-    ids=["its own", "not filled in yet", "of another type", "of another account", "of its predecessor", "of nobody"],
+    ids=[
+        "its own",
+        "not filled in yet",
+        "of another type",
+        "of another account",
+        "of its predecessor",
+        "without annotations",
+    ],
 )
-def test_a_token_is_taken_only_from_a_secret_of_this_very_account(secret: Object, token: str) -> None:
+def test_a_token_is_read_only_from_a_secret_of_the_account(secret: Object, token: str) -> None:
     assert objects.token_in(secret, {"metadata": {"name": "a", "uid": "1"}}) == token
 
 
-# --- in a cluster -----------------------------------------------------------------------------------------------------
+# --- in a cluster ---------------------------------------------------------------------------------------------------
 
 
-class Counted:
-    """A transport that counts what it sends."""
+class CountingTransport:
+    """A transport that records its requests."""
 
-    def __init__(self, below: DownstreamTransport, requests: list[str]) -> None:
-        self._below = below
+    def __init__(self, inner: DownstreamTransport, requests: list[str]) -> None:
+        self._inner = inner
         self.requests = requests
 
     async def send(self, request: Request) -> Response:
         self.requests.append(f"{request.method} {request.path}")
-        return await self._below.send(request)
+        return await self._inner.send(request)
 
     async def close(self) -> None:
-        await self._below.close()
+        await self._inner.close()
 
 
-class World:
+class Harness:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.connections = Connections(dial_tcp)
@@ -114,10 +123,10 @@ class World:
         self.impersonators = Impersonators(self.client_with)
 
     def client_with(self, target: Target, token: str) -> Client:
-        return Client(Counted(DownstreamTransport(self.connections, target, token), self.requests))
+        return Client(CountingTransport(DownstreamTransport(self.connections, target, token), self.requests))
 
     async def whoami(self, authorization: str, user: User) -> Object:
-        """The cluster's own word on who asks so."""
+        """The identity that the cluster reports for the authorization."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         headers = {"content-type": "application/json", "accept": "application/json"}
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -126,15 +135,15 @@ class World:
         outgoing = impersonated_request(request, asked(request), self.target, user, authorization)
         exchange = await self.connections.ask(self.target, outgoing)
         response = await relay(self.connections, self.target, exchange, {})
-        found: Object = json.loads(response.content())
-        return found
+        review_result: Object = json.loads(response.content())
+        return review_result
 
 
 @pytest.fixture
-async def world(downstream: Target) -> AsyncIterator[World]:
-    world = World(downstream)
-    yield world
-    world.connections.close()
+async def harness(downstream: Target) -> AsyncIterator[Harness]:
+    harness = Harness(downstream)
+    yield harness
+    harness.connections.close()
 
 
 @pytest.fixture
@@ -142,81 +151,85 @@ def user() -> User:
     return User(unique("u"), groups=DEVS, extra={"username": ("alice",)})
 
 
-async def test_a_users_token_makes_requests_that_users(world: World, user: User) -> None:
-    authorization = await world.impersonators.authorization(world.target, user)
-    found = (await world.whoami(authorization, user))["status"]["userInfo"]
-    assert (found["username"], set(found["groups"]), found["extra"]) == (user.name, set(DEVS), {"username": ["alice"]})
+async def test_a_token_makes_requests_as_its_user(harness: Harness, user: User) -> None:
+    authorization = await harness.impersonators.authorization(harness.target, user)
+    user_info = (await harness.whoami(authorization, user))["status"]["userInfo"]
+    assert (user_info["username"], set(user_info["groups"]), user_info["extra"]) == (
+        user.name,
+        set(DEVS),
+        {"username": ["alice"]},
+    )
 
 
-async def test_it_makes_nothing_anybody_elses(world: World, user: User) -> None:
-    authorization = await world.impersonators.authorization(world.target, user)
+async def test_a_token_cannot_impersonate_other_identities(harness: Harness, user: User) -> None:
+    authorization = await harness.impersonators.authorization(harness.target, user)
     for other in (
         replace(user, name="u-other"),
         replace(user, groups=("system:masters",)),
         replace(user, extra={"username": ("bob",)}),
         replace(user, extra={"scopes": ("all",)}),
     ):
-        refusal = await world.whoami(authorization, other)
-        assert (refusal["code"], "cannot impersonate" in refusal["message"]) == (403, True)
+        denial = await harness.whoami(authorization, other)
+        assert (denial["code"], "cannot impersonate" in denial["message"]) == (403, True)
 
 
-async def test_what_is_in_place_is_not_asked_for_again(world: World, user: User) -> None:
-    first = await world.impersonators.authorization(world.target, user)
-    world.requests.clear()
-    assert await world.impersonators.authorization(world.target, user) == first
-    assert world.requests == []
+async def test_a_token_is_cached(harness: Harness, user: User) -> None:
+    first = await harness.impersonators.authorization(harness.target, user)
+    harness.requests.clear()
+    assert await harness.impersonators.authorization(harness.target, user) == first
+    assert harness.requests == []
 
 
-async def test_who_comes_at_the_same_time_waits_for_the_same(world: World, user: User) -> None:
-    ask = world.impersonators.authorization
-    leaving = asyncio.create_task(ask(world.target, user))
-    staying = [asyncio.create_task(ask(world.target, user)) for _ in range(5)]
+async def test_concurrent_requests_share_one_token(harness: Harness, user: User) -> None:
+    authorization = harness.impersonators.authorization
+    cancelled = asyncio.create_task(authorization(harness.target, user))
+    waiting = [asyncio.create_task(authorization(harness.target, user)) for _ in range(5)]
     await asyncio.sleep(0)
-    leaving.cancel()
-    assert len(set(await asyncio.gather(*staying))) == 1
+    cancelled.cancel()
+    assert len(set(await asyncio.gather(*waiting))) == 1
     secrets = SECRET.resource.path(objects.IMPERSONATION_NAMESPACE)
-    assert world.requests.count(f"POST {secrets}") == 1
+    assert harness.requests.count(f"POST {secrets}") == 1
 
 
-async def test_a_user_whose_groups_changed_gets_new_rules_and_the_old_ones_end(world: World, user: User) -> None:
-    await world.impersonators.authorization(world.target, user)
+async def test_changed_groups_replace_the_rules_of_the_impersonator(harness: Harness, user: User) -> None:
+    await harness.impersonators.authorization(harness.target, user)
     moved = replace(user, groups=("ops", *DEVS[1:]))
-    authorization = await world.impersonators.authorization(world.target, moved)
-    assert set((await world.whoami(authorization, moved))["status"]["userInfo"]["groups"]) == set(moved.groups)
-    assert (await world.whoami(authorization, user))["code"] == 403
+    authorization = await harness.impersonators.authorization(harness.target, moved)
+    assert set((await harness.whoami(authorization, moved))["status"]["userInfo"]["groups"]) == set(moved.groups)
+    assert (await harness.whoami(authorization, user))["code"] == 403
 
 
-async def test_two_users_and_two_clusters_never_share_a_token(world: World, user: User) -> None:
+async def test_two_users_and_two_clusters_never_share_a_token(harness: Harness, user: User) -> None:
     other = replace(user, name=unique("u"))
-    one = await world.impersonators.authorization(world.target, user)
-    assert await world.impersonators.authorization(world.target, other) != one
-    world.requests.clear()
-    elsewhere = replace(world.target, cluster="c-m-elsewhere")
-    await world.impersonators.authorization(elsewhere, user)
-    assert world.requests  # asked of that cluster, not taken from memory
+    one = await harness.impersonators.authorization(harness.target, user)
+    assert await harness.impersonators.authorization(harness.target, other) != one
+    harness.requests.clear()
+    other_cluster = replace(harness.target, cluster="c-m-elsewhere")
+    await harness.impersonators.authorization(other_cluster, user)
+    assert harness.requests  # sent to that cluster, not taken from the cache
 
 
-async def test_an_account_that_was_deleted_is_made_again(world: World, user: User) -> None:
-    old = await world.impersonators.authorization(world.target, user)
+async def test_a_deleted_account_is_recreated(harness: Harness, user: User) -> None:
+    old = await harness.impersonators.authorization(harness.target, user)
     name = objects.impersonator(user.name)
-    await world.client.delete(SERVICE_ACCOUNT.resource, name, namespace=objects.IMPERSONATION_NAMESPACE)
-    world.impersonators.refused(world.target, user)
-    new = await world.impersonators.authorization(world.target, user)
+    await harness.client.delete(SERVICE_ACCOUNT.resource, name, namespace=objects.IMPERSONATION_NAMESPACE)
+    harness.impersonators.refused(harness.target, user)
+    new = await harness.impersonators.authorization(harness.target, user)
     assert new != old
-    assert (await world.whoami(new, user))["status"]["userInfo"]["username"] == user.name
+    assert (await harness.whoami(new, user))["status"]["userInfo"]["username"] == user.name
 
 
-async def test_a_token_secret_that_is_there_is_used(world: World, user: User) -> None:
-    first = await world.impersonators.authorization(world.target, user)
-    assert await Impersonators(world.client_with).authorization(world.target, user) == first
+async def test_an_existing_token_secret_is_reused(harness: Harness, user: User) -> None:
+    first = await harness.impersonators.authorization(harness.target, user)
+    assert await Impersonators(harness.client_with).authorization(harness.target, user) == first
     label = f"{objects.ACCOUNT_LABEL}={objects.impersonator(user.name)}"
-    page = await world.client.list(SECRET.resource, namespace=objects.IMPERSONATION_NAMESPACE, labels=label)
+    page = await harness.client.list(SECRET.resource, namespace=objects.IMPERSONATION_NAMESPACE, labels=label)
     assert len(page.items) == 1
 
 
-async def test_an_agent_without_rights_is_not_taken_for_the_users_fault(world: World, user: User) -> None:
-    revoked = replace(world.target, token="no-longer-valid")
+async def test_missing_rights_of_the_agent_are_not_reported_as_the_users(harness: Harness, user: User) -> None:
+    revoked = replace(harness.target, token="no-longer-valid")
     with pytest.raises(StatusError, match="its agent may not create") as failure:
-        await world.impersonators.authorization(revoked, user)
+        await harness.impersonators.authorization(revoked, user)
     assert failure.value.code == 502
     assert "no-longer-valid" not in str(failure.value)

@@ -1,4 +1,4 @@
-"""Members of a cluster: what they began there ends when they may use it no more."""
+"""Streams of a cluster member end when the member loses access."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.kube import Authority
 from tests.unit.engine.front.sockets import Raw
-from tests.unit.gateway.proxy.recorder import OneToken, Received, Recorder
-from tests.unit.gateway.proxy.serving import ALICE, Gateway
+from tests.unit.gateway.proxy.proxy_gateway import ALICE, Gateway
+from tests.unit.gateway.proxy.recorder import Received, Recorder, StaticTokens
 
 CLUSTER = "c-m-one"
 PATH = f"/k8s/clusters/{CLUSTER}/api/v1"
@@ -25,8 +25,8 @@ EXEC = (
 )
 
 
-async def going_on(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An answer that has no end of its own."""
+async def respond_forever(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A response without an end."""
     if received.all("upgrade"):
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
     else:
@@ -44,17 +44,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture
 async def gateway(authority: Authority) -> AsyncIterator[Gateway]:
     recorder = await Recorder(CLUSTER, authority).start()
-    recorder.answer = going_on
-    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=OneToken()).start()
+    recorder.answer = respond_forever
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
     yield gateway
     await gateway.stop()
     await recorder.stop()
 
 
-async def begun(gateway: Gateway, lines: tuple[str, ...], token: str, *headers: str) -> Raw:
+async def open_stream(gateway: Gateway, lines: tuple[str, ...], token: str, *headers: str) -> Raw:
     raw = Raw(*await asyncio.open_connection("127.0.0.1", gateway.port))
-    sent = [*lines, f"Host: 127.0.0.1:{gateway.port}", f"Authorization: Bearer {token}", *headers, "", ""]
-    raw.send("\r\n".join(sent).encode())
+    request_lines = [*lines, f"Host: 127.0.0.1:{gateway.port}", f"Authorization: Bearer {token}", *headers, "", ""]
+    raw.send("\r\n".join(request_lines).encode())
     assert (await raw.answer(bodiless=True)).status in (101, 200)
     return raw
 
@@ -68,16 +68,18 @@ async def has_ended(raw: Raw) -> bool:
 
 
 @pytest.mark.parametrize("lines", [WATCH, EXEC], ids=["watch", "exec"])
-async def test_what_a_member_began_ends_with_the_membership(gateway: Gateway, lines: tuple[str, ...]) -> None:
-    raws = [await begun(gateway, lines, token) for token in ("token-alice", "token-support")]
-    with closing(raws[0]) as hers, closing(raws[1]) as others:
+async def test_streams_of_a_member_end_with_the_membership(gateway: Gateway, lines: tuple[str, ...]) -> None:
+    raws = [await open_stream(gateway, lines, token) for token in ("token-alice", "token-support")]
+    with closing(raws[0]) as removed, closing(raws[1]) as unaffected:
         gateway.removed.add(ALICE.name)
-        assert await has_ended(hers)
-        assert not await has_ended(others)
+        assert await has_ended(removed)
+        assert not await has_ended(unaffected)
 
 
 @pytest.mark.parametrize("lines", [WATCH, EXEC], ids=["watch", "exec"])
-async def test_what_is_done_in_the_name_of_a_member_ends_too(gateway: Gateway, lines: tuple[str, ...]) -> None:
-    with closing(await begun(gateway, lines, "token-support", f"Impersonate-User: {ALICE.name}")) as acting:
+async def test_streams_that_impersonate_a_member_end_too(gateway: Gateway, lines: tuple[str, ...]) -> None:
+    with closing(
+        await open_stream(gateway, lines, "token-support", f"Impersonate-User: {ALICE.name}")
+    ) as impersonating:
         gateway.removed.add(ALICE.name)
-        assert await has_ended(acting)
+        assert await has_ended(impersonating)

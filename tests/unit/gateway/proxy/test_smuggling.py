@@ -1,6 +1,6 @@
-"""Whatever a caller writes into a request, a cluster is asked as that caller, by the impersonator, and by nobody else.
+"""Whatever headers a client sends, the cluster receives requests as that user, with the impersonator's token.
 
-The tables hold for this proxy, and each of their rows catches one that passes on what it does not know.
+The tables hold for this proxy, and each row catches a proxy that forwards headers it does not know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALICE = User("u-alice", groups=("devs", "system:authenticated"))
 TOKEN = "Bearer impersonator-of-alice"
 
 HEADERS: dict[str, dict[str, str]] = {
-    "identity named as one hop's": {
+    "identity as hop-by-hop headers": {
         "connection": "Impersonate-User, Authorization",
         "authorization": "Bearer alice",
     },
@@ -36,22 +36,22 @@ HEADERS: dict[str, dict[str, str]] = {
     "a foreign group": {"impersonate-group": "system:masters", "impersonate-user": "u-alice"},
     "two users": {"impersonate-user": "u-alice, admin"},
     "a foreign extra": {"impersonate-extra-scopes": "everything", "impersonate-user": "u-alice"},
-    "somebody else's token in the audit log": {"impersonate-extra-requesttokenid": "x", "impersonate-user": "u-alice"},
+    "another user's token in the audit log": {"impersonate-extra-requesttokenid": "x", "impersonate-user": "u-alice"},
     "a uid": {"impersonate-uid": "0", "impersonate-user": "u-alice"},
-    "a header that Kubernetes may learn": {"impersonate-anything": "admin"},
+    "an unknown impersonation header": {"impersonate-anything": "admin"},
     "groups without a user": {"impersonate-group": "system:masters"},
     "the caller's own token": {"authorization": "Bearer alice"},
     "the caller's cookie": {"cookie": "R_SESS=token-alice"},
     "an authenticating proxy's user": {"x-remote-user": "admin", "x-remote-group": "system:masters"},
     "an authenticating proxy's extras": {"x-remote-extra-scopes": "everything"},
-    "where it is said to come from": {"x-forwarded-for": "127.0.0.1", "x-forwarded-uri": "/", "forwarded": "for=::1"},
+    "forwarding headers": {"x-forwarded-for": "127.0.0.1", "x-forwarded-uri": "/", "forwarded": "for=::1"},
     "another name of the host": {"host": "manager.example", "x-forwarded-host": "manager.example"},
     "a method in disguise": {"x-http-method-override": "DELETE"},
     "a line break": {"user-agent": "x\r\nImpersonate-User: admin"},
     "a length that is not its own": {"content-length": "999", "transfer-encoding": "chunked"},
     "underscores": {"impersonate_user": "admin"},
     "a proxy's own credentials": {"proxy-authorization": "Basic eDp5", "proxy-connection": "keep-alive"},
-    "the steps of one hop": {"te": "trailers", "trailer": "Impersonate-User", "keep-alive": "timeout=5"},
+    "other hop-by-hop headers": {"te": "trailers", "trailer": "Impersonate-User", "keep-alive": "timeout=5"},
     "a token as a protocol": {
         "connection": "Upgrade",
         "upgrade": "websocket",
@@ -60,21 +60,21 @@ HEADERS: dict[str, dict[str, str]] = {
 }
 
 
-def sent(headers: Mapping[str, str]) -> Outgoing:
-    """What this proxy would send for alice, who may act as nobody."""
+def proxied(headers: Mapping[str, str]) -> Outgoing:
+    """The request that this proxy would send for alice, who may not impersonate anyone."""
     request = Request("GET", f"/k8s/clusters/{CLUSTER}/api", Query(), headers)
     check_connection(headers)
     if wanted := requested_user(headers):
         check_impersonated(wanted)
-        raise Forbidden("alice may act as nobody")
+        raise Forbidden("alice may not impersonate")
     upgrade = "websocket" if "upgrade" in headers else ""
     outgoing = impersonated_request(request, asked(request), TARGET, downstream_user(ALICE), TOKEN, upgrade=upgrade)
     outgoing.head()
     return outgoing
 
 
-def sent_naively(headers: Mapping[str, str]) -> Outgoing:
-    """As a proxy that copies, adds who asks where nothing is said of it, and then removes what belongs to one hop."""
+def proxied_naively(headers: Mapping[str, str]) -> Outgoing:
+    """The request of a proxy that copies headers, adds missing identity headers, and removes hop-by-hop headers."""
     identity = [*impersonation(downstream_user(ALICE)), ("authorization", TOKEN)]
     copied = [*headers.items(), *(header for header in identity if header[0] not in headers)]
     one_hop = [name.strip().lower() for name in headers.get("connection", "").split(",")]
@@ -95,22 +95,22 @@ def violations(outgoing: Outgoing) -> list[str]:
 
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
-def test_no_header_of_a_caller_changes_who_asks(headers: dict[str, str]) -> None:
+def test_no_header_changes_the_identity(headers: dict[str, str]) -> None:
     try:
-        outgoing = sent(headers)
+        outgoing = proxied(headers)
     except (BadRequest, Forbidden):
-        return  # refused before anything is sent
+        return  # rejected before anything is sent
     assert violations(outgoing) == []
 
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
 def test_each_row_catches_a_proxy_that_copies_headers(headers: dict[str, str]) -> None:
-    assert violations(sent_naively({})) == []
-    assert violations(sent_naively(headers))
+    assert violations(proxied_naively({})) == []
+    assert violations(proxied_naively(headers))
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_mixture_of_headers_changes_who_asks(seed: int) -> None:
+def test_no_mixture_of_headers_changes_the_identity(seed: int) -> None:
     random = Random(seed)
     rows = list(HEADERS.values())
     names = sorted({name for row in rows for name in row} | {"accept", "if-match", "range"})
@@ -118,15 +118,15 @@ def test_no_mixture_of_headers_changes_who_asks(seed: int) -> None:
     for _ in range(300):
         headers = {random.choice(names): ", ".join(random.choices(values, k=random.randrange(1, 4))) for _ in range(6)}
         try:
-            outgoing = sent(headers)
+            outgoing = proxied(headers)
         except (BadRequest, Forbidden):
             continue
         assert identity_of(outgoing) == [*impersonation(downstream_user(ALICE)), ("authorization", TOKEN)], headers
 
 
 def identity_of(outgoing: Outgoing) -> Headers:
-    named = ("impersonate", "authorization", "cookie", "x-remote", "x-forwarded", "forwarded", "proxy")
-    return [header for header in outgoing.headers if header[0].startswith(named)]
+    prefixes = ("impersonate", "authorization", "cookie", "x-remote", "x-forwarded", "forwarded", "proxy")
+    return [header for header in outgoing.headers if header[0].startswith(prefixes)]
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ def identity_of(outgoing: Outgoing) -> Headers:
         (User("system:admin"), Forbidden),
     ],
 )
-def test_nobody_and_users_of_one_cluster_have_no_identity_in_another(user: User, error: type[StatusError]) -> None:
+def test_anonymous_and_system_users_have_no_downstream_identity(user: User, error: type[StatusError]) -> None:
     with pytest.raises(error):
         downstream_user(user)
 
 
-def test_groups_of_one_cluster_do_not_cross() -> None:
+def test_system_groups_are_not_forwarded() -> None:
     admin = User("u-admin", groups=("system:masters", "system:nodes", "ops", "system:authenticated"))
     assert downstream_user(admin).groups == ("ops", "system:authenticated", "system:cattle:authenticated")
 
 
-def test_only_known_extras_cross() -> None:
+def test_only_known_extras_are_forwarded() -> None:
     extra = {"username": ("alice",), "requesttokenid": ("token-x",), "scopes": ("everything",)}
     assert downstream_user(User("u-alice", extra=extra)).extra == {
         "username": ("alice",),
@@ -158,7 +158,7 @@ def test_only_known_extras_cross() -> None:
 
 
 @pytest.mark.parametrize("name", [" admin", "admin ", "a\r\nb", "a\x00b", "tab\there"])
-def test_a_name_that_would_arrive_as_another_is_refused(name: str) -> None:
+def test_a_name_that_would_change_in_a_header_is_rejected(name: str) -> None:
     with pytest.raises(Forbidden):
         impersonation(User(name))
 
@@ -175,7 +175,7 @@ def test_a_name_that_would_arrive_as_another_is_refused(name: str) -> None:
         ("/k8s/clusters/c-m-one/..a/b..", "/..a/b.."),
     ],
 )
-def test_a_target_is_passed_on_as_it_was_sent(target: str, path: str) -> None:
+def test_a_target_is_forwarded_unchanged(target: str, path: str) -> None:
     found = asked(Request("GET", "", target=target))
     assert (found.cluster, found.target) == ("c-m-one", path)
 
@@ -200,12 +200,12 @@ def test_a_target_is_passed_on_as_it_was_sent(target: str, path: str) -> None:
         "/v3/clusters/c-m-one",
     ],
 )
-def test_a_target_that_leaves_its_cluster_is_refused(target: str) -> None:
-    with pytest.raises(StatusError) as refusal:
+def test_a_target_that_leaves_its_cluster_is_rejected(target: str) -> None:
+    with pytest.raises(StatusError) as error:
         asked(Request("GET", "", target=target))
-    assert refusal.value.code in (400, 404)
+    assert error.value.code in (400, 404)
 
 
-def test_a_request_that_never_was_on_a_wire_is_encoded() -> None:
+def test_a_request_without_a_raw_target_is_encoded() -> None:
     request = Request("GET", "/k8s/clusters/c-m-one/api/ä b", Query([("a", "1 2")]))
     assert asked(request).target == "/api/%C3%A4%20b?a=1+2"

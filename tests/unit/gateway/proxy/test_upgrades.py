@@ -1,4 +1,4 @@
-"""Connections that change their protocol: exec, attach and port-forward over WebSocket or SPDY, as raw bytes."""
+"""Upgraded connections as raw bytes: exec, attach and port-forward over WebSocket or SPDY."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from herder.gateway.proxy.origins import check_origin
 from herder.gateway.proxy.upstream.pump import Pump
 from tests.support.kube import Authority
 from tests.unit.engine.front.sockets import Raw
-from tests.unit.gateway.proxy.recorder import UNAUTHORIZED, OneToken, Received, Recorder
-from tests.unit.gateway.proxy.serving import Gateway
+from tests.unit.gateway.proxy.proxy_gateway import Gateway
+from tests.unit.gateway.proxy.recorder import UNAUTHORIZED, Received, Recorder, StaticTokens
 
 CLUSTER = "c-m-one"
 EXEC = f"/k8s/clusters/{CLUSTER}/api/v1/namespaces/default/pods/a/exec?command=sh&command=-c"
@@ -43,13 +43,13 @@ async def recorder(authority: Authority) -> AsyncIterator[Recorder]:
 
 @pytest.fixture
 async def gateway(recorder: Recorder) -> AsyncIterator[Gateway]:
-    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=OneToken()).start()
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
     yield gateway
     await gateway.stop()
 
 
 async def echo(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Switches, greets in the same breath, and says back what is said until it hears "bye"."""
+    """Switches protocols, sends a greeting in the same packet, and echoes all data until "bye"."""
     (protocol,) = received.all("upgrade")
     writer.write(f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n".encode())
     writer.write(b"Sec-WebSocket-Accept: accepted\r\nX-Stream-Protocol-Version: v5.channel.k8s.io\r\n")
@@ -62,7 +62,9 @@ async def echo(received: Received, reader: asyncio.StreamReader, writer: asyncio
     raise ConnectionResetError
 
 
-async def upgrading(gateway: Gateway, *headers: str, method: str = "GET", path: str = EXEC, early: bytes = b"") -> Raw:
+async def open_upgrade(
+    gateway: Gateway, *headers: str, method: str = "GET", path: str = EXEC, early: bytes = b""
+) -> Raw:
     raw = Raw(*await asyncio.open_connection("127.0.0.1", gateway.port))
     lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{gateway.port}", *headers, "", ""]
     raw.send("\r\n".join(lines).encode() + early)
@@ -70,13 +72,13 @@ async def upgrading(gateway: Gateway, *headers: str, method: str = "GET", path: 
 
 
 @pytest.mark.parametrize(("protocol", "method"), [(WEBSOCKET, "GET"), (SPDY, "POST")], ids=["websocket", "spdy"])
-async def test_after_the_switch_bytes_go_both_ways_untouched(
+async def test_upgraded_connections_forward_bytes_unchanged(
     gateway: Gateway, recorder: Recorder, protocol: tuple[str, ...], method: str
 ) -> None:
-    raw = await upgrading(gateway, ALICE, *protocol, method=method, early=b"early ")
-    answer = await raw.answer(bodiless=True)
-    assert (answer.status, answer.headers["upgrade"]) == (101, protocol[1].removeprefix("Upgrade: "))
-    assert "set-cookie" not in answer.headers
+    raw = await open_upgrade(gateway, ALICE, *protocol, method=method, early=b"early ")
+    response = await raw.answer(bodiless=True)
+    assert (response.status, response.headers["upgrade"]) == (101, protocol[1].removeprefix("Upgrade: "))
+    assert "set-cookie" not in response.headers
     raw.send(bytes(range(256)) + b"bye")
     assert await raw.rest() == b"hello early " + bytes(range(256)) + b"bye"
     assert recorder.received[0].line.endswith("/exec?command=sh&command=-c HTTP/1.1")
@@ -85,89 +87,89 @@ async def test_after_the_switch_bytes_go_both_ways_untouched(
     raw.close()
 
 
-async def test_versions_of_a_stream_protocol_arrive_one_by_one(gateway: Gateway, recorder: Recorder) -> None:
-    raw = await upgrading(gateway, ALICE, *SPDY, "X-Stream-Protocol-Version: v4.channel.k8s.io", method="POST")
+async def test_stream_protocol_versions_are_forwarded_separately(gateway: Gateway, recorder: Recorder) -> None:
+    raw = await open_upgrade(gateway, ALICE, *SPDY, "X-Stream-Protocol-Version: v4.channel.k8s.io", method="POST")
     assert (await raw.answer(bodiless=True)).status == 101
     assert recorder.received[0].all("x-stream-protocol-version") == ["v5.channel.k8s.io", "v4.channel.k8s.io"]
     raw.close()
 
 
-async def test_a_token_sent_as_a_protocol_stays_here(gateway: Gateway, recorder: Recorder) -> None:
+async def test_a_token_sent_as_a_subprotocol_is_not_forwarded(gateway: Gateway, recorder: Recorder) -> None:
     offered = "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.dG9rZW4, v5.channel.k8s.io"
-    raw = await upgrading(gateway, ALICE, *WEBSOCKET, offered)
+    raw = await open_upgrade(gateway, ALICE, *WEBSOCKET, offered)
     assert (await raw.answer(bodiless=True)).status == 101
     assert recorder.received[0].all("sec-websocket-protocol") == ["v5.channel.k8s.io"]
     raw.close()
 
 
-async def test_a_refused_upgrade_is_answered_in_the_clusters_words(gateway: Gateway, recorder: Recorder) -> None:
+async def test_a_rejected_upgrade_returns_the_clusters_response(gateway: Gateway, recorder: Recorder) -> None:
     async def refuse(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{a: 0}\n")
 
     recorder.answer = refuse
-    raw = await upgrading(gateway, ALICE, *WEBSOCKET)
-    answer = await raw.answer()
-    assert (answer.status, answer.body, answer.headers["connection"]) == (403, b"{a: 0}\n", "close")
+    raw = await open_upgrade(gateway, ALICE, *WEBSOCKET)
+    response = await raw.answer()
+    assert (response.status, response.body, response.headers["connection"]) == (403, b"{a: 0}\n", "close")
     assert await raw.rest() == b""
     assert len(recorder.received) == 1
     raw.close()
 
 
-async def test_an_upgrade_with_an_outdated_impersonator_is_tried_again(gateway: Gateway, recorder: Recorder) -> None:
+async def test_an_upgrade_with_an_outdated_impersonator_is_retried(gateway: Gateway, recorder: Recorder) -> None:
     async def refuse_once(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         recorder.answer = echo
         writer.write(UNAUTHORIZED)
 
     recorder.answer = refuse_once
-    raw = await upgrading(gateway, ALICE, *WEBSOCKET)
+    raw = await open_upgrade(gateway, ALICE, *WEBSOCKET)
     assert (await raw.answer(bodiless=True)).status == 101
     raw.close()
 
 
-async def test_an_upgrade_of_who_may_not_is_refused_here(gateway: Gateway, recorder: Recorder) -> None:
+async def test_unauthorized_upgrades_are_rejected_by_the_manager(gateway: Gateway, recorder: Recorder) -> None:
     for headers, status in (
         (("Authorization: Bearer token-mallory",), 403),
         (("Authorization: Bearer guessed",), 401),
         ((ALICE, "Impersonate-User: admin"), 403),
         ((ALICE, "Connection: Impersonate-User"), 400),
     ):
-        raw = await upgrading(gateway, *headers, *WEBSOCKET)
+        raw = await open_upgrade(gateway, *headers, *WEBSOCKET)
         assert (await raw.answer()).status == status
         raw.close()
     assert recorder.received == []
 
 
-async def test_an_upgrade_to_something_else_is_an_ordinary_request(gateway: Gateway, recorder: Recorder) -> None:
+async def test_an_upgrade_to_another_protocol_is_an_ordinary_request(gateway: Gateway, recorder: Recorder) -> None:
     async def ok(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     recorder.answer = ok
-    raw = await upgrading(gateway, ALICE, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
+    raw = await open_upgrade(gateway, ALICE, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
     assert (await raw.answer()).body == b"ok"
     assert recorder.received[0].all("upgrade") == []
     raw.close()
 
 
-async def test_when_the_caller_goes_so_does_the_clusters_connection(gateway: Gateway, recorder: Recorder) -> None:
-    gone = asyncio.Event()
+async def test_the_clusters_connection_ends_with_the_client(gateway: Gateway, recorder: Recorder) -> None:
+    disconnected = asyncio.Event()
 
     async def wait(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await echo(received, reader, writer)
         finally:
-            gone.set()
+            disconnected.set()
 
     recorder.answer = wait
-    raw = await upgrading(gateway, ALICE, *WEBSOCKET)
+    raw = await open_upgrade(gateway, ALICE, *WEBSOCKET)
     assert (await raw.answer(bodiless=True)).status == 101
     raw.reset()
     raw.close()
     async with asyncio.timeout(10):
-        await gone.wait()
+        await disconnected.wait()
 
 
-async def test_who_does_not_read_holds_the_other_side_back(gateway: Gateway, recorder: Recorder) -> None:
-    """Both ways: a cluster that does not read, then a caller that does not."""
+async def test_a_side_that_does_not_read_applies_backpressure(gateway: Gateway, recorder: Recorder) -> None:
+    """In both directions: a cluster that does not read, then a client that does not."""
     piece, offered, taken, read_on = b"x" * (1 << 20), 128, 0, asyncio.Event()
 
     async def flood(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -180,9 +182,9 @@ async def test_who_does_not_read_holds_the_other_side_back(gateway: Gateway, rec
         await read_on.wait()
 
     recorder.answer = flood
-    raw = await upgrading(gateway, ALICE, *WEBSOCKET)
+    raw = await open_upgrade(gateway, ALICE, *WEBSOCKET)
     assert (await raw.answer(bodiless=True)).status == 101
-    await _stands_still(lambda: taken)
+    await _wait_until_stalled(lambda: taken)
     assert taken < offered / 3
 
     sent = 0
@@ -195,7 +197,7 @@ async def test_who_does_not_read_holds_the_other_side_back(gateway: Gateway, rec
             sent += 1
 
     sending = asyncio.create_task(send())
-    await _stands_still(lambda: sent)
+    await _wait_until_stalled(lambda: sent)
     assert sent < offered / 3
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
@@ -203,20 +205,20 @@ async def test_who_does_not_read_holds_the_other_side_back(gateway: Gateway, rec
     read_on.set()
 
 
-async def _stands_still(count: Callable[[], int]) -> None:
+async def _wait_until_stalled(count: Callable[[], int]) -> None:
     before = -1
     while before != count():
         before = count()
         await asyncio.sleep(0.2)
 
 
-OURS = "https://manager.example"
+SERVER_URL = "https://manager.example"
 
 
 @pytest.mark.parametrize(
     ("method", "upgrade", "headers", "allowed"),
     [
-        ("GET", True, {"cookie": "R_SESS=x", "origin": OURS}, True),
+        ("GET", True, {"cookie": "R_SESS=x", "origin": SERVER_URL}, True),
         ("GET", True, {"cookie": "R_SESS=x", "origin": "https://manager.example:443"}, True),
         ("GET", True, {"cookie": "R_SESS=x", "origin": "https://evil.example"}, False),
         ("GET", True, {"cookie": "R_SESS=x", "origin": "http://manager.example"}, False),
@@ -227,41 +229,39 @@ OURS = "https://manager.example"
         ("GET", True, {"cookie": "R_SESS=x"}, False),
         ("GET", True, {"authorization": "Bearer x", "origin": "https://evil.example"}, True),
         ("POST", False, {"cookie": "R_SESS=x", "origin": "https://evil.example"}, False),
-        ("POST", False, {"cookie": "R_SESS=x", "origin": OURS}, True),
+        ("POST", False, {"cookie": "R_SESS=x", "origin": SERVER_URL}, True),
         ("POST", False, {"cookie": "R_SESS=x"}, True),
         ("GET", False, {"cookie": "R_SESS=x", "origin": "https://evil.example"}, True),
     ],
 )
-def test_a_cookie_counts_only_on_pages_of_ours(
+def test_cookies_are_accepted_only_from_the_managers_origin(
     method: str, upgrade: bool, headers: dict[str, str], allowed: bool
 ) -> None:
     request = Request(method, "/", headers=headers)
     if allowed:
-        check_origin(request, OURS, upgrade=upgrade)
+        check_origin(request, SERVER_URL, upgrade=upgrade)
         return
     with pytest.raises(Forbidden, match="origin"):
-        check_origin(request, OURS, upgrade=upgrade)
+        check_origin(request, SERVER_URL, upgrade=upgrade)
 
 
-def test_without_a_known_address_no_page_is_ours() -> None:
+def test_without_a_server_url_no_origin_is_accepted() -> None:
     with pytest.raises(Forbidden):
         check_origin(Request("GET", "/", headers={"cookie": "R_SESS=x"}), "", upgrade=True)
 
 
-async def test_a_page_of_somebody_else_opens_no_websocket_with_our_cookie(gateway: Gateway, recorder: Recorder) -> None:
-    raw = await upgrading(gateway, "Cookie: R_SESS=token-alice", "Origin: https://evil.example", *WEBSOCKET)
+async def test_a_foreign_page_cannot_open_a_websocket_with_the_cookie(gateway: Gateway, recorder: Recorder) -> None:
+    raw = await open_upgrade(gateway, "Cookie: R_SESS=token-alice", "Origin: https://evil.example", *WEBSOCKET)
     assert (await raw.answer()).status == 403
     raw.close()
-    raw = await upgrading(gateway, "Cookie: R_SESS=token-alice", f"Origin: {gateway.url}", *WEBSOCKET)
+    raw = await open_upgrade(gateway, "Cookie: R_SESS=token-alice", f"Origin: {gateway.url}", *WEBSOCKET)
     assert (await raw.answer(bodiless=True)).status == 101
     raw.close()
     assert [received.all("cookie") for received in recorder.received] == [[]]
 
 
-async def test_a_silent_cluster_does_not_make_the_gateway_hold_what_a_caller_sends(
-    gateway: Gateway, recorder: Recorder
-) -> None:
-    """As long as the cluster has not answered, its caller is not read any further than a little."""
+async def test_data_for_a_silent_cluster_is_not_buffered(gateway: Gateway, recorder: Recorder) -> None:
+    """Until the cluster has responded, only a little of the client's data is read."""
     release = asyncio.Event()
 
     async def silent(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -278,15 +278,13 @@ async def test_a_silent_cluster_does_not_make_the_gateway_hold_what_a_caller_sen
         assert gateway.front.usage()["largest_connection_bytes"] <= 256 << 10
     release.set()
     assert (await raw.answer()).status == 101
-    async with asyncio.timeout(30):  # all of it arrives, once somebody wants it
+    async with asyncio.timeout(30):  # all of it arrives once the cluster reads
         assert await raw.reader.readexactly(6 + len(junk)) == b"hello " + junk
     raw.close()
 
 
-@pytest.mark.parametrize(("token", "status"), [("token-nobody", 401), ("token-mallory", 403)])
-async def test_a_body_is_not_asked_for_before_its_sender_may_use_the_cluster(
-    gateway: Gateway, token: str, status: int
-) -> None:
+@pytest.mark.parametrize(("token", "status"), [("token-unknown", 401), ("token-mallory", 403)])
+async def test_a_body_is_not_requested_before_authorization(gateway: Gateway, token: str, status: int) -> None:
     raw = Raw(*await asyncio.open_connection("127.0.0.1", gateway.port))
     path = f"/k8s/clusters/{CLUSTER}/api/v1/namespaces/default/configmaps"
     lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {token}", "Content-Length: 3000000"]
@@ -295,11 +293,11 @@ async def test_a_body_is_not_asked_for_before_its_sender_may_use_the_cluster(
     raw.close()
 
 
-# --- what is held of it -----------------------------------------------------------------------------------------------
+# --- buffers --------------------------------------------------------------------------------------------------------
 
 
 class Silent:
-    """A cluster that takes nothing."""
+    """A cluster that reads nothing."""
 
     async def receive(self) -> bytes:
         await asyncio.Event().wait()
@@ -312,30 +310,30 @@ class Silent:
 
 
 class Reading(asyncio.Transport):
-    """Hands over what it reads, unless it is told to wait."""
+    """A client transport that delivers data unless reading is paused."""
 
-    reads = True
+    accepts_data = True
 
     def pause_reading(self) -> None:
-        self.reads = False
+        self.accepts_data = False
 
     def resume_reading(self) -> None:
-        self.reads = True
+        self.accepts_data = True
 
     def close(self) -> None: ...
 
 
-async def test_little_is_held_for_a_cluster_that_takes_nothing() -> None:
-    """A user may have a thousand of these."""
+async def test_buffers_for_a_cluster_that_reads_nothing_are_small() -> None:
+    """A user may have a thousand such connections."""
     caller, taken = Reading(), 0
     pump = Pump(Silent(), b"", lambda _pump: None)
     pump.connection_made(caller)
     for _ in range(100):
-        if not caller.reads:
+        if not caller.accepts_data:
             break
         pump.data_received(b"x" * 16384)
         taken += 16384
         await asyncio.sleep(0)
     await pump.stop()
-    assert not caller.reads
+    assert not caller.accepts_data
     assert taken <= 96 << 10

@@ -86,7 +86,7 @@ def test_a_creation_that_was_killed_is_removed(
 ) -> None:
     program.kill_at(request_number, *create, delivered=delivered)
     program.run(*REMOVE)
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}
 
 
 def test_an_instance_that_somebody_ended_before_it_was_written_down_is_launched_anew(
@@ -106,4 +106,4 @@ def test_a_removal_that_was_killed_is_finished(
     program.run(*create)
     program.kill_at(request_number, *REMOVE, delivered=delivered)
     program.run(*REMOVE)
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}

@@ -68,7 +68,7 @@ def test_its_record_says_what_others_need_to_know(ec2: Ec2, command: Command) ->
 def test_removal_leaves_nothing(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags())
     command("rm", "-y", "m1")
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}
 
 
 def test_removing_what_is_gone_already_is_no_error(ec2: Ec2, command: Command) -> None:
@@ -178,7 +178,7 @@ def test_a_key_pair_that_was_there_before_stays(ec2: Ec2, command: Command, tmp_
     command.create(*ec2.flags(ssh_keypath=str(tmp_path / "key"), keypair_name="mine"))
     assert ec2.instances()[0]["KeyName"] == "mine"
     command("rm", "-y", "m1")
-    assert ec2.left() == {"key pairs": ["mine"]}
+    assert ec2.leftovers() == {"key pairs": ["mine"]}
 
 
 # Security groups
@@ -215,7 +215,7 @@ def test_five_machines_at_once_share_a_group_and_the_last_removes_it(
     at_once(*(["rm", "-y", name] for name in names[:2]))
     assert ec2.groups() == ["rancher-nodes"]
     at_once(*(["rm", "-y", name] for name in names[2:]))
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}
 
 
 def make_group(ec2: Ec2, name: str) -> str:
@@ -230,7 +230,7 @@ def test_a_group_of_the_user_s_own_is_used_and_stays(ec2: Ec2, command: Command)
     (described,) = ec2.client.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     assert described["IpPermissions"] == []
     command("rm", "-y", "m1")
-    assert ec2.left() == {"security groups": ["mine"]}
+    assert ec2.leftovers() == {"security groups": ["mine"]}
 
 
 def test_what_somebody_decided_about_a_port_is_left_so(ec2: Ec2, command: Command) -> None:
@@ -260,7 +260,7 @@ def test_a_spot_instance_is_asked_for(ec2: Ec2, command: Command) -> None:
     assert instance["InstanceLifecycle"] == "spot"
     assert tags_of(instance)["team"] == "blue"
     command("rm", "-y", "m1")
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}
 
 
 def test_volumes_are_encrypted(ec2: Ec2, command: Command) -> None:

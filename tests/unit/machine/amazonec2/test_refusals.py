@@ -32,7 +32,7 @@ def test_a_check_that_fails_says_what_to_do(
     said = command.create(*ec2.flags(endpoint=wire.url), status=3)
     assert "Error with pre-create check" in said
     assert advice in said
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_launch_that_is_refused_says_what_to_do_and_is_removed_without_a_trace
     wire.refuse("RunInstances", code, "No.")
     assert advice in command.create(*ec2.flags(endpoint=wire.url), status=1)
     command("rm", "-y", "m1")
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}
 
 
 def test_a_missing_permission_is_told_by_the_name_that_aws_gives_it(ec2: Ec2, wire: Wire, command: Command) -> None:
@@ -99,7 +99,7 @@ def test_a_group_that_may_not_be_deleted_stays_and_the_machine_goes(ec2: Ec2, wi
     command.create(*ec2.flags(endpoint=wire.url))
     wire.refuse("DeleteSecurityGroup", "UnauthorizedOperation", "No.")
     assert "stays" in command("rm", "-y", "m1")
-    assert ec2.left() == {"security groups": ["rancher-nodes"]}
+    assert ec2.leftovers() == {"security groups": ["rancher-nodes"]}
 
 
 def test_an_instance_that_may_not_be_terminated_keeps_its_record(ec2: Ec2, wire: Wire, command: Command) -> None:
@@ -108,7 +108,7 @@ def test_an_instance_that_may_not_be_terminated_keeps_its_record(ec2: Ec2, wire:
     assert "disable the termination protection of the instance" in command("rm", "-y", "m1", status=1)
     assert "Running" in command("status", "m1")
     command("rm", "-y", "m1")
-    assert ec2.left() == {}
+    assert ec2.leftovers() == {}
 
 
 # What is wrong before the cloud is asked, or as soon as it is

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 
 from herder.machine.ssh.keys import new_key_pair, new_rsa_key_pair
 from tests.support.kube import free_port
-from tests.support.sshd import FRIEND, Sshd
+from tests.support.sshd import USER, Sshd
 
 SCRIPT = "#!/bin/sh\necho running as $(id -un)\necho $0 >/run/machine/ran\n"
 
@@ -147,13 +147,13 @@ class TestChecksBeforeCreation:
         assert "authorized_keys" in err
 
     def test_sudo_asks_for_a_password(self, machine: Machine) -> None:
-        _, err = machine.create("--generic-ssh-user", FRIEND, status=3)
-        assert f'sudo asks user \\"{FRIEND}\\" for a password' in err
+        _, err = machine.create("--generic-ssh-user", USER, status=3)
+        assert f'sudo asks user \\"{USER}\\" for a password' in err
         assert "NOPASSWD" in err
 
     def test_there_is_no_sudo(self, machine: Machine) -> None:
         (machine.host.directory / "bin/sudo").unlink()
-        _, err = machine.create("--generic-ssh-user", FRIEND, status=3)
+        _, err = machine.create("--generic-ssh-user", USER, status=3)
         assert "has no sudo" in err
 
     def test_there_is_no_key(self, machine: Machine) -> None:

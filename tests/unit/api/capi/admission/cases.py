@@ -1,5 +1,8 @@
-"""What is filled in, what is refused and what is let in: one table for the rules alone, for both engines, and for
-Cluster API's own webhooks, which must agree except where a case says why not."""
+"""Admission cases: accepted objects, defaults and rejections.
+
+One table serves the rules themselves, both API servers, and Cluster API's own webhooks. All must agree, except where a
+case gives a reason.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ class Case:
     kind: Kind
     obj: Object
     old: Object | None = None
-    fields: tuple[str, ...] = ()  # of the refusal; none: it is let in
-    result: Object | None = None  # after defaults; None: as it was sent
-    upstream: str = ""  # where Cluster API's own webhooks decide otherwise: why we differ
+    fields: tuple[str, ...] = ()  # named in the rejection; empty if the object is accepted
+    result: Object | None = None  # after defaulting; None if nothing is defaulted
+    upstream: str = ""  # the reason, where Cluster API's own webhooks decide otherwise
 
     def __str__(self) -> str:
         return f"{self.kind.kind}: {self.name}"
@@ -41,41 +44,41 @@ def _case(kind: Kind, name: str, changes: dict[str, Any], *fields: str, **more: 
     return Case(name, kind, changed(VALID[kind], changes), fields=fields, **more)
 
 
-def refused(kind: Kind, name: str, changes: dict[str, Any], *fields: str, upstream: str = "") -> Case:
+def rejected(kind: Kind, name: str, changes: dict[str, Any], *fields: str, upstream: str = "") -> Case:
     return _case(kind, name, changes, *fields, upstream=upstream)
 
 
-def refused_update(kind: Kind, name: str, before: dict[str, Any], after: dict[str, Any], *fields: str) -> Case:
+def rejected_update(kind: Kind, name: str, before: dict[str, Any], after: dict[str, Any], *fields: str) -> Case:
     old = changed(VALID[kind], before)
     return Case(name, kind, changed(old, after), old, fields)
 
 
-def let_in(kind: Kind, name: str, changes: dict[str, Any], *, upstream: str = "") -> Case:
+def accepted(kind: Kind, name: str, changes: dict[str, Any], *, upstream: str = "") -> Case:
     return _case(kind, name, changes, upstream=upstream)
 
 
-def defaulted(kind: Kind, name: str, changes: dict[str, Any], filled: dict[str, Any]) -> Case:
+def defaulted(kind: Kind, name: str, changes: dict[str, Any], defaults: dict[str, Any]) -> Case:
     obj = changed(VALID[kind], changes)
-    return Case(name, kind, obj, result=_changed_deep(obj, filled))
+    return Case(name, kind, obj, result=_with_defaults(obj, defaults))
 
 
 def defaulted_update(
-    kind: Kind, name: str, before: dict[str, Any], after: dict[str, Any], filled: dict[str, Any]
+    kind: Kind, name: str, before: dict[str, Any], after: dict[str, Any], defaults: dict[str, Any]
 ) -> Case:
     old = changed(VALID[kind], before)
     obj = changed(old, after)
-    return Case(name, kind, obj, old, result=_changed_deep(obj, filled))
+    return Case(name, kind, obj, old, result=_with_defaults(obj, defaults))
 
 
-def _changed_deep(obj: Object, filled: dict[str, Any]) -> Object:
-    """Keys of labels hold dots, so they are given as mappings, which are merged."""
+def _with_defaults(obj: Object, defaults: dict[str, Any]) -> Object:
+    """Merge defaults into a copy. Label keys contain dots, so labels are given as mappings."""
     result = changed(obj, {})
-    for path, value in filled.items():
-        place = result
-        *way, last = path.split(".")
-        for name in way:
-            place = place.setdefault(name, {})
-        place[last] = {**(place.get(last) or {}), **value} if isinstance(value, dict) else value
+    for path, value in defaults.items():
+        parent = result
+        *parents, last = path.split(".")
+        for name in parents:
+            parent = parent.setdefault(name, {})
+        parent[last] = {**(parent.get(last) or {}), **value} if isinstance(value, dict) else value
     return result
 
 
@@ -85,55 +88,55 @@ def _cases_of_clusters() -> list[Case]:
     network = "spec.clusterNetwork.{}.cidrBlocks"
     topology = {"classRef": {"name": "c"}, "version": "v1.36.0"}
     return [
-        let_in(kind, "with infrastructure alone", {}),
-        let_in(kind, "with a control plane alone", {
+        accepted(kind, "with infrastructure alone", {}),
+        accepted(kind, "with a control plane alone", {
             "spec.infrastructureRef": MISSING, "spec.controlPlaneRef": control_plane}),
-        refused(kind, "name that is no label", {"metadata.name": "a" * 64}, "metadata.name"),
-        refused(kind, "made of nothing", {
+        rejected(kind, "name that is no label", {"metadata.name": "a" * 64}, "metadata.name"),
+        rejected(kind, "made of nothing", {
             "spec": {"controlPlaneEndpoint": {"host": "h.example.com", "port": 6443}}}, "spec"),
-        refused_update(kind, "infrastructure removed", {"spec.controlPlaneRef": control_plane},
+        rejected_update(kind, "infrastructure removed", {"spec.controlPlaneRef": control_plane},
                        {"spec.infrastructureRef": MISSING}, "spec.infrastructureRef"),
-        refused_update(kind, "control plane removed", {"spec.controlPlaneRef": control_plane},
+        rejected_update(kind, "control plane removed", {"spec.controlPlaneRef": control_plane},
                        {"spec.controlPlaneRef": MISSING}, "spec.controlPlaneRef"),
-        let_in(kind, "address blocks of both families", {
+        accepted(kind, "address blocks of both families", {
             network.format("pods"): ["10.0.0.0/8", "fd00::/48"], network.format("services"): ["10.1.2.3/16"]}),
-        refused(kind, "bad pod block", {network.format("pods"): ["10.0.0.0/8", "10.0.0/8"]},
+        rejected(kind, "bad pod block", {network.format("pods"): ["10.0.0.0/8", "10.0.0/8"]},
                 network.format("pods") + "[1]"),
-        refused(kind, "bad service block", {network.format("services"): ["10.0.0.0"]},
+        rejected(kind, "bad service block", {network.format("services"): ["10.0.0.0"]},
                 network.format("services") + "[0]"),
-        refused(kind, "block with too many bits", {network.format("pods"): ["10.0.0.0/33"]},
+        rejected(kind, "block with too many bits", {network.format("pods"): ["10.0.0.0/33"]},
                 network.format("pods") + "[0]"),
-        refused(kind, "block with a zone", {network.format("pods"): ["fe80::1%eth0/64"]},
+        rejected(kind, "block with a zone", {network.format("pods"): ["fe80::1%eth0/64"]},
                 network.format("pods") + "[0]"),
-        refused(kind, "block with a netmask", {network.format("pods"): ["10.0.0.0/255.0.0.0"]},
+        rejected(kind, "block with a netmask", {network.format("pods"): ["10.0.0.0/255.0.0.0"]},
                 network.format("pods") + "[0]"),
-        refused(kind, "topology", {"spec.topology": topology}, "spec.topology"),
-        refused_update(kind, "topology on an existing cluster", {}, {"spec.topology": topology}, "spec.topology"),
+        rejected(kind, "topology", {"spec.topology": topology}, "spec.topology"),
+        rejected_update(kind, "topology on an existing cluster", {}, {"spec.topology": topology}, "spec.topology"),
     ]  # fmt: skip
 
 
 def _cases_of_machines() -> list[Case]:
     kind = kinds.MACHINE
     return [
-        let_in(kind, "complete", {}),
+        accepted(kind, "complete", {}),
         defaulted(kind, "deletion timeout", {"spec.deletion": MISSING}, {
             "spec.deletion": {"nodeDeletionTimeoutSeconds": 10}}),
-        let_in(kind, "deletion timeout of zero", {"spec.deletion": {"nodeDeletionTimeoutSeconds": 0}}),
+        accepted(kind, "deletion timeout of zero", {"spec.deletion": {"nodeDeletionTimeoutSeconds": 0}}),
         defaulted(kind, "cluster label", {"metadata.labels": MISSING}, {"metadata.labels": {CLUSTER_LABEL: "prod"}}),
         defaulted(kind, "cluster label of another", {"metadata.labels": {CLUSTER_LABEL: "other", "a": "b"}}, {
             "metadata.labels": {CLUSTER_LABEL: "prod"}}),
         defaulted(kind, "v before a version", {"spec.version": "1.36.1"}, {"spec.version": "v1.36.1"}),
-        let_in(kind, "version with more", {"spec.version": "v1.36.1+rke2r1"}),
-        refused(kind, "version that is none", {"spec.version": "v1.36"}, "spec.version"),
-        refused(kind, "no way to boot", {"spec.bootstrap": {}}, "spec.bootstrap"),
-        let_in(kind, "data secret alone", {"spec.bootstrap": {"dataSecretName": "s"}}),
-        let_in(kind, "of a pool, by label", {"spec.bootstrap": {}, "metadata.labels": {
+        accepted(kind, "version with more", {"spec.version": "v1.36.1+rke2r1"}),
+        rejected(kind, "version that is none", {"spec.version": "v1.36"}, "spec.version"),
+        rejected(kind, "no way to boot", {"spec.bootstrap": {}}, "spec.bootstrap"),
+        accepted(kind, "data secret alone", {"spec.bootstrap": {"dataSecretName": "s"}}),
+        accepted(kind, "of a pool, by label", {"spec.bootstrap": {}, "metadata.labels": {
             CLUSTER_LABEL: "prod", "cluster.x-k8s.io/pool-name": "p"}}),
-        let_in(kind, "of a pool, by owner", {"spec.bootstrap": {}, "metadata.ownerReferences": [
+        accepted(kind, "of a pool, by owner", {"spec.bootstrap": {}, "metadata.ownerReferences": [
             {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "p", "uid": "u"}]}),
-        refused_update(kind, "moved to another cluster", {}, {"spec.clusterName": "other"}, "spec.clusterName"),
+        rejected_update(kind, "moved to another cluster", {}, {"spec.clusterName": "other"}, "spec.clusterName"),
         *_cases_of_taints(kind, "spec"),
-        let_in(kind, "control plane taint on a control plane Machine", {
+        accepted(kind, "control plane taint on a control plane Machine", {
             "metadata.labels": {CLUSTER_LABEL: "prod", "cluster.x-k8s.io/control-plane": ""},
             "spec.taints": [_taint("node-role.kubernetes.io/control-plane")]}),
     ]  # fmt: skip
@@ -154,50 +157,50 @@ def _cases_of_taints(kind: Kind, path: str) -> list[Case]:
     )
     good = [_taint("example.com/gpu"), _taint("node.kubernetes.io/out-of-service")]
     return [
-        let_in(kind, "taints of one's own", {f"{path}.taints": good}),
+        accepted(kind, "taints of one's own", {f"{path}.taints": good}),
         *(
-            refused(kind, f"taint {key}", {f"{path}.taints": [good[0], _taint(key)]}, f"{path}.taints[1].key")
+            rejected(kind, f"taint {key}", {f"{path}.taints": [good[0], _taint(key)]}, f"{path}.taints[1].key")
             for key in bad
         ),
     ]
 
 
 def _cases_of_templates(kind: Kind) -> list[Case]:
-    """What MachineSets and MachineDeployments share."""
+    """Cases that MachineSets and MachineDeployments share."""
     machine, labels = "spec.template.spec", "spec.template.metadata.labels"
     naming = "spec.machineNaming.template"
     return [
-        let_in(kind, "complete", {}),
+        accepted(kind, "complete", {}),
         defaulted(kind, "cluster label", {"metadata.labels": MISSING}, {"metadata.labels": {CLUSTER_LABEL: "prod"}}),
         defaulted(kind, "v before a version", {f"{machine}.version": "1.36.1"}, {f"{machine}.version": "v1.36.1"}),
-        refused(kind, "version that is none", {f"{machine}.version": "next"}, f"{machine}.version"),
-        refused(kind, "no way to boot", {f"{machine}.bootstrap": {}}, f"{machine}.bootstrap"),
-        refused(kind, "labels that are not selected", {labels: {"pool": "b"}}, labels),
-        refused(kind, "selector with a bad operator", {
+        rejected(kind, "version that is none", {f"{machine}.version": "next"}, f"{machine}.version"),
+        rejected(kind, "no way to boot", {f"{machine}.bootstrap": {}}, f"{machine}.bootstrap"),
+        rejected(kind, "labels that are not selected", {labels: {"pool": "b"}}, labels),
+        rejected(kind, "selector with a bad operator", {
             "spec.selector": {"matchExpressions": [{"key": "pool", "operator": "Near", "values": ["a"]}]}},
             "spec.selector.matchExpressions[0].operator"),
-        refused(kind, "selector without values", {
+        rejected(kind, "selector without values", {
             "spec.selector": {"matchExpressions": [{"key": "pool", "operator": "In"}]}},
             "spec.selector.matchExpressions[0].values"),
-        refused(kind, "template of another cluster", {f"{machine}.clusterName": "other"}, "spec.clusterName"),
-        refused_update(kind, "moved to another cluster", {}, {
+        rejected(kind, "template of another cluster", {f"{machine}.clusterName": "other"}, "spec.clusterName"),
+        rejected_update(kind, "moved to another cluster", {}, {
             "spec.clusterName": "other", f"{machine}.clusterName": "other"}, "spec.clusterName"),
-        refused(kind, "bad label for Machines", {labels: {"pool": "a", "b/a/d": "x"}}, labels),
-        refused(kind, "bad annotation for Machines", {"spec.template.metadata.annotations": {"b a d": "x"}},
+        rejected(kind, "bad label for Machines", {labels: {"pool": "a", "b/a/d": "x"}}, labels),
+        rejected(kind, "bad annotation for Machines", {"spec.template.metadata.annotations": {"b a d": "x"}},
                 "spec.template.metadata.annotations"),
-        let_in(kind, "preflight checks skipped", {"metadata.annotations": {
+        accepted(kind, "preflight checks skipped", {"metadata.annotations": {
             SKIP_CHECKS: "KubeadmVersionSkew, ControlPlaneIsStable"}}),
-        refused(kind, "unknown preflight check skipped", {"metadata.annotations": {SKIP_CHECKS: "All,Sometimes"}},
+        rejected(kind, "unknown preflight check skipped", {"metadata.annotations": {SKIP_CHECKS: "All,Sometimes"}},
                 f"metadata.annotations.{SKIP_CHECKS}"),
-        let_in(kind, "names of its own", {naming: "{{ .cluster.name }}-{{ .machineSet.name }}-{{ .random }}"}),
-        refused(kind, "names that are all the same", {naming: "{{ .machineSet.name }}"}, naming),
-        refused(kind, "names of unknown parts", {naming: "{{ .user }}-{{ .random }}"}, naming),
-        refused(kind, "random part that is spelled otherwise", {naming: "{{.random}}"}, naming),
-        refused(kind, "computed names", {naming: "{{ if true }}a{{ end }}{{ .random }}"}, naming,
+        accepted(kind, "names of its own", {naming: "{{ .cluster.name }}-{{ .machineSet.name }}-{{ .random }}"}),
+        rejected(kind, "names that are all the same", {naming: "{{ .machineSet.name }}"}, naming),
+        rejected(kind, "names of unknown parts", {naming: "{{ .user }}-{{ .random }}"}, naming),
+        rejected(kind, "random part that is spelled otherwise", {naming: "{{.random}}"}, naming),
+        rejected(kind, "computed names", {naming: "{{ if true }}a{{ end }}{{ .random }}"}, naming,
                 upstream="accepts any Go template; Herder supports three variables"),
-        refused(kind, "names that are no names", {naming: "Node_{{ .random }}"}, naming),
+        rejected(kind, "names that are no names", {naming: "Node_{{ .random }}"}, naming),
         *_cases_of_taints(kind, machine),
-        let_in(kind, "control plane taint in a control plane template", {
+        accepted(kind, "control plane taint in a control plane template", {
             labels: {"pool": "a", CLUSTER_LABEL: "prod", "cluster.x-k8s.io/control-plane": "true"},
             f"{machine}.taints": [_taint("node-role.kubernetes.io/control-plane")]},
             upstream="MachineDeployments never create control planes; in Herder they can"),
@@ -212,10 +215,10 @@ def _cases_of_replicas(kind: Kind) -> list[Case]:
     unset = {"spec.replicas": MISSING}
     return [
         defaulted(kind, "one replica", unset, {"spec.replicas": 1}),
-        let_in(kind, "no replicas", {"spec.replicas": 0}),
+        accepted(kind, "no replicas", {"spec.replicas": 0}),
         defaulted_update(kind, "one replica on update too", {"spec.replicas": 5}, unset, {"spec.replicas": 1}),
         defaulted(kind, "the autoscaler's least", sizes("2", "9") | unset, {"spec.replicas": 2}),
-        let_in(kind, "replicas besides the autoscaler's", sizes("2", "9") | {"spec.replicas": 20}),
+        accepted(kind, "replicas besides the autoscaler's", sizes("2", "9") | {"spec.replicas": 20}),
         defaulted(kind, "one of the autoscaler's annotations", {
             "metadata.annotations": {AUTOSCALER.format("min"): "4"}} | unset, {"spec.replicas": 1}),
         *(
@@ -223,9 +226,9 @@ def _cases_of_replicas(kind: Kind) -> list[Case]:
                              sizes("2", "9") | unset, {"spec.replicas": after})
             for before, after in ((1, 2), (5, 5), (12, 9))
         ),
-        refused(kind, "the autoscaler's least is no number", sizes("few", "9") | unset,
+        rejected(kind, "the autoscaler's least is no number", sizes("few", "9") | unset,
                 f"metadata.annotations.{AUTOSCALER.format('min')}"),
-        refused(kind, "the autoscaler's most is no number", sizes("2", "1.5") | unset,
+        rejected(kind, "the autoscaler's most is no number", sizes("2", "1.5") | unset,
                 f"metadata.annotations.{AUTOSCALER.format('max')}"),
     ]  # fmt: skip
 
@@ -240,7 +243,7 @@ def _cases_of_machine_sets() -> list[Case]:
         defaulted(kind, "selector by a long name", bare | {"metadata.name": LONG_SET}, {
             "spec.selector.matchLabels": {SET_LABEL: "hash_YZ_wZg_z"},
             "spec.template.metadata.labels": {SET_LABEL: "hash_YZ_wZg_z"}}),
-        refused(kind, "no selector, with generateName", bare | {
+        rejected(kind, "no selector, with generateName", bare | {
             "metadata.name": MISSING, "metadata.generateName": "one-"}, "spec.selector",
             upstream="all MachineSets with generateName share one selector"),
     ]  # fmt: skip
@@ -254,30 +257,30 @@ def _cases_of_machine_deployments() -> list[Case]:
     stuck = "accepts negative numbers, which have no effect"
     return [
         *_cases_of_templates(kind),
-        refused(kind, "name that is no label", {"metadata.name": "a" * 64}, "metadata.name"),
+        rejected(kind, "name that is no label", {"metadata.name": "a" * 64}, "metadata.name"),
         defaulted(kind, "selector", bare, {
             "spec.selector.matchLabels": own, "spec.template.metadata.labels": own}),
         defaulted(kind, "selector of the own cluster only", {
             "spec.selector": {"matchLabels": {"pool": "a"}}, "spec.template.metadata": {"labels": {"pool": "a"}}}, {
             "spec.selector.matchLabels": {CLUSTER_LABEL: "prod"},
             "spec.template.metadata.labels": {CLUSTER_LABEL: "prod"}}),
-        refused(kind, "no selector, with generateName", bare | {
+        rejected(kind, "no selector, with generateName", bare | {
             "metadata.name": MISSING, "metadata.generateName": "one-"}, "spec.selector",
             upstream="all MachineDeployments with generateName share one selector"),
         defaulted(kind, "rollout", {"spec.rollout": MISSING}, {"spec.rollout": {"strategy": {
             "type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}}),
         defaulted(kind, "part of a rollout", {"spec.rollout": {"strategy": {
             "type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "50%"}}}}, {rolling: {"maxSurge": 1}}),
-        let_in(kind, "replaced on deletion", {"spec.rollout": {"strategy": {"type": "OnDelete"}}}),
-        let_in(kind, "percentages", {rolling: {"maxSurge": "25%", "maxUnavailable": "0%"}, in_flight: "10%"}),
-        refused(kind, "surge that is no number", {rolling: {"maxSurge": "some", "maxUnavailable": 1}},
+        accepted(kind, "replaced on deletion", {"spec.rollout": {"strategy": {"type": "OnDelete"}}}),
+        accepted(kind, "percentages", {rolling: {"maxSurge": "25%", "maxUnavailable": "0%"}, in_flight: "10%"}),
+        rejected(kind, "surge that is no number", {rolling: {"maxSurge": "some", "maxUnavailable": 1}},
                 f"{rolling}.maxSurge"),
-        refused(kind, "unavailability that is no number", {rolling: {"maxSurge": 1, "maxUnavailable": "1"}},
+        rejected(kind, "unavailability that is no number", {rolling: {"maxSurge": 1, "maxUnavailable": "1"}},
                 f"{rolling}.maxUnavailable"),
-        refused(kind, "remediation that is no number", {in_flight: "all"}, in_flight),
-        refused(kind, "negative maxInFlight", {in_flight: "-5%"}, in_flight, upstream=stuck),
-        refused(kind, "no room to roll", {rolling: {"maxSurge": 0, "maxUnavailable": 0}}, rolling),
-        refused(kind, "negative maxSurge", {rolling: {"maxSurge": -1, "maxUnavailable": 1}}, f"{rolling}.maxSurge",
+        rejected(kind, "remediation that is no number", {in_flight: "all"}, in_flight),
+        rejected(kind, "negative maxInFlight", {in_flight: "-5%"}, in_flight, upstream=stuck),
+        rejected(kind, "no room to roll", {rolling: {"maxSurge": 0, "maxUnavailable": 0}}, rolling),
+        rejected(kind, "negative maxSurge", {rolling: {"maxSurge": -1, "maxUnavailable": 1}}, f"{rolling}.maxSurge",
                 upstream=stuck),
     ]  # fmt: skip
 
@@ -285,18 +288,18 @@ def _cases_of_machine_deployments() -> list[Case]:
 def _cases_of_machine_pools() -> list[Case]:
     kind, machine = kinds.MACHINE_POOL, "spec.template.spec"
     return [
-        let_in(kind, "complete", {}),
+        accepted(kind, "complete", {}),
         defaulted(kind, "cluster label", {"metadata.labels": MISSING}, {"metadata.labels": {CLUSTER_LABEL: "prod"}}),
         defaulted(kind, "deletion timeout", {f"{machine}.deletion": MISSING}, {
             f"{machine}.deletion": {"nodeDeletionTimeoutSeconds": 10}}),
         defaulted(kind, "v before a version", {f"{machine}.version": "1.36.1"}, {f"{machine}.version": "v1.36.1"}),
-        refused(kind, "version that is none", {f"{machine}.version": "next"}, f"{machine}.version"),
-        refused(kind, "no way to boot", {f"{machine}.bootstrap": {}}, f"{machine}.bootstrap"),
-        refused(kind, "template of another cluster", {f"{machine}.clusterName": "other"}, "spec.clusterName"),
-        refused_update(kind, "moved to another cluster", {}, {
+        rejected(kind, "version that is none", {f"{machine}.version": "next"}, f"{machine}.version"),
+        rejected(kind, "no way to boot", {f"{machine}.bootstrap": {}}, f"{machine}.bootstrap"),
+        rejected(kind, "template of another cluster", {f"{machine}.clusterName": "other"}, "spec.clusterName"),
+        rejected_update(kind, "moved to another cluster", {}, {
             "spec.clusterName": "other", f"{machine}.clusterName": "other"}, "spec.clusterName"),
-        refused(kind, "taints", {f"{machine}.taints": [_taint("example.com/gpu")]}, f"{machine}.taints"),
-        refused(kind, "bad label for Machines", {"spec.template.metadata": {"labels": {"b/a/d": "x"}}},
+        rejected(kind, "taints", {f"{machine}.taints": [_taint("example.com/gpu")]}, f"{machine}.taints"),
+        rejected(kind, "bad label for Machines", {"spec.template.metadata": {"labels": {"b/a/d": "x"}}},
                 "spec.template.metadata.labels"),
         *_cases_of_replicas(kind),
     ]  # fmt: skip
@@ -306,23 +309,23 @@ def _cases_of_health_checks() -> list[Case]:
     kind, startup = kinds.MACHINE_HEALTH_CHECK, "spec.checks.nodeStartupTimeoutSeconds"
     limit = "spec.remediation.triggerIf.unhealthyLessThanOrEqualTo"
     return [
-        let_in(kind, "complete", {}),
+        accepted(kind, "complete", {}),
         defaulted(kind, "startup timeout", {"spec.checks": MISSING}, {"spec.checks": {
             "nodeStartupTimeoutSeconds": 600}}),
         defaulted(kind, "cluster label", {"metadata.labels": MISSING}, {"metadata.labels": {CLUSTER_LABEL: "prod"}}),
-        let_in(kind, "no startup timeout", {startup: 0}),
-        let_in(kind, "shortest startup timeout", {startup: 30}),
-        refused(kind, "startup timeout too short", {startup: 29}, startup),
-        refused(kind, "empty selector", {"spec.selector": {"matchLabels": {}}}, "spec.selector"),
-        refused(kind, "bad selector", {"spec.selector": {"matchLabels": {"b/a/d": "x"}}}, "spec.selector.matchLabels"),
-        let_in(kind, "selector that names its cluster", {"spec.selector": {"matchLabels": {CLUSTER_LABEL: "prod"}}}),
-        refused(kind, "selector of another cluster", {"spec.selector": {"matchLabels": {CLUSTER_LABEL: "other"}}},
+        accepted(kind, "no startup timeout", {startup: 0}),
+        accepted(kind, "shortest startup timeout", {startup: 30}),
+        rejected(kind, "startup timeout too short", {startup: 29}, startup),
+        rejected(kind, "empty selector", {"spec.selector": {"matchLabels": {}}}, "spec.selector"),
+        rejected(kind, "bad selector", {"spec.selector": {"matchLabels": {"b/a/d": "x"}}}, "spec.selector.matchLabels"),
+        accepted(kind, "selector that names its cluster", {"spec.selector": {"matchLabels": {CLUSTER_LABEL: "prod"}}}),
+        rejected(kind, "selector of another cluster", {"spec.selector": {"matchLabels": {CLUSTER_LABEL: "other"}}},
                 "spec.selector"),
-        refused_update(kind, "moved to another cluster", {}, {"spec.clusterName": "other"}, "spec.clusterName"),
-        let_in(kind, "limit in percent", {limit: "40%"}),
-        let_in(kind, "limit of none", {limit: 0}),
-        refused(kind, "limit that is no number", {limit: "many"}, limit),
-        refused(kind, "negative unhealthyLessThanOrEqualTo", {limit: -3}, limit,
+        rejected_update(kind, "moved to another cluster", {}, {"spec.clusterName": "other"}, "spec.clusterName"),
+        accepted(kind, "limit in percent", {limit: "40%"}),
+        accepted(kind, "limit of none", {limit: 0}),
+        rejected(kind, "limit that is no number", {limit: "many"}, limit),
+        rejected(kind, "negative unhealthyLessThanOrEqualTo", {limit: -3}, limit,
                 upstream="accepts it, and never remediates a Machine"),
     ]  # fmt: skip
 
@@ -332,16 +335,16 @@ def _cases_of_drain_rules() -> list[Case]:
     bad = {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}
     good = {"matchLabels": {"a": "b"}}
     return [
-        let_in(kind, "in an order", {}),
-        let_in(kind, "skipped", {"spec.drain": {"behavior": "Skip"}}),
-        refused(kind, "skipped in an order", {"spec.drain": {"behavior": "Skip", "order": 1}}, "spec.drain.order"),
-        refused(kind, "waited for in an order", {"spec.drain": {"behavior": "WaitCompleted", "order": 1}},
+        accepted(kind, "in an order", {}),
+        accepted(kind, "skipped", {"spec.drain": {"behavior": "Skip"}}),
+        rejected(kind, "skipped in an order", {"spec.drain": {"behavior": "Skip", "order": 1}}, "spec.drain.order"),
+        rejected(kind, "waited for in an order", {"spec.drain": {"behavior": "WaitCompleted", "order": 1}},
                 "spec.drain.order"),
-        let_in(kind, "of chosen Machines and pods", {
+        accepted(kind, "of chosen Machines and pods", {
             "spec.machines": [{"selector": good, "clusterSelector": good}],
             "spec.pods": [{"selector": good, "namespaceSelector": good}]}),
         *(
-            refused(kind, f"bad {name} of {part}", {f"spec.{part}": [{"selector": good}, {name: bad}]},
+            rejected(kind, f"bad {name} of {part}", {f"spec.{part}": [{"selector": good}, {name: bad}]},
                     f"spec.{part}[1].{name}.matchExpressions[0].values")
             for part, name in (("machines", "selector"), ("machines", "clusterSelector"),
                                ("pods", "selector"), ("pods", "namespaceSelector"))
@@ -352,15 +355,15 @@ def _cases_of_drain_rules() -> list[Case]:
 def _cases_of_resource_sets() -> list[Case]:
     kind, selector = kinds.CLUSTER_RESOURCE_SET, "spec.clusterSelector"
     return [
-        let_in(kind, "complete", {}),
+        accepted(kind, "complete", {}),
         defaulted(kind, "strategy", {"spec.strategy": MISSING}, {"spec.strategy": "ApplyOnce"}),
-        let_in(kind, "kept applied", {"spec.strategy": "Reconcile"}),
-        refused(kind, "empty selector", {selector: {"matchLabels": {}}}, selector),
-        refused(kind, "bad selector", {selector: {"matchExpressions": [{"key": "a", "operator": "In"}]}},
+        accepted(kind, "kept applied", {"spec.strategy": "Reconcile"}),
+        rejected(kind, "empty selector", {selector: {"matchLabels": {}}}, selector),
+        rejected(kind, "bad selector", {selector: {"matchExpressions": [{"key": "a", "operator": "In"}]}},
                 f"{selector}.matchExpressions[0].values"),
-        refused_update(kind, "other clusters", {}, {selector: {"matchLabels": {"cni": "y"}}}, selector),
-        refused_update(kind, "other strategy", {}, {"spec.strategy": "Reconcile"}, "spec.strategy"),
-        refused_update(kinds.CLUSTER_RESOURCE_SET_BINDING, "moved to another cluster", {}, {
+        rejected_update(kind, "other clusters", {}, {selector: {"matchLabels": {"cni": "y"}}}, selector),
+        rejected_update(kind, "other strategy", {}, {"spec.strategy": "Reconcile"}, "spec.strategy"),
+        rejected_update(kinds.CLUSTER_RESOURCE_SET_BINDING, "moved to another cluster", {}, {
             "spec.clusterName": "other"}, "spec.clusterName"),
     ]  # fmt: skip
 

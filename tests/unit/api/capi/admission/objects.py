@@ -1,4 +1,4 @@
-"""Valid objects of each kind, with everything filled in that defaults fill in, and a way to bend them."""
+"""Valid objects of each kind with all defaults set, and a helper that returns changed copies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from herder.api.capi import kinds
 from herder.engine.meta.kinds import Kind, Object
+from tests.support.builders import new_manifest
 
 CONFIG = {"apiGroup": "bootstrap.example.com", "kind": "Config", "name": "c"}
 INFRASTRUCTURE = {"apiGroup": "infrastructure.example.com", "kind": "Machine", "name": "i"}
@@ -14,27 +15,27 @@ CLUSTER_LABEL = {"cluster.x-k8s.io/cluster-name": "prod"}
 MISSING: Any = object()
 
 
-def made(kind: Kind, spec: Object, labels: Object | None = None) -> Object:
-    meta: Object = {"name": "one", **({"labels": labels} if labels else {})}
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, "spec": spec}
+def _valid(kind: Kind, spec: Object, labels: Object | None = None) -> Object:
+    return new_manifest(kind, "one", labels=labels, spec=spec)
 
 
 def edited(obj: Object, **changes: Any) -> Object:
-    """A copy in which `spec__template__spec` and so on have the given values; MISSING takes one away."""
+    """A copy in which `spec__template__spec` and so on have the given values; MISSING removes the field."""
     return changed(obj, {name.replace("__", "."): value for name, value in changes.items()})
 
 
 def changed(obj: Object, changes: dict[str, Any]) -> Object:
+    """A copy in which each path ("spec.template.spec") has the given value; MISSING removes the field."""
     result = copy.deepcopy(obj)
     for path, value in changes.items():
-        *way, last = path.split(".")
-        place = result
-        for name in way:
-            place = place.setdefault(name, {})
+        *parents, last = path.split(".")
+        parent = result
+        for name in parents:
+            parent = parent.setdefault(name, {})
         if value is MISSING:
-            place.pop(last, None)
+            parent.pop(last, None)
         else:
-            place[last] = value
+            parent[last] = value
     return result
 
 
@@ -42,9 +43,9 @@ def machine_spec(**more: Any) -> Object:
     return {"clusterName": "prod", "bootstrap": {"configRef": CONFIG}, "infrastructureRef": INFRASTRUCTURE, **more}
 
 
-CLUSTER = made(kinds.CLUSTER, {"infrastructureRef": {**INFRASTRUCTURE, "kind": "Cluster"}})
-MACHINE = made(kinds.MACHINE, machine_spec(deletion={"nodeDeletionTimeoutSeconds": 10}), CLUSTER_LABEL)
-MACHINE_SET = made(
+CLUSTER = _valid(kinds.CLUSTER, {"infrastructureRef": {**INFRASTRUCTURE, "kind": "Cluster"}})
+MACHINE = _valid(kinds.MACHINE, machine_spec(deletion={"nodeDeletionTimeoutSeconds": 10}), CLUSTER_LABEL)
+MACHINE_SET = _valid(
     kinds.MACHINE_SET,
     {
         "clusterName": "prod",
@@ -55,7 +56,7 @@ MACHINE_SET = made(
     CLUSTER_LABEL,
 )
 _POOL_LABELS = {"pool": "a", **CLUSTER_LABEL}
-MACHINE_DEPLOYMENT = made(
+MACHINE_DEPLOYMENT = _valid(
     kinds.MACHINE_DEPLOYMENT,
     {
         "clusterName": "prod",
@@ -66,7 +67,7 @@ MACHINE_DEPLOYMENT = made(
     },
     CLUSTER_LABEL,
 )
-MACHINE_POOL = made(
+MACHINE_POOL = _valid(
     kinds.MACHINE_POOL,
     {
         "clusterName": "prod",
@@ -75,7 +76,7 @@ MACHINE_POOL = made(
     },
     CLUSTER_LABEL,
 )
-MACHINE_HEALTH_CHECK = made(
+MACHINE_HEALTH_CHECK = _valid(
     kinds.MACHINE_HEALTH_CHECK,
     {
         "clusterName": "prod",
@@ -84,8 +85,8 @@ MACHINE_HEALTH_CHECK = made(
     },
     CLUSTER_LABEL,
 )
-MACHINE_DRAIN_RULE = made(kinds.MACHINE_DRAIN_RULE, {"drain": {"behavior": "Drain", "order": 5}})
-CLUSTER_RESOURCE_SET = made(
+MACHINE_DRAIN_RULE = _valid(kinds.MACHINE_DRAIN_RULE, {"drain": {"behavior": "Drain", "order": 5}})
+CLUSTER_RESOURCE_SET = _valid(
     kinds.CLUSTER_RESOURCE_SET,
     {
         "clusterSelector": {"matchLabels": {"cni": "x"}},
@@ -93,7 +94,7 @@ CLUSTER_RESOURCE_SET = made(
         "strategy": "ApplyOnce",
     },
 )
-CLUSTER_RESOURCE_SET_BINDING = made(kinds.CLUSTER_RESOURCE_SET_BINDING, {"clusterName": "prod"})
+CLUSTER_RESOURCE_SET_BINDING = _valid(kinds.CLUSTER_RESOURCE_SET_BINDING, {"clusterName": "prod"})
 
 VALID: dict[Kind, Object] = {
     kinds.CLUSTER: CLUSTER,

@@ -1,4 +1,4 @@
-"""The rules alone."""
+"""Admission rules of the Cluster API kinds, without an API server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from herder.api.capi.admission import RULES, needs_admission
 from herder.engine.meta.kinds import Kind, Object
@@ -21,7 +21,7 @@ def defaults(kind: Kind, obj: Object, old: Object | None) -> Object:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_table(case: Case) -> None:
+def test_admission_cases(case: Case) -> None:
     obj = defaults(case.kind, case.obj, case.old)
     if not case.fields:
         assert obj == (case.result or case.obj)
@@ -36,19 +36,19 @@ def test_objects_are_never_changed_in_place(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.fields], ids=str)
-def test_what_has_its_defaults_stays_the_very_same(case: Case) -> None:
+def test_defaulting_returns_the_same_object_if_nothing_changes(case: Case) -> None:
     obj = defaults(case.kind, case.obj, case.old)
     assert defaults(case.kind, obj, case.old) is obj
 
 
 @pytest.mark.parametrize("kind", VALID, ids=str)
-def test_there_is_a_rule_for_every_kind_of_the_table(kind: Kind) -> None:
+def test_every_kind_has_a_rule_that_accepts_a_valid_object(kind: Kind) -> None:
     assert {case.kind for case in CASES} == set(RULES)
     assert RULES[kind].validate(VALID[kind], None) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "concerned"),
+    ("changes", "expected"),
     [
         ({}, False),
         ({"metadata.finalizers": ["a.example.com/b"]}, False),
@@ -60,14 +60,14 @@ def test_there_is_a_rule_for_every_kind_of_the_table(kind: Kind) -> None:
         ({"spec.version": "v1.36.1"}, True),
     ],
 )
-def test_bookkeeping_concerns_no_rule(changes: dict[str, Any], concerned: bool) -> None:
-    assert needs_admission(changed(MACHINE, changes), MACHINE) is concerned
+def test_only_changes_of_spec_labels_and_annotations_need_admission(changes: dict[str, Any], expected: bool) -> None:
+    assert needs_admission(changed(MACHINE, changes), MACHINE) is expected
     assert needs_admission(MACHINE, None)
 
 
-_JSON = some.recursive(
-    some.none() | some.booleans() | some.integers() | some.text(max_size=5),
-    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=5), inner, max_size=3),
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
 _PATHS = (
@@ -78,6 +78,6 @@ _PATHS = (
 )  # fmt: skip
 
 
-@given(some.sampled_from(list(VALID)), some.sampled_from(_PATHS), _JSON)
-def test_defaults_bear_anything_because_the_schema_is_checked_after_them(kind: Kind, path: str, value: Any) -> None:
+@given(st.sampled_from(list(VALID)), st.sampled_from(_PATHS), _JSON)
+def test_defaulting_accepts_any_json_because_validation_comes_later(kind: Kind, path: str, value: Any) -> None:
     assert isinstance(defaults(kind, changed(VALID[kind], {path: value}), VALID[kind]), dict)

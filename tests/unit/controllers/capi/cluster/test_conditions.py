@@ -1,4 +1,4 @@
-"""What a Cluster says about itself: a table for each condition, with the reasons and messages that users know."""
+"""Conditions of a Cluster: one table of expected reasons and messages for each condition."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from herder.api.capi.conditions import Condition, condition, legacy
 from herder.api.capi.kinds import CLUSTER
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import ConnectionStatus
+from tests.support.builders import new_definition
 from tests.support.views import NOW
-from tests.unit.controllers.capi.cluster.herd import (
+from tests.unit.controllers.capi.cluster.objects import (
     DEFINITIONS,
+    DELETING,
     ENDPOINT,
-    GOING,
+    FULLY_INITIALIZED,
     INFRA,
     INITIALIZED,
     PLANE,
     PROVISIONED,
-    UP,
     cluster,
-    decide,
-    definition,
     infra,
+    legacy_condition,
     machine,
     patches,
     plane,
     pool,
+    reconcile_cluster,
     secret,
     status_after,
-    told,
-    told_before,
+    status_condition,
 )
 
-Told = tuple[str, str, str]
+ConditionFields = tuple[str, str, str]
 
 
 def ready(status: str, reason: str, message: str = "") -> Object:
@@ -45,18 +45,18 @@ def available(status: str, reason: str, message: str = "") -> Object:
     return {"conditions": [condition("Available", status, reason, message)]}
 
 
-UP_BEFORE = {"initialization": UP}
-UNLABELLED = (
+PREVIOUSLY_INITIALIZED = {"initialization": FULLY_INITIALIZED}
+MISSING_CONTRACT_LABEL = (
     "CustomResourceDefinition {} has no version for a supported contract: "
     "label cluster.x-k8s.io/v1beta2 or cluster.x-k8s.io/v1beta1 is not set"
 )
 
 
-# --- infrastructure and control plane -------------------------------------------------------------------------------
+# --- infrastructure and control plane --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("made", "objects", "expected"),
+    ("cluster_object", "objects", "expected"),
     [
         pytest.param(
             cluster(),
@@ -69,13 +69,13 @@ UNLABELLED = (
             cluster(),
             [*DEFINITIONS, infra(PROVISIONED | ready("False", "Flooded", "no dry place"))],
             ("False", "Flooded", "no dry place"),
-            id="as the provider says",
+            id="reported by the provider",
         ),
         pytest.param(
             cluster(),
-            [definition(INFRA, "v1beta1"), infra({"ready": True, "conditions": [legacy("Ready", "True")]})],
+            [new_definition(INFRA, "v1beta1"), infra({"ready": True, "conditions": [legacy("Ready", "True")]})],
             ("True", "Ready", ""),
-            id="as a v1beta1 provider says",
+            id="reported by a v1beta1 provider",
         ),
         pytest.param(
             cluster(),
@@ -88,41 +88,46 @@ UNLABELLED = (
             id="malformed",
         ),
         pytest.param(
-            cluster(), [*DEFINITIONS], ("False", "ObjectDoesNotExist", "FarmCluster does not exist"), id="not there yet"
+            cluster(),
+            [*DEFINITIONS],
+            ("False", "ObjectDoesNotExist", "FarmCluster does not exist"),
+            id="does not exist yet",
         ),
-        pytest.param(cluster(), [], ("False", "ObjectDoesNotExist", "FarmCluster does not exist"), id="nor its kind"),
         pytest.param(
-            cluster(status=UP_BEFORE),
+            cluster(), [], ("False", "ObjectDoesNotExist", "FarmCluster does not exist"), id="its kind does not exist"
+        ),
+        pytest.param(
+            cluster(status=PREVIOUSLY_INITIALIZED),
             [*DEFINITIONS],
             ("False", "ObjectDeleted", "FarmCluster has been deleted while the cluster still exists"),
-            id="lost",
+            id="deleted",
         ),
         pytest.param(
             cluster(),
-            [definition(INFRA, "")],
-            ("Unknown", "InternalError", UNLABELLED.format("farmclusters.infrastructure.example")),
-            id="of a kind that follows no contract",
+            [new_definition(INFRA, "")],
+            ("Unknown", "InternalError", MISSING_CONTRACT_LABEL.format("farmclusters.infrastructure.example")),
+            id="kind without a contract label",
         ),
         pytest.param(
-            cluster(status=UP_BEFORE, meta=GOING),
+            cluster(status=PREVIOUSLY_INITIALIZED, metadata=DELETING),
             [*DEFINITIONS, machine("w")],
             ("False", "ObjectDeleted", "FarmCluster has been deleted"),
-            id="gone with the cluster",
+            id="deleted with the cluster",
         ),
         pytest.param(
-            cluster(meta=GOING),
+            cluster(metadata=DELETING),
             [*DEFINITIONS, machine("w")],
             ("False", "ObjectDoesNotExist", "FarmCluster does not exist"),
-            id="never there",
+            id="never existed",
         ),
     ],
 )
-def test_infrastructure_ready(made: Object, objects: list[Object], expected: Told) -> None:
-    assert told(status_after(made, *objects), "InfrastructureReady") == expected
+def test_infrastructure_ready(cluster_object: Object, objects: list[Object], expected: ConditionFields) -> None:
+    assert status_condition(status_after(cluster_object, *objects), "InfrastructureReady") == expected
 
 
 @pytest.mark.parametrize(
-    ("made", "objects", "expected"),
+    ("cluster_object", "objects", "expected"),
     [
         pytest.param(
             cluster(),
@@ -135,60 +140,63 @@ def test_infrastructure_ready(made: Object, objects: list[Object], expected: Tol
             cluster(),
             [*DEFINITIONS, plane(INITIALIZED | available("False", "Asleep", "2 of 3 answer"))],
             ("False", "Asleep", "2 of 3 answer"),
-            id="as the provider says",
+            id="reported by the provider",
         ),
         pytest.param(
             cluster(),
-            [definition(PLANE, "v1beta1"), plane({"initialized": True, "conditions": [legacy("Available", "True")]})],
+            [
+                new_definition(PLANE, "v1beta1"),
+                plane({"initialized": True, "conditions": [legacy("Available", "True")]}),
+            ],
             ("True", "Available", ""),
-            id="as a v1beta1 provider says",
+            id="reported by a v1beta1 provider",
         ),
         pytest.param(
             cluster(),
             [*DEFINITIONS],
             ("False", "ObjectDoesNotExist", "FarmControlPlane does not exist"),
-            id="not there yet",
+            id="does not exist yet",
         ),
         pytest.param(
-            cluster(status=UP_BEFORE),
+            cluster(status=PREVIOUSLY_INITIALIZED),
             [*DEFINITIONS],
             ("False", "ObjectDeleted", "FarmControlPlane has been deleted while the cluster still exists"),
-            id="lost",
+            id="deleted",
         ),
         pytest.param(
-            cluster(status=UP_BEFORE, meta=GOING),
+            cluster(status=PREVIOUSLY_INITIALIZED, metadata=DELETING),
             [*DEFINITIONS, machine("w")],
             ("False", "ObjectDeleted", "FarmControlPlane has been deleted"),
-            id="gone with the cluster",
+            id="deleted with the cluster",
         ),
         pytest.param(
             cluster(control_plane=False),
             [*DEFINITIONS],
             ("False", "NotAvailable", "Control plane not yet initialized"),
-            id="of Machines without a node",
+            id="Machines without a Node",
         ),
         pytest.param(
             cluster(control_plane=False),
             [*DEFINITIONS, machine("cp", control_plane=True, nodeRef={"name": "n"})],
             ("True", "Available", ""),
-            id="of Machines with a node",
+            id="Machines with a Node",
         ),
     ],
 )
-def test_control_plane_available(made: Object, objects: list[Object], expected: Told) -> None:
-    assert told(status_after(made, *objects), "ControlPlaneAvailable") == expected
+def test_control_plane_available(cluster_object: Object, objects: list[Object], expected: ConditionFields) -> None:
+    assert status_condition(status_after(cluster_object, *objects), "ControlPlaneAvailable") == expected
 
 
 def initialized(status: str) -> Object:
     kept = condition("ControlPlaneInitialized", status, "Before", "as it was")
-    return UP_BEFORE | {
+    return PREVIOUSLY_INITIALIZED | {
         "conditions": [kept],
         "deprecated": {"v1beta1": {"conditions": [legacy("ControlPlaneInitialized", status, "Before", "Info")]}},
     }
 
 
 @pytest.mark.parametrize(
-    ("made", "objects", "expected"),
+    ("cluster_object", "objects", "expected"),
     [
         pytest.param(
             cluster(),
@@ -205,15 +213,15 @@ def initialized(status: str) -> Object:
         ),
         pytest.param(
             cluster(),
-            [definition(PLANE, "")],
-            ("Unknown", "InternalError", UNLABELLED.format("farmcontrolplanes.controlplane.example")),
-            id="one that cannot be read",
+            [new_definition(PLANE, "")],
+            ("Unknown", "InternalError", MISSING_CONTRACT_LABEL.format("farmcontrolplanes.controlplane.example")),
+            id="unreadable control plane",
         ),
         pytest.param(
             cluster(control_plane=False),
             [*DEFINITIONS],
             ("False", "NotInitialized", "Waiting for the first control plane machine to have status.nodeRef set"),
-            id="of Machines",
+            id="control plane of Machines",
         ),
         pytest.param(
             cluster(status=initialized("True")), [*DEFINITIONS, plane()], ("True", "Before", "as it was"), id="kept"
@@ -222,42 +230,42 @@ def initialized(status: str) -> Object:
             cluster(status=initialized("False")),
             [*DEFINITIONS, plane(INITIALIZED)],
             ("True", "Initialized", ""),
-            id="found out anew after somebody set it back",
+            id="restored after a user reset it",
         ),
         pytest.param(
             cluster(status=initialized("False")),
             [*DEFINITIONS, plane()],
             ("False", "NotInitialized", "Control plane not yet initialized"),
-            id="set back, and the control plane is not up again",
+            id="reset, and the control plane is not initialized",
         ),
     ],
 )
-def test_control_plane_initialized(made: Object, objects: list[Object], expected: Told) -> None:
-    status = status_after(made, *objects)
-    assert told(status, "ControlPlaneInitialized") == expected
-    before = told_before(status, "ControlPlaneInitialized")
-    assert before is not None
-    assert (before["status"] == "True") is (expected[0] == "True"), "both lists agree"
+def test_control_plane_initialized(cluster_object: Object, objects: list[Object], expected: ConditionFields) -> None:
+    status = status_after(cluster_object, *objects)
+    assert status_condition(status, "ControlPlaneInitialized") == expected
+    legacy_entry = legacy_condition(status, "ControlPlaneInitialized")
+    assert legacy_entry is not None
+    assert (legacy_entry["status"] == "True") is (expected[0] == "True"), "both lists agree"
 
 
-# --- available ------------------------------------------------------------------------------------------------------
+# --- Available -------------------------------------------------------------------------------------------------------
 
-REACHED = ConnectionStatus(since=NOW, last_contact=NOW)
+CONNECTED = ConnectionStatus(since=NOW, last_contact=NOW)
 
 
-def running(*more: Object, spec: Object | None = None, meta: Object | None = None, **status: Any) -> list[Object]:
-    made = cluster(controlPlaneEndpoint=ENDPOINT, meta=meta, status=status, **(spec or {}))
-    return [made, *DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), secret("c-kubeconfig"), *more]
+def running(*more: Object, spec: Object | None = None, metadata: Object | None = None, **status: Any) -> list[Object]:
+    cluster_object = cluster(controlPlaneEndpoint=ENDPOINT, metadata=metadata, status=status, **(spec or {}))
+    return [cluster_object, *DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), secret("c-kubeconfig"), *more]
 
 
 @pytest.mark.parametrize(
     ("objects", "expected"),
     [
-        pytest.param(running(), ("True", "Available", ""), id="all is well"),
+        pytest.param(running(), ("True", "Available", ""), id="all conditions are good"),
         pytest.param(
             running(pool("d", condition("Available", "False", "R", "0 of 3"))),
             ("False", "NotAvailable", "* WorkersAvailable:\n  * MachineDeployment d: 0 of 3"),
-            id="workers are missing",
+            id="workers are unavailable",
         ),
         pytest.param(
             running(pool("d")),
@@ -266,12 +274,12 @@ def running(*more: Object, spec: Object | None = None, meta: Object | None = Non
                 "AvailableUnknown",
                 "* WorkersAvailable:\n  * MachineDeployment d: Condition Available not yet reported",
             ),
-            id="nobody knows",
+            id="unknown",
         ),
         pytest.param(
             running(spec={"availabilityGates": [{"conditionType": "Fed"}]}),
             ("Unknown", "AvailableUnknown", "* Fed: Condition not yet reported"),
-            id="a gate that nobody reports",
+            id="gate not reported",
         ),
         pytest.param(
             running(
@@ -279,7 +287,7 @@ def running(*more: Object, spec: Object | None = None, meta: Object | None = Non
                 conditions=[condition("Fed", "False", "Hungry", "no hay")],
             ),
             ("False", "NotAvailable", "* Fed: no hay"),
-            id="a gate that is shut",
+            id="gate is false",
         ),
         pytest.param(
             running(
@@ -287,40 +295,44 @@ def running(*more: Object, spec: Object | None = None, meta: Object | None = Non
                 conditions=[condition("Sick", "False", "Healthy")],
             ),
             ("True", "Available", ""),
-            id="a gate that is bad when true",
+            id="gate with negative polarity",
         ),
         pytest.param(
             running(conditions=[condition("TopologyReconciled", "False", "ClusterUpgrading", "on the way")]),
             ("True", "Available", "* TopologyReconciled: on the way"),
-            id="an upgrade is no issue",
+            id="upgrading topology is no issue",
         ),
         pytest.param(
             running(conditions=[condition("TopologyReconciled", "False", "ReconcileFailed", "bad class")]),
             ("False", "NotAvailable", "* TopologyReconciled: bad class"),
-            id="a failed topology is",
+            id="failed topology is an issue",
         ),
     ],
 )
-def test_available(objects: list[Object], expected: Told) -> None:
-    assert told(status_after(*objects, link=REACHED), "Available") == expected
+def test_available(objects: list[Object], expected: ConditionFields) -> None:
+    assert status_condition(status_after(*objects, connection=CONNECTED), "Available") == expected
 
 
-def test_while_it_is_deleted_what_is_gone_is_no_further_issue() -> None:
+def test_deleted_objects_do_not_affect_available_during_deletion() -> None:
     objects = [
-        cluster(meta=GOING, status=UP_BEFORE, controlPlaneEndpoint=ENDPOINT),
+        cluster(metadata=DELETING, status=PREVIOUSLY_INITIALIZED, controlPlaneEndpoint=ENDPOINT),
         *DEFINITIONS,
         secret("c-kubeconfig"),
         machine("w"),
     ]
     expected = "* Deleting:\n  * Worker Machines: w"
-    assert told(status_after(*objects, link=REACHED), "Available") == ("False", "NotAvailable", expected)
+    assert status_condition(status_after(*objects, connection=CONNECTED), "Available") == (
+        "False",
+        "NotAvailable",
+        expected,
+    )
 
 
-# --- the list of v1beta1 --------------------------------------------------------------------------------------------
+# --- v1beta1 conditions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("made", "objects", "type_", "expected"),
+    ("cluster_object", "objects", "type_", "expected"),
     [
         (
             cluster(),
@@ -370,24 +382,26 @@ def test_while_it_is_deleted_what_is_gone_is_no_further_issue() -> None:
         (cluster(), [infra(PROVISIONED), plane(INITIALIZED)], "Ready", legacy("Ready", "True")),
         (cluster(), [infra(), plane()], "Ready", legacy("Ready", "False", "WaitingForControlPlane", "Info")),
         (
-            cluster(meta=GOING, status=UP_BEFORE),
+            cluster(metadata=DELETING, status=PREVIOUSLY_INITIALIZED),
             [infra(PROVISIONED), plane(INITIALIZED), machine("w")],
             "InfrastructureReady",
             legacy("InfrastructureReady", "False", "Deleting", "Info"),
         ),
         (
-            cluster(meta=GOING, status=UP_BEFORE),
+            cluster(metadata=DELETING, status=PREVIOUSLY_INITIALIZED),
             [infra(PROVISIONED)],
             "ControlPlaneReady",
             legacy("ControlPlaneReady", "False", "Deleted", "Info"),
         ),
     ],
 )
-def test_conditions_of_v1beta1(made: Object, objects: list[Object], type_: str, expected: Condition | None) -> None:
-    assert told_before(status_after(made, *DEFINITIONS, *objects), type_) == expected
+def test_v1beta1_conditions(
+    cluster_object: Object, objects: list[Object], type_: str, expected: Condition | None
+) -> None:
+    assert legacy_condition(status_after(cluster_object, *DEFINITIONS, *objects), type_) == expected
 
 
-def test_conditions_of_others_stay_in_both_lists() -> None:
+def test_conditions_of_other_controllers_are_kept_in_both_lists() -> None:
     theirs, old = condition("Reconciled", "True", "Theirs"), legacy("Reconciled", "True")
     status = {"conditions": [theirs], "deprecated": {"v1beta1": {"conditions": [old]}}}
     after = status_after(cluster(status=status), *DEFINITIONS)
@@ -395,6 +409,6 @@ def test_conditions_of_others_stay_in_both_lists() -> None:
     assert old in after["deprecated"]["v1beta1"]["conditions"]
 
 
-def test_a_status_with_conditions_is_written_only_over_what_was_read() -> None:
-    (patch,) = patches(decide(cluster(meta={"resourceVersion": "42"}), *DEFINITIONS), CLUSTER, "status")
+def test_status_patch_carries_the_resource_version() -> None:
+    (patch,) = patches(reconcile_cluster(cluster(metadata={"resourceVersion": "42"}), *DEFINITIONS), CLUSTER, "status")
     assert patch.resource_version == "42"

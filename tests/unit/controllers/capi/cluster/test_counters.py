@@ -1,4 +1,4 @@
-"""How many there are, in the control plane and among the workers."""
+"""Replica counters of the control plane and the workers in the status of a Cluster."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 from herder.api.capi.names import CLUSTER_NAME, POOL_NAME
 from herder.engine.meta.kinds import Object
-from tests.unit.controllers.capi.cluster.herd import (
+from tests.support.builders import new_definition
+from tests.unit.controllers.capi.cluster.objects import (
     DEFINITIONS,
     INFRA,
     OWNER,
     PLANE,
     cluster,
-    definition,
-    good,
+    healthy_machine,
     machine,
     machine_set,
     plane,
@@ -21,34 +21,34 @@ from tests.unit.controllers.capi.cluster.herd import (
     status_after,
 )
 
-COUNTED = {"replicas": 3, "readyReplicas": 2, "availableReplicas": 1, "upToDateReplicas": 3}
+COUNTERS = {"replicas": 3, "readyReplicas": 2, "availableReplicas": 1, "upToDateReplicas": 3}
 
 
 @pytest.mark.parametrize(
     ("definitions", "status"),
     [
-        pytest.param(DEFINITIONS, COUNTED, id="v1beta2"),
+        pytest.param(DEFINITIONS, COUNTERS, id="v1beta2"),
         pytest.param(
-            (definition(INFRA), definition(PLANE, "v1beta1")),
+            (new_definition(INFRA), new_definition(PLANE, "v1beta1")),
             {"replicas": 3, "readyReplicas": 2, "unavailableReplicas": 2, "updatedReplicas": 3},
             id="v1beta1",
         ),
     ],
 )
-def test_a_control_plane_object_counts_for_itself(definitions: tuple[Object, ...], status: Object) -> None:
-    after = status_after(cluster(), *definitions, plane(status, replicas=3), good("cp", control_plane=True))
-    assert after["controlPlane"] == COUNTED | {"desiredReplicas": 3}
+def test_control_plane_counters_are_copied_from_its_object(definitions: tuple[Object, ...], status: Object) -> None:
+    after = status_after(cluster(), *definitions, plane(status, replicas=3), healthy_machine("cp", control_plane=True))
+    assert after["controlPlane"] == COUNTERS | {"desiredReplicas": 3}
 
 
-def test_a_control_plane_without_replicas_has_no_counters() -> None:
+def test_control_plane_without_replicas_has_no_counters() -> None:
     assert "controlPlane" not in status_after(cluster(), *DEFINITIONS, plane())
-    stale = cluster(status={"controlPlane": COUNTED})
+    stale = cluster(status={"controlPlane": COUNTERS})
     assert "controlPlane" not in status_after(stale, *DEFINITIONS)
 
 
-def test_control_plane_machines_are_counted_where_no_object_does() -> None:
+def test_control_plane_machines_are_counted_without_a_control_plane_object() -> None:
     machines = [
-        good("cp-1", control_plane=True, nodeInfo={"kubeletVersion": "v1.31.0"}),
+        healthy_machine("cp-1", control_plane=True, nodeInfo={"kubeletVersion": "v1.31.0"}),
         machine("cp-2", control_plane=True),
     ]
     assert status_after(cluster(control_plane=False), *DEFINITIONS, *machines)["controlPlane"] == {
@@ -61,16 +61,16 @@ def test_control_plane_machines_are_counted_where_no_object_does() -> None:
     }
 
 
-def test_workers_are_the_sum_of_deployments_standalone_sets_and_standalone_machines() -> None:
+def test_workers_sum_deployments_standalone_sets_and_standalone_machines() -> None:
     workers = [
-        pool("d", wanted=5, **COUNTED),
-        pool("new", wanted=1),
-        machine_set("of-d", owned=False, wanted=5, **COUNTED),
-        machine_set("alone", wanted=2, **COUNTED),
-        good("of-set"),
-        good("alone-1", owned=True),
+        pool("d", desired=5, **COUNTERS),
+        pool("new", desired=1),
+        machine_set("of-d", owned=False, desired=5, **COUNTERS),
+        machine_set("alone", desired=2, **COUNTERS),
+        healthy_machine("of-set"),
+        healthy_machine("alone-1", owned=True),
         machine("alone-2", owned=True),
-        good("cp", owned=True, control_plane=True),
+        healthy_machine("cp", owned=True, control_plane=True),
     ]
     assert status_after(cluster(), *DEFINITIONS, *workers)["workers"] == {
         "desiredReplicas": 5 + 1 + 2 + 2,
@@ -81,12 +81,12 @@ def test_workers_are_the_sum_of_deployments_standalone_sets_and_standalone_machi
     }
 
 
-def test_machines_of_pools_are_not_counted() -> None:
+def test_machines_of_machine_pools_are_not_counted() -> None:
     labels = {"labels": {CLUSTER_NAME: "c", POOL_NAME: "p"}, "ownerReferences": [OWNER]}
-    assert "workers" not in status_after(cluster(), *DEFINITIONS, good("w", meta=labels))
+    assert "workers" not in status_after(cluster(), *DEFINITIONS, healthy_machine("w", metadata=labels))
 
 
-def test_versions_are_added_up_with_the_oldest_first() -> None:
+def test_versions_are_summed_oldest_first() -> None:
     pools = [
         pool("a", versions=[{"version": "v1.9.0", "replicas": 1}, {"version": "v1.10.0+k3s2", "replicas": 2}]),
         pool("b", versions=[{"version": "v1.10.0+k3s1", "replicas": 1}, {"version": "v1.9.0", "replicas": 3}]),

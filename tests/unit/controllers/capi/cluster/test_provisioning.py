@@ -1,4 +1,4 @@
-"""A Cluster on its way up: what it names is adopted, and what providers learn is taken over."""
+"""Provisioning of a Cluster: it adopts the objects it references, and copies what providers report."""
 
 from __future__ import annotations
 
@@ -8,68 +8,69 @@ from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, PAUSED
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Parallel
-from tests.unit.controllers.capi.cluster.herd import (
+from tests.support.builders import new_definition, writes_of
+from tests.unit.controllers.capi.cluster.objects import (
     DEFINITIONS,
     ENDPOINT,
+    FULLY_INITIALIZED,
     INFRA,
     INITIALIZED,
     OWNER,
     PLANE,
     PROVISIONED,
-    UP,
     cluster,
-    decide,
-    definition,
-    good,
+    healthy_machine,
     infra,
+    legacy_condition,
     machine,
     patches,
     plane,
+    reconcile_cluster,
     secret,
     status_after,
-    told,
-    told_before,
-    writes,
+    status_condition,
 )
 
-V1BETA1 = (definition(INFRA, "v1beta1"), definition(PLANE, "v1beta1"))
+V1BETA1 = (new_definition(INFRA, "v1beta1"), new_definition(PLANE, "v1beta1"))
 
 
-def test_nothing_is_decided_for_a_cluster_that_is_gone() -> None:
-    assert decide() == DONE
+def test_deleted_cluster_is_ignored() -> None:
+    assert reconcile_cluster() == DONE
 
 
-def test_the_finalizer_comes_first_and_alone() -> None:
-    decision = decide(cluster(meta={"finalizers": ["theirs"]}), *DEFINITIONS, infra(meta={"labels": {}}))
+def test_finalizer_is_the_first_and_only_write() -> None:
+    decision = reconcile_cluster(
+        cluster(metadata={"finalizers": ["theirs"]}), *DEFINITIONS, infra(metadata={"labels": {}})
+    )
     (patch,) = patches(decision, CLUSTER)
-    assert writes(decision) == [patch]
+    assert writes_of(decision) == [patch]
     assert patch.patch == {"metadata": {"finalizers": ["theirs", CLUSTER_FINALIZER]}}
     assert patch.resource_version
 
 
-def test_no_finalizer_is_put_on_a_cluster_that_is_going() -> None:
-    assert decide(cluster(meta={"finalizers": [], "deletionTimestamp": "2026-01-01T11:00:00Z"})) == DONE
+def test_no_finalizer_is_added_to_a_deleting_cluster() -> None:
+    assert reconcile_cluster(cluster(metadata={"finalizers": [], "deletionTimestamp": "2026-01-01T11:00:00Z"})) == DONE
 
 
-def test_what_the_cluster_names_is_adopted_at_once() -> None:
+def test_referenced_objects_are_adopted() -> None:
     theirs = {"apiVersion": "x/v1", "kind": "Other", "name": "o", "uid": "o", "controller": True}
-    decision = decide(
+    decision = reconcile_cluster(
         cluster(),
         *DEFINITIONS,
-        infra(meta={"ownerReferences": [theirs], "labels": {"a": "b"}}),
-        plane(meta={"ownerReferences": [], "labels": {}}),
+        infra(metadata={"ownerReferences": [theirs], "labels": {"a": "b"}}),
+        plane(metadata={"ownerReferences": [], "labels": {}}),
     )
     assert isinstance(decision.writes[0], Parallel)
-    (of_infra,), (of_plane,) = patches(decision, INFRA), patches(decision, PLANE)
-    assert of_infra.patch == {"metadata": {"ownerReferences": [theirs, OWNER], "labels": {CLUSTER_NAME: "c"}}}
-    assert of_plane.patch == {"metadata": {"ownerReferences": [OWNER], "labels": {CLUSTER_NAME: "c"}}}
-    assert of_infra.resource_version
+    (infra_patch,), (plane_patch,) = patches(decision, INFRA), patches(decision, PLANE)
+    assert infra_patch.patch == {"metadata": {"ownerReferences": [theirs, OWNER], "labels": {CLUSTER_NAME: "c"}}}
+    assert plane_patch.patch == {"metadata": {"ownerReferences": [OWNER], "labels": {CLUSTER_NAME: "c"}}}
+    assert infra_patch.resource_version
 
 
-@pytest.mark.parametrize("more", [{}, {"controller": True, "blockOwnerDeletion": True}])
-def test_what_is_adopted_is_left_alone(more: Object) -> None:
-    owners = [OWNER | more, {"apiVersion": "x/v1", "kind": "Other", "name": "o", "uid": "o"}]
-    decision = decide(cluster(), *DEFINITIONS, infra(meta={"ownerReferences": owners}), plane())
+@pytest.mark.parametrize("reference_fields", [{}, {"controller": True, "blockOwnerDeletion": True}])
+def test_adopted_objects_are_not_patched_again(reference_fields: Object) -> None:
+    owners = [OWNER | reference_fields, {"apiVersion": "x/v1", "kind": "Other", "name": "o", "uid": "o"}]
+    decision = reconcile_cluster(cluster(), *DEFINITIONS, infra(metadata={"ownerReferences": owners}), plane())
     assert patches(decision, INFRA) == []
 
 
@@ -80,20 +81,20 @@ def test_what_is_adopted_is_left_alone(more: Object) -> None:
         pytest.param(V1BETA1, {"ready": True}, {"initialized": True}, id="v1beta1"),
     ],
 )
-def test_both_contracts_say_when_a_provider_is_done(
+def test_both_contracts_report_initialization(
     definitions: tuple[Object, ...], infra_status: Object, plane_status: Object
 ) -> None:
     status = status_after(
         cluster(controlPlaneEndpoint=ENDPOINT), *definitions, infra(infra_status), plane(plane_status)
     )
-    assert status["initialization"] == UP
+    assert status["initialization"] == FULLY_INITIALIZED
     assert status["phase"] == "Provisioned"
     other = status_after(cluster(controlPlaneEndpoint=ENDPOINT), *definitions, infra(plane_status), plane(infra_status))
     assert "initialization" not in other
 
 
 @pytest.mark.parametrize(
-    ("infra_spec", "plane_spec", "own", "taken"),
+    ("infra_spec", "plane_spec", "user_endpoint", "expected"),
     [
         pytest.param({"controlPlaneEndpoint": ENDPOINT}, {}, None, ENDPOINT, id="the infrastructure's"),
         pytest.param({}, {"controlPlaneEndpoint": ENDPOINT}, None, ENDPOINT, id="the control plane's"),
@@ -105,72 +106,80 @@ def test_both_contracts_say_when_a_provider_is_done(
             id="both",
         ),
         pytest.param(
-            {"controlPlaneEndpoint": ENDPOINT}, {}, {"host": "mine", "port": 7}, None, id="the user's own stays"
+            {"controlPlaneEndpoint": ENDPOINT}, {}, {"host": "mine", "port": 7}, None, id="the user's own is kept"
         ),
-        pytest.param({"controlPlaneEndpoint": {"host": "half", "port": 0}}, {}, None, None, id="half of one is none"),
-        pytest.param({}, {}, None, None, id="nobody knows"),
+        pytest.param(
+            {"controlPlaneEndpoint": {"host": "half", "port": 0}},
+            {},
+            None,
+            None,
+            id="an incomplete endpoint is ignored",
+        ),
+        pytest.param({}, {}, None, None, id="none"),
     ],
 )
-def test_the_endpoint_is_taken_from_who_knows_it(
-    infra_spec: Object, plane_spec: Object, own: Object | None, taken: Object | None
+def test_endpoint_is_copied_from_the_provider_that_reports_it(
+    infra_spec: Object, plane_spec: Object, user_endpoint: Object | None, expected: Object | None
 ) -> None:
-    spec = {"controlPlaneEndpoint": own} if own else {}
-    decision = decide(cluster(**spec), *DEFINITIONS, infra(PROVISIONED, **infra_spec), plane(INITIALIZED, **plane_spec))
+    spec = {"controlPlaneEndpoint": user_endpoint} if user_endpoint else {}
+    decision = reconcile_cluster(
+        cluster(**spec), *DEFINITIONS, infra(PROVISIONED, **infra_spec), plane(INITIALIZED, **plane_spec)
+    )
     changed = [patch.patch for patch in patches(decision, CLUSTER)]
-    assert changed == ([{"spec": {"controlPlaneEndpoint": taken}}] if taken else [])
-    if taken:
-        assert patches(decision, CLUSTER, "status") == [], "the status is told from what this write leaves"
+    assert changed == ([{"spec": {"controlPlaneEndpoint": expected}}] if expected else [])
+    if expected:
+        assert patches(decision, CLUSTER, "status") == [], "the status is derived from the updated object"
 
 
-def test_an_endpoint_is_not_taken_before_the_provider_is_done() -> None:
-    decision = decide(cluster(), *DEFINITIONS, infra(controlPlaneEndpoint=ENDPOINT), plane())
+def test_endpoint_is_not_copied_before_infrastructure_is_provisioned() -> None:
+    decision = reconcile_cluster(cluster(), *DEFINITIONS, infra(controlPlaneEndpoint=ENDPOINT), plane())
     assert patches(decision, CLUSTER) == []
 
 
-def test_failure_domains_are_copied_sorted() -> None:
+def test_failure_domains_are_copied_in_order() -> None:
     domains = [{"name": "b"}, {"name": "a", "controlPlane": True}]
     status = status_after(cluster(), *DEFINITIONS, infra(PROVISIONED | {"failureDomains": domains}), plane())
     assert status["failureDomains"] == [{"name": "a", "controlPlane": True}, {"name": "b", "controlPlane": False}]
 
 
-def test_steps_once_taken_are_not_taken_back() -> None:
-    before = {"initialization": UP, "failureDomains": [{"name": "a", "controlPlane": True}]}
+def test_initialization_is_not_reverted() -> None:
+    before = {"initialization": FULLY_INITIALIZED, "failureDomains": [{"name": "a", "controlPlane": True}]}
     status = status_after(cluster(status=before, controlPlaneEndpoint=ENDPOINT), *DEFINITIONS)
-    assert status["initialization"] == UP
+    assert status["initialization"] == FULLY_INITIALIZED
     assert status["failureDomains"] == before["failureDomains"]
     assert status["phase"] == "Provisioned"
 
 
 @pytest.mark.parametrize(
-    ("made", "phase"),
+    ("cluster_object", "phase"),
     [
         (cluster(infrastructure=False, control_plane=False), "Pending"),
         (cluster(control_plane=False), "Provisioning"),
         (cluster(), "Provisioning"),
         (cluster(infrastructure=False, controlPlaneEndpoint=ENDPOINT), "Provisioned"),
         (cluster(controlPlaneEndpoint=ENDPOINT), "Provisioning"),
-        (cluster(controlPlaneEndpoint=ENDPOINT, status={"initialization": UP}), "Provisioned"),
+        (cluster(controlPlaneEndpoint=ENDPOINT, status={"initialization": FULLY_INITIALIZED}), "Provisioned"),
     ],
 )
-def test_phases(made: Object, phase: str) -> None:
-    assert status_after(made, *DEFINITIONS, infra(), plane())["phase"] == phase
+def test_phases(cluster_object: Object, phase: str) -> None:
+    assert status_after(cluster_object, *DEFINITIONS, infra(), plane())["phase"] == phase
 
 
-def test_without_infrastructure_it_counts_as_provisioned() -> None:
+def test_cluster_without_infrastructure_counts_as_provisioned() -> None:
     status = status_after(cluster(infrastructure=False), *DEFINITIONS, plane())
     assert status["initialization"] == {"infrastructureProvisioned": True}
-    assert told(status, "InfrastructureReady") == ("True", "Ready", "")
-    assert told_before(status, "InfrastructureReady") == {"type": "InfrastructureReady", "status": "True"}
+    assert status_condition(status, "InfrastructureReady") == ("True", "Ready", "")
+    assert legacy_condition(status, "InfrastructureReady") == {"type": "InfrastructureReady", "status": "True"}
 
 
-def test_references_that_a_topology_is_to_bring_are_waited_for() -> None:
-    made = cluster(infrastructure=False, control_plane=False, topology={"version": "v1.31.0"})
-    status = status_after(made)
+def test_cluster_with_topology_waits_for_its_references() -> None:
+    cluster_object = cluster(infrastructure=False, control_plane=False, topology={"version": "v1.31.0"})
+    status = status_after(cluster_object)
     assert "initialization" not in status
     pending = "Waiting for cluster topology to be reconciled"
-    assert told(status, "InfrastructureReady") == ("False", "ObjectDoesNotExist", pending)
-    assert told(status, "ControlPlaneAvailable") == ("False", "ObjectDoesNotExist", pending)
-    assert told(status, "ControlPlaneInitialized") == ("Unknown", "ObjectDoesNotExist", pending)
+    assert status_condition(status, "InfrastructureReady") == ("False", "ObjectDoesNotExist", pending)
+    assert status_condition(status, "ControlPlaneAvailable") == ("False", "ObjectDoesNotExist", pending)
+    assert status_condition(status, "ControlPlaneInitialized") == ("Unknown", "ObjectDoesNotExist", pending)
 
 
 @pytest.mark.parametrize(
@@ -186,22 +195,22 @@ def test_references_that_a_topology_is_to_bring_are_waited_for() -> None:
                     "cp-1",
                     control_plane=True,
                     nodeRef={"name": "n"},
-                    meta={"deletionTimestamp": "2026-01-01T11:00:00Z"},
+                    metadata={"deletionTimestamp": "2026-01-01T11:00:00Z"},
                 )
             ],
             False,
         ),
     ],
 )
-def test_without_control_plane_object_the_first_node_of_a_control_plane_machine_counts(
+def test_first_control_plane_node_initializes_a_cluster_without_control_plane_object(
     objects: list[Object], initialized: bool
 ) -> None:
     status = status_after(cluster(control_plane=False), *DEFINITIONS, infra(), *objects)
     assert status.get("initialization", {}).get("controlPlaneInitialized", False) is initialized
-    assert told(status, "ControlPlaneInitialized")[0] == str(initialized)
+    assert status_condition(status, "ControlPlaneInitialized")[0] == str(initialized)
 
 
-# --- what it waits for ----------------------------------------------------------------------------------------------
+# --- wait reasons ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,7 +222,7 @@ def test_without_control_plane_object_the_first_node_of_a_control_plane_machine_
             "farmclusters.infrastructure.example",
         ),
         (
-            [definition(INFRA, "")],
+            [new_definition(INFRA, "")],
             "FarmCluster c-infra cannot be read: CustomResourceDefinition farmclusters.infrastructure.example has no "
             "version for a supported contract: label cluster.x-k8s.io/v1beta2 or cluster.x-k8s.io/v1beta1 "
             "is not set",
@@ -223,72 +232,74 @@ def test_without_control_plane_object_the_first_node_of_a_control_plane_machine_
         ([*DEFINITIONS, infra(PROVISIONED), plane()], "waiting for FarmControlPlane c-plane to be initialized"),
     ],
 )
-def test_a_wait_names_what_is_waited_for(objects: list[Object], reason: str) -> None:
-    wait = decide(cluster(), *objects).wait
+def test_wait_reason_names_the_missing_object(objects: list[Object], reason: str) -> None:
+    wait = reconcile_cluster(cluster(), *objects).wait
     assert wait is not None
     assert wait.reason == reason
 
 
-def test_a_cluster_that_is_complete_waits_for_nothing() -> None:
+def test_provisioned_cluster_does_not_wait() -> None:
     up = cluster(controlPlaneEndpoint=ENDPOINT)
-    assert decide(up, *DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), secret("c-kubeconfig")).wait is None
+    assert (
+        reconcile_cluster(up, *DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), secret("c-kubeconfig")).wait is None
+    )
 
 
-# --- pauses and costs -----------------------------------------------------------------------------------------------
+# --- pauses and number of writes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("cluster_object", "message"),
     [
         (cluster(paused=True), "Cluster spec.paused is set to true"),
-        (cluster(meta={"annotations": {PAUSED: "false"}}), "Cluster has the cluster.x-k8s.io/paused annotation"),
+        (cluster(metadata={"annotations": {PAUSED: "false"}}), "Cluster has the cluster.x-k8s.io/paused annotation"),
         (
-            cluster(paused=True, meta={"deletionTimestamp": "2026-01-01T11:00:00Z"}),
+            cluster(paused=True, metadata={"deletionTimestamp": "2026-01-01T11:00:00Z"}),
             "Cluster spec.paused is set to true",
         ),
     ],
 )
-def test_a_paused_cluster_says_so_and_does_nothing_else(made: Object, message: str) -> None:
-    made["status"] = {"phase": "Odd", "conditions": [{"type": "Theirs", "status": "True"}]}
-    decision = decide(made, *DEFINITIONS, infra(PROVISIONED, meta={"labels": {}}), plane())
+def test_paused_cluster_only_reports_its_pause(cluster_object: Object, message: str) -> None:
+    cluster_object["status"] = {"phase": "Odd", "conditions": [{"type": "Theirs", "status": "True"}]}
+    decision = reconcile_cluster(cluster_object, *DEFINITIONS, infra(PROVISIONED, metadata={"labels": {}}), plane())
     (patch,) = patches(decision, CLUSTER, "status")
-    assert writes(decision) == [patch]
+    assert writes_of(decision) == [patch]
     assert patch.patch["status"].keys() == {"conditions"}
     listed = patch.patch["status"]["conditions"]
     assert [(known["type"], known.get("message")) for known in listed] == [("Theirs", None), ("Paused", message)]
 
 
-def test_a_pass_that_finds_nothing_new_writes_nothing() -> None:
-    made = cluster(controlPlaneEndpoint=ENDPOINT)
-    others = [*DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), good("w-1"), secret("c-kubeconfig")]
-    made["status"] = status_after(made, *others)
-    assert writes(decide(made, *others)) == []
+def test_unchanged_cluster_is_not_written() -> None:
+    cluster_object = cluster(controlPlaneEndpoint=ENDPOINT)
+    others = [*DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), healthy_machine("w-1"), secret("c-kubeconfig")]
+    cluster_object["status"] = status_after(cluster_object, *others)
+    assert writes_of(reconcile_cluster(cluster_object, *others)) == []
 
 
-def test_steps_are_told_at_once_and_mere_progress_with_patience() -> None:
-    made = cluster(controlPlaneEndpoint=ENDPOINT)
+def test_initialization_is_written_at_once_and_progress_is_debounced() -> None:
+    cluster_object = cluster(controlPlaneEndpoint=ENDPOINT)
     others = [*DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), secret("c-kubeconfig")]
-    (first,) = patches(decide(made, *others), CLUSTER, "status")
-    made["status"] = status_after(made, *others)
-    (second,) = patches(decide(made, *others, good("w-1")), CLUSTER, "status")
+    (first,) = patches(reconcile_cluster(cluster_object, *others), CLUSTER, "status")
+    cluster_object["status"] = status_after(cluster_object, *others)
+    (second,) = patches(reconcile_cluster(cluster_object, *others, healthy_machine("w-1")), CLUSTER, "status")
     assert (first.debounce, second.debounce) == (0.0, 2.0)
 
 
-def test_terminal_failures_of_providers_are_copied_and_stop_nothing() -> None:
+def test_terminal_failures_of_providers_are_copied_without_stopping_provisioning() -> None:
     failed = PROVISIONED | {"failureReason": "NoQuota", "failureMessage": "no cores left"}
     status = status_after(cluster(), *DEFINITIONS, infra(failed), plane())
-    old = status["deprecated"]["v1beta1"]
-    assert old["failureReason"] == "NoQuota"
-    assert old["failureMessage"] == (
+    legacy_status = status["deprecated"]["v1beta1"]
+    assert legacy_status["failureReason"] == "NoQuota"
+    assert legacy_status["failureMessage"] == (
         "Failure detected from referenced resource infrastructure.example/v1, Kind=FarmCluster "
         'with name "c-infra": no cores left'
     )
     assert status["initialization"] == {"infrastructureProvisioned": True}
 
 
-@pytest.mark.parametrize(("definitions", "generation"), [(DEFINITIONS, 4), ((definition(INFRA, ""),), None)])
-def test_a_generation_counts_as_observed_when_it_could_be_acted_on(
+@pytest.mark.parametrize(("definitions", "generation"), [(DEFINITIONS, 4), ((new_definition(INFRA, ""),), None)])
+def test_generation_is_observed_only_when_references_are_readable(
     definitions: tuple[Object, ...], generation: int | None
 ) -> None:
-    status = status_after(cluster(meta={"generation": 4}), *definitions, infra(), plane())
+    status = status_after(cluster(metadata={"generation": 4}), *definitions, infra(), plane())
     assert status.get("observedGeneration") == generation

@@ -1,4 +1,4 @@
-"""What a Machine's conditions say, in both lists: status, reason and message for each state of the world."""
+"""Conditions of a Machine in both lists: status, reason and message for each state of its objects."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 
 from herder.api.capi.nodes import NODE_RECORD
 from herder.engine.meta.kinds import Object
-from tests.unit.controllers.capi.machine.stage import (
+from tests.support.builders import new_condition
+from tests.unit.controllers.capi.machine.harness import MachineHarness, patches, running
+from tests.unit.controllers.capi.machine.objects import (
     CONFIG,
     HEALTHY,
     INFRA,
-    LONG_AGO,
-    Stage,
+    TWO_HOURS_AGO,
     cluster,
     config,
     deployment,
@@ -22,37 +23,33 @@ from tests.unit.controllers.capi.machine.stage import (
     machine,
     machine_set,
     node,
-    patches,
-    provisioned,
-    running,
+    provisioned_infra,
 )
 
 
-def said(type_: str, status: str, reason: str = "", message: str = "", **more: Any) -> Object:
-    return {
-        "type": type_,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": LONG_AGO,
-    } | more
+def reported_condition(type_: str, status: str, reason: str = "", message: str = "") -> Object:
+    """A condition whose reason may be empty, as providers may report it."""
+    return new_condition(type_, status, reason, message, since=TWO_HOURS_AGO) | {"reason": reason}
 
 
-# --- mirrored from providers -----------------------------------------------------------------------------------------
+# --- conditions of providers -----------------------------------------------------------------------------------------
 
-MADE = {"initialization": {"dataSecretCreated": True}, "dataSecretName": "ewe-data"}
+BOOTSTRAPPED = {"initialization": {"dataSecretCreated": True}, "dataSecretName": "ewe-data"}
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected"),
     [
         ({}, ("False", "NotReady", "PaddockConfig status.initialization.dataSecretCreated is false")),
-        (MADE, ("True", "Ready", "")),
-        ({"conditions": [said("Ready", "False", "Baking", "in the oven")]}, ("False", "Baking", "in the oven")),
-        ({"conditions": [said("Ready", "True")]}, ("True", "Ready", "")),
-        ({"conditions": [said("Ready", "Unknown", "Lost")]}, ("Unknown", "Lost", "")),
+        (BOOTSTRAPPED, ("True", "Ready", "")),
         (
-            {"conditions": [said("Ready", "Perhaps")]},
+            {"conditions": [reported_condition("Ready", "False", "Baking", "in the oven")]},
+            ("False", "Baking", "in the oven"),
+        ),
+        ({"conditions": [reported_condition("Ready", "True")]}, ("True", "Ready", "")),
+        ({"conditions": [reported_condition("Ready", "Unknown", "Lost")]}, ("Unknown", "Lost", "")),
+        (
+            {"conditions": [reported_condition("Ready", "Perhaps")]},
             (
                 "Unknown",
                 "InvalidConditionReported",
@@ -61,29 +58,32 @@ MADE = {"initialization": {"dataSecretCreated": True}, "dataSecretName": "ewe-da
         ),
     ],
 )
-def test_bootstrap_config_ready(status: Object, told: tuple[str, str, str]) -> None:
-    assert Stage(objects=[cluster(), infra(), config(status=status)]).condition("BootstrapConfigReady") == told
+def test_bootstrap_config_ready(status: Object, expected: tuple[str, str, str]) -> None:
+    assert (
+        MachineHarness(objects=[cluster(), infra(), config(status=status)]).condition("BootstrapConfigReady")
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("infra_object", "expected"),
     [
         (infra(), ("False", "NotReady", "PaddockMachine status.initialization.provisioned is false")),
-        (provisioned()(), ("True", "Ready", "")),
+        (provisioned_infra(), ("True", "Ready", "")),
         (
-            infra(status={"conditions": [said("Ready", "False", "Digging", "a hole")]}),
+            infra(status={"conditions": [reported_condition("Ready", "False", "Digging", "a hole")]}),
             ("False", "Digging", "a hole"),
         ),
         (None, ("False", "ObjectDoesNotExist", "PaddockMachine does not exist")),
     ],
 )
-def test_infrastructure_ready(made: Object | None, told: tuple[str, str, str]) -> None:
-    objects = [cluster(), config(), *([made] if made else [])]
-    assert Stage(objects=objects).condition("InfrastructureReady") == told
+def test_infrastructure_ready(infra_object: Object | None, expected: tuple[str, str, str]) -> None:
+    objects = [cluster(), config(), *([infra_object] if infra_object else [])]
+    assert MachineHarness(objects=objects).condition("InfrastructureReady") == expected
 
 
 @pytest.mark.parametrize(
-    ("kind", "type_", "deleting", "told"),
+    ("kind", "type_", "deleting", "expected"),
     [
         (CONFIG, "BootstrapConfigReady", False, ("ObjectDoesNotExist", "PaddockConfig does not exist")),
         (
@@ -94,31 +94,31 @@ def test_infrastructure_ready(made: Object | None, told: tuple[str, str, str]) -
         ),
     ],
 )
-def test_objects_that_vanish(kind: Any, type_: str, deleting: bool, told: tuple[str, str]) -> None:
-    stage = running()
-    stage.settle()
-    stage.objects = [known for known in stage.objects if known["kind"] != kind.kind]
-    assert stage.condition(type_) == ("False", *told)
+def test_deleted_provider_objects(kind: Any, type_: str, deleting: bool, expected: tuple[str, str]) -> None:
+    harness = running()
+    harness.settle()
+    harness.objects = [known for known in harness.objects if known["kind"] != kind.kind]
+    assert harness.condition(type_) == ("False", *expected)
 
 
-# --- the Node --------------------------------------------------------------------------------------------------------
+# --- Node conditions -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_known_of_nodes_before_the_cluster_has_infrastructure() -> None:
-    stage = running()
-    stage.objects[0] = cluster(status={})
-    told = "Waiting for Cluster status.initialization.infrastructureProvisioned to be true"
-    assert stage.condition("NodeHealthy") == ("Unknown", "InspectionFailed", told)
-    assert stage.decide().observe == ()
+def test_node_conditions_wait_for_the_cluster_infrastructure() -> None:
+    harness = running()
+    harness.objects[0] = cluster(status={})
+    message = "Waiting for Cluster status.initialization.infrastructureProvisioned to be true"
+    assert harness.condition("NodeHealthy") == ("Unknown", "InspectionFailed", message)
+    assert harness.reconcile().observe == ()
 
 
-def test_nodes_are_not_judged_before_the_control_plane_is_initialized() -> None:
-    """They are looked for all the same: the first Machine with a Node is what initializes some control planes."""
-    stage = running()
-    stage.objects[0] = cluster(status={"initialization": {"infrastructureProvisioned": True}})
-    told = ("Unknown", "InspectionFailed", "Waiting for Cluster control plane to be initialized")
-    assert stage.condition("NodeReady") == stage.condition("NodeHealthy") == told
-    assert stage.status()["nodeRef"] == {"name": "ewe-node"}
+def test_node_conditions_wait_for_the_control_plane() -> None:
+    """The Node is still looked up: the first Machine with a Node initializes some control planes."""
+    harness = running()
+    harness.objects[0] = cluster(status={"initialization": {"infrastructureProvisioned": True}})
+    expected = ("Unknown", "InspectionFailed", "Waiting for Cluster control plane to be initialized")
+    assert harness.condition("NodeReady") == harness.condition("NodeHealthy") == expected
+    assert harness.status()["nodeRef"] == {"name": "ewe-node"}
 
 
 PRESSURES = {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
@@ -163,74 +163,78 @@ PRESSURES = {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": 
 def test_node_ready_and_healthy(
     conditions: dict[str, Any], ready: tuple[str, str, str], healthy: tuple[str, str, str]
 ) -> None:
-    stage = running(nodes=[node(conditions=conditions)])
-    assert stage.condition("NodeReady") == ready
-    assert stage.condition("NodeHealthy") == healthy
+    harness = running(nodes=[node(conditions=conditions)])
+    assert harness.condition("NodeReady") == ready
+    assert harness.condition("NodeHealthy") == healthy
 
 
 @pytest.mark.parametrize("status", ["Perhaps", "true", "\x1b[2J", "9" * 5000, 7, None, ["True"]])
-def test_a_kubelet_writes_any_status_and_its_machine_is_still_reconciled(status: object) -> None:
-    """No API server checks a Node's conditions: a pass that fails would neither report nor delete the Machine."""
-    stage = running(nodes=[node(conditions=HEALTHY | {"Ready": (status, "odd\x1b[2J")})])
-    assert stage.condition("NodeReady") == ("Unknown", "NodeReadyUnknown", "* Node.Ready: odd [2J")
-    assert stage.condition("NodeHealthy") == ("Unknown", "NodeHealthyUnknown", "* Node.Ready: odd [2J")
+def test_malformed_node_condition_does_not_stop_reconciliation(status: object) -> None:
+    """API servers do not validate Node conditions. A failing reconcile would neither report nor delete the Machine."""
+    harness = running(nodes=[node(conditions=HEALTHY | {"Ready": (status, "odd\x1b[2J")})])
+    assert harness.condition("NodeReady") == ("Unknown", "NodeReadyUnknown", "* Node.Ready: odd [2J")
+    assert harness.condition("NodeHealthy") == ("Unknown", "NodeHealthyUnknown", "* Node.Ready: odd [2J")
 
 
 @pytest.mark.parametrize("since", ["20260101T000000Z", "2026-W01-4T00:00:00Z", "2026-01-01T02:00:00,5+02:00"])
-def test_a_time_in_another_format_is_rewritten_as_the_api_accepts_it(since: str) -> None:
+def test_node_condition_times_are_normalized(since: str) -> None:
     record = NODE_RECORD.project({"status": {"conditions": [{"type": "Ready", "lastTransitionTime": since}]}})
     assert record["status"]["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
-def test_node_ready_is_as_old_as_the_nodes_own_condition() -> None:
+def test_node_ready_keeps_the_transition_time_of_the_node() -> None:
     conditions = running().status()["conditions"]
-    assert next(known for known in conditions if known["type"] == "NodeReady")["lastTransitionTime"] == LONG_AGO
+    assert next(known for known in conditions if known["type"] == "NodeReady")["lastTransitionTime"] == TWO_HOURS_AGO
 
 
-def test_two_nodes_with_the_same_provider_id_are_named() -> None:
-    stage = running(nodes=[node("b"), node("a")])
-    told = "Nodes a, b have the same spec.providerID paddock://ewe"
-    assert stage.condition("NodeHealthy") == ("Unknown", "InternalError", told)
-    assert stage.legacy("NodeHealthy")[:2] == ("Unknown", "NodeInspectionFailed")
-    assert "nodeRef" not in stage.status()
+def test_duplicate_provider_ids_are_reported() -> None:
+    harness = running(nodes=[node("b"), node("a")])
+    message = "Nodes a, b have the same spec.providerID paddock://ewe"
+    assert harness.condition("NodeHealthy") == ("Unknown", "InternalError", message)
+    assert harness.legacy_condition("NodeHealthy")[:2] == ("Unknown", "NodeInspectionFailed")
+    assert "nodeRef" not in harness.status()
 
 
-def test_another_node_that_claims_a_provider_id_changes_nothing_of_the_machine_that_has_its_node() -> None:
-    """Whoever holds a join token registers Nodes with any provider ID; names of Nodes are taken."""
-    stage = running()
-    stage.settle()
-    before = stage.condition("NodeReady"), stage.condition("NodeHealthy"), stage.legacy("NodeHealthy")
-    stage.nodes = [node("a-forged", conditions={"Ready": ("False", "forged")}), node()]
-    assert (stage.condition("NodeReady"), stage.condition("NodeHealthy"), stage.legacy("NodeHealthy")) == before
-    assert stage.status()["nodeRef"] == {"name": "ewe-node"}
+def test_forged_provider_id_does_not_affect_a_machine_with_a_node() -> None:
+    """A client with a join token can register Nodes with any provider ID, but not under an existing Node name."""
+    harness = running()
+    harness.settle()
+    before = harness.condition("NodeReady"), harness.condition("NodeHealthy"), harness.legacy_condition("NodeHealthy")
+    harness.nodes = [node("a-forged", conditions={"Ready": ("False", "forged")}), node()]
+    assert (
+        harness.condition("NodeReady"),
+        harness.condition("NodeHealthy"),
+        harness.legacy_condition("NodeHealthy"),
+    ) == before
+    assert harness.status()["nodeRef"] == {"name": "ewe-node"}
 
 
-def test_no_other_node_takes_the_place_of_one_that_was_deleted() -> None:
-    """It would get the Machine's labels, some of which no node may give itself, and stand for its health."""
-    stage = running(machine=machine(metadata={"labels": {"node-restriction.kubernetes.io/vault": "true"}}))
-    stage.settle()
-    stage.nodes = [node("forged")]
-    told = "Node ewe-node has been deleted while the Machine still exists"
-    assert stage.condition("NodeHealthy") == ("False", "NodeDeleted", told)
-    assert "labels" not in stage.nodes[0]["metadata"]
+def test_deleted_node_is_not_replaced_by_a_forged_one() -> None:
+    """It would get the Machine's labels, some of which nodes may not set themselves, and report its health."""
+    harness = running(machine=machine(metadata={"labels": {"node-restriction.kubernetes.io/vault": "true"}}))
+    harness.settle()
+    harness.nodes = [node("forged")]
+    message = "Node ewe-node has been deleted while the Machine still exists"
+    assert harness.condition("NodeHealthy") == ("False", "NodeDeleted", message)
+    assert "labels" not in harness.nodes[0]["metadata"]
 
 
-def test_a_machine_does_not_refer_to_a_node_of_another_machine() -> None:
-    """A worker that joins claims the provider ID of a server: deleting its Machine would drain the server's Node."""
+def test_machine_does_not_reference_a_node_of_another_machine() -> None:
+    """A worker may claim the provider ID of a server. Deleting the worker's Machine would drain the server's Node."""
     labels = {"rke.cattle.io/machine": "uid-of-a-server"}
-    stage = running(nodes=[node("server", metadata={"labels": labels})])
-    stage.settle()
-    assert "nodeRef" not in stage.status()
-    own = node("own", metadata={"labels": {"rke.cattle.io/machine": stage.machine["metadata"]["uid"]}})
-    stage.nodes = [node("server", metadata={"labels": labels}), own]
-    assert stage.status()["nodeRef"] == {"name": "own"}
+    harness = running(nodes=[node("server", metadata={"labels": labels})])
+    harness.settle()
+    assert "nodeRef" not in harness.status()
+    own = node("own", metadata={"labels": {"rke.cattle.io/machine": harness.machine["metadata"]["uid"]}})
+    harness.nodes = [node("server", metadata={"labels": labels}), own]
+    assert harness.status()["nodeRef"] == {"name": "own"}
 
 
-def test_a_node_is_found_by_its_whole_provider_id() -> None:
-    stage = running(nodes=[node("other", spec={"providerID": "paddock://ewe2"})])
-    told = "Waiting for a Node with spec.providerID paddock://ewe to exist"
-    assert stage.condition("NodeHealthy") == ("Unknown", "InspectionFailed", told)
-    assert stage.legacy("NodeHealthy") == (
+def test_node_lookup_matches_the_whole_provider_id() -> None:
+    harness = running(nodes=[node("other", spec={"providerID": "paddock://ewe2"})])
+    message = "Waiting for a Node with spec.providerID paddock://ewe to exist"
+    assert harness.condition("NodeHealthy") == ("Unknown", "InspectionFailed", message)
+    assert harness.legacy_condition("NodeHealthy") == (
         "False",
         "NodeProvisioning",
         "Warning",
@@ -238,26 +242,26 @@ def test_a_node_is_found_by_its_whole_provider_id() -> None:
     )
 
 
-def test_a_machine_without_a_provider_id_waits_for_it() -> None:
-    stage = Stage()
-    told = "Waiting for PaddockMachine to report spec.providerID"
-    assert stage.condition("NodeReady") == ("Unknown", "InspectionFailed", told)
-    assert stage.legacy("NodeHealthy") == ("False", "WaitingForNodeRef", "Info", "")
+def test_machine_waits_for_its_provider_id() -> None:
+    harness = MachineHarness()
+    message = "Waiting for PaddockMachine to report spec.providerID"
+    assert harness.condition("NodeReady") == ("Unknown", "InspectionFailed", message)
+    assert harness.legacy_condition("NodeHealthy") == ("False", "WaitingForNodeRef", "Info", "")
 
 
-def test_a_node_that_vanishes_is_an_issue() -> None:
-    stage = running()
-    stage.settle()
-    stage.nodes = []
-    assert [write.debounce for write in patches(stage.decide())] == [0.0]
-    told = "Node ewe-node has been deleted while the Machine still exists"
-    assert stage.condition("NodeHealthy") == ("False", "NodeDeleted", told)
-    assert stage.legacy("NodeHealthy") == ("False", "NodeNotFound", "Error", "")
-    assert stage.status()["nodeRef"] == {"name": "ewe-node"}
+def test_deleted_node_is_reported() -> None:
+    harness = running()
+    harness.settle()
+    harness.nodes = []
+    assert [write.debounce for write in patches(harness.reconcile())] == [0.0]
+    message = "Node ewe-node has been deleted while the Machine still exists"
+    assert harness.condition("NodeHealthy") == ("False", "NodeDeleted", message)
+    assert harness.legacy_condition("NodeHealthy") == ("False", "NodeNotFound", "Error", "")
+    assert harness.status()["nodeRef"] == {"name": "ewe-node"}
 
 
 @pytest.mark.parametrize(
-    ("conditions", "told"),
+    ("conditions", "expected"),
     [
         (HEALTHY, ("True", "", "", "")),
         (
@@ -281,128 +285,128 @@ def test_a_node_that_vanishes_is_an_issue() -> None:
         ),
     ],
 )
-def test_the_older_lists_node_healthy(conditions: dict[str, Any], told: tuple[str, ...]) -> None:
-    assert running(nodes=[node(conditions=conditions)]).legacy("NodeHealthy") == told
+def test_legacy_node_healthy(conditions: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert running(nodes=[node(conditions=conditions)]).legacy_condition("NodeHealthy") == expected
 
 
-# --- sums ------------------------------------------------------------------------------------------------------------
+# --- Ready and Available ---------------------------------------------------------------------------------------------
 
 
-def test_a_machine_is_ready_when_all_is_well() -> None:
+def test_running_machine_is_ready_and_available() -> None:
     assert running().condition("Ready") == ("True", "Ready", "")
     assert running().condition("Available") == ("True", "Available", "")
 
 
-def test_a_machine_that_is_not_ready_says_why() -> None:
-    assert Stage().condition("Ready") == (
+def test_ready_lists_all_issues() -> None:
+    assert MachineHarness().condition("Ready") == (
         "False",
         "NotReady",
         "* BootstrapConfigReady: PaddockConfig status.initialization.dataSecretCreated is false\n"
         "* InfrastructureReady: PaddockMachine status.initialization.provisioned is false\n"
         "* NodeHealthy: Waiting for PaddockMachine to report spec.providerID",
     )
-    assert Stage().condition("Available") == ("False", "NotReady", "")
+    assert MachineHarness().condition("Available") == ("False", "NotReady", "")
 
 
-def test_a_machine_of_which_something_is_unknown_is_not_known_to_be_ready() -> None:
-    stage = running(nodes=[])
-    assert stage.condition("Ready") == (
+def test_ready_is_unknown_while_a_condition_is_unknown() -> None:
+    harness = running(nodes=[])
+    assert harness.condition("Ready") == (
         "Unknown",
         "ReadyUnknown",
         "* NodeHealthy: Waiting for a Node with spec.providerID paddock://ewe to exist",
     )
 
 
-def test_what_the_health_check_says_counts_if_it_says_anything() -> None:
-    unhealthy = said("HealthCheckSucceeded", "False", "UnhealthyNode", "Ready is Unknown for 300s")
-    stage = running(machine=machine(status={"conditions": [unhealthy]}))
-    assert stage.condition("Ready") == ("False", "NotReady", "* HealthCheckSucceeded: Ready is Unknown for 300s")
-    assert stage.condition("HealthCheckSucceeded") == ("False", "UnhealthyNode", "Ready is Unknown for 300s")
+def test_failed_health_check_makes_a_machine_unready() -> None:
+    unhealthy = reported_condition("HealthCheckSucceeded", "False", "UnhealthyNode", "Ready is Unknown for 300s")
+    harness = running(machine=machine(status={"conditions": [unhealthy]}))
+    assert harness.condition("Ready") == ("False", "NotReady", "* HealthCheckSucceeded: Ready is Unknown for 300s")
+    assert harness.condition("HealthCheckSucceeded") == ("False", "UnhealthyNode", "Ready is Unknown for 300s")
 
 
 GATES = [{"conditionType": "Fenced"}, {"conditionType": "Sick", "polarity": "Negative"}]
 
 
 @pytest.mark.parametrize(
-    ("conditions", "told"),
+    ("conditions", "expected"),
     [
-        ([said("Fenced", "True"), said("Sick", "False")], ("True", "Ready", "")),
+        ([reported_condition("Fenced", "True"), reported_condition("Sick", "False")], ("True", "Ready", "")),
         (
-            [said("Fenced", "False", "Hole", "a hole"), said("Sick", "True", "Flu", "flu")],
+            [reported_condition("Fenced", "False", "Hole", "a hole"), reported_condition("Sick", "True", "Flu", "flu")],
             ("False", "NotReady", "* Fenced: a hole\n* Sick: flu"),
         ),
-        ([said("Sick", "False")], ("Unknown", "ReadyUnknown", "* Fenced: Condition not yet reported")),
+        ([reported_condition("Sick", "False")], ("Unknown", "ReadyUnknown", "* Fenced: Condition not yet reported")),
     ],
 )
-def test_readiness_gates(conditions: list[Object], told: tuple[str, str, str]) -> None:
-    stage = running(machine=machine(spec={"readinessGates": GATES}, status={"conditions": conditions}))
-    assert stage.condition("Ready") == told
+def test_readiness_gates(conditions: list[Object], expected: tuple[str, str, str]) -> None:
+    harness = running(machine=machine(spec={"readinessGates": GATES}, status={"conditions": conditions}))
+    assert harness.condition("Ready") == expected
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "told"),
+    ("scheduler", "message"),
     [
         ("no pod", "* Control plane components: no pod\n* Fenced: a hole"),
         ("late", "* APIServerPodHealthy: no pod\n* Fenced: a hole\n* SchedulerPodHealthy: late"),
         ("", "* APIServerPodHealthy: no pod\n* Fenced: a hole"),
     ],
 )
-def test_the_components_of_a_control_plane_that_say_the_same_say_it_once(scheduler: str, told: str) -> None:
+def test_identical_messages_of_control_plane_components_are_merged(scheduler: str, message: str) -> None:
     gates = [{"conditionType": type_} for type_ in ("APIServerPodHealthy", "Fenced", "SchedulerPodHealthy")]
     conditions = [
-        said("APIServerPodHealthy", "False", "Bad", "no pod"),
-        said("Fenced", "False", "Hole", "a hole"),
-        said("SchedulerPodHealthy", "False" if scheduler else "True", "Bad", scheduler),
+        reported_condition("APIServerPodHealthy", "False", "Bad", "no pod"),
+        reported_condition("Fenced", "False", "Hole", "a hole"),
+        reported_condition("SchedulerPodHealthy", "False" if scheduler else "True", "Bad", scheduler),
     ]
-    stage = running(machine=machine(spec={"readinessGates": gates}, status={"conditions": conditions}))
-    assert stage.condition("Ready") == ("False", "NotReady", told)
+    harness = running(machine=machine(spec={"readinessGates": gates}, status={"conditions": conditions}))
+    assert harness.condition("Ready") == ("False", "NotReady", message)
 
 
-def test_a_machine_is_available_after_it_was_ready_for_long_enough() -> None:
-    stage = running(machine=machine(spec={"minReadySeconds": 60}))
-    assert stage.condition("Available") == ("False", "WaitingForMinReadySeconds", "")
-    due = stage.now + timedelta(seconds=60)
-    assert stage.decide().wake_at == due
-    stage.now = due
-    (write,) = patches(stage.decide())
+def test_machine_is_available_after_min_ready_seconds() -> None:
+    harness = running(machine=machine(spec={"minReadySeconds": 60}))
+    assert harness.condition("Available") == ("False", "WaitingForMinReadySeconds", "")
+    due = harness.now + timedelta(seconds=60)
+    assert harness.reconcile().wake_at == due
+    harness.now = due
+    (write,) = patches(harness.reconcile())
     assert write.debounce == 0.0
-    assert stage.condition("Available") == ("True", "Available", "")
-    assert stage.decide().wake_at is None
+    assert harness.condition("Available") == ("True", "Available", "")
+    assert harness.reconcile().wake_at is None
 
 
-def test_a_machine_that_was_unready_in_between_waits_anew() -> None:
-    stage = running(machine=machine(spec={"minReadySeconds": 60}))
-    stage.settle()
-    stage.now += timedelta(seconds=30)
-    stage.nodes = [node(conditions={"Ready": "False"})]
-    stage.settle()
-    stage.now += timedelta(seconds=40)
-    stage.nodes = [node()]
-    assert stage.condition("Available") == ("False", "WaitingForMinReadySeconds", "")
-    assert stage.decide().wake_at == stage.now + timedelta(seconds=60)
+def test_min_ready_seconds_restart_when_a_machine_becomes_unready() -> None:
+    harness = running(machine=machine(spec={"minReadySeconds": 60}))
+    harness.settle()
+    harness.now += timedelta(seconds=30)
+    harness.nodes = [node(conditions={"Ready": "False"})]
+    harness.settle()
+    harness.now += timedelta(seconds=40)
+    harness.nodes = [node()]
+    assert harness.condition("Available") == ("False", "WaitingForMinReadySeconds", "")
+    assert harness.reconcile().wake_at == harness.now + timedelta(seconds=60)
 
 
-def test_conditions_tell_the_generation_they_were_made_from() -> None:
+def test_conditions_carry_the_observed_generation() -> None:
     status = running().status()
     assert {known["observedGeneration"] for known in status["conditions"]} == {2}
     assert status["observedGeneration"] == 2
 
 
-# --- the older list --------------------------------------------------------------------------------------------------
+# --- legacy conditions -----------------------------------------------------------------------------------------------
 
 
-def test_while_a_machine_is_provisioned_the_older_list_counts_the_steps() -> None:
-    stage = Stage()
-    assert stage.legacy("Ready") == ("False", "WaitingForInfrastructure", "Info", "0 of 2 completed")
-    assert stage.legacy("BootstrapReady") == ("False", "WaitingForDataSecret", "Info", "")
-    assert stage.legacy("InfrastructureReady") == ("False", "WaitingForInfrastructure", "Info", "")
-    stage.objects[2] = config(status=MADE)
-    assert stage.legacy("Ready") == ("False", "WaitingForInfrastructure", "Info", "1 of 2 completed")
-    stage.objects[1] = provisioned()()
-    assert stage.legacy("Ready") == ("True", "", "", "")
+def test_legacy_ready_counts_provisioning_steps() -> None:
+    harness = MachineHarness()
+    assert harness.legacy_condition("Ready") == ("False", "WaitingForInfrastructure", "Info", "0 of 2 completed")
+    assert harness.legacy_condition("BootstrapReady") == ("False", "WaitingForDataSecret", "Info", "")
+    assert harness.legacy_condition("InfrastructureReady") == ("False", "WaitingForInfrastructure", "Info", "")
+    harness.objects[2] = config(status=BOOTSTRAPPED)
+    assert harness.legacy_condition("Ready") == ("False", "WaitingForInfrastructure", "Info", "1 of 2 completed")
+    harness.objects[1] = provisioned_infra()
+    assert harness.legacy_condition("Ready") == ("True", "", "", "")
 
 
-# --- up to date ------------------------------------------------------------------------------------------------------
+# --- UpToDate --------------------------------------------------------------------------------------------------------
 
 
 def reference(kind: str, name: str) -> Object:
@@ -410,7 +414,7 @@ def reference(kind: str, name: str) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("current", "desired", "told"),
+    ("current", "desired", "expected"),
     [
         ({}, {}, ("True", "UpToDate", "")),
         ({"minReadySeconds": 1, "taints": []}, {"readinessGates": GATES}, ("True", "UpToDate", "")),
@@ -440,50 +444,50 @@ def reference(kind: str, name: str) -> Object:
         ),
     ],
 )
-def test_up_to_date_follows_the_templates(current: Object, desired: Object, told: tuple[str, str, str]) -> None:
-    stage = running()
-    stage.objects += [machine_set(current), deployment(desired)]
-    assert stage.condition("UpToDate") == told
+def test_up_to_date_compares_the_templates(current: Object, desired: Object, expected: tuple[str, str, str]) -> None:
+    harness = running()
+    harness.objects += [machine_set(current), deployment(desired)]
+    assert harness.condition("UpToDate") == expected
 
 
-def test_machines_of_no_deployment_are_judged_by_others() -> None:
-    outdated = said("UpToDate", "False", "Theirs", "says the control plane")
-    stage = running(machine=machine(status={"conditions": [outdated]}))
-    stage.objects += [machine_set()]
-    assert stage.condition("UpToDate") == ("False", "Theirs", "says the control plane")
+def test_up_to_date_of_standalone_machines_is_left_to_their_owner() -> None:
+    outdated = reported_condition("UpToDate", "False", "Theirs", "says the control plane")
+    harness = running(machine=machine(status={"conditions": [outdated]}))
+    harness.objects += [machine_set()]
+    assert harness.condition("UpToDate") == ("False", "Theirs", "says the control plane")
 
 
-def test_a_restart_that_is_due_makes_older_machines_outdated_when_its_time_comes() -> None:
-    stage = running()
-    later = stage.now + timedelta(hours=1)
-    stage.objects += [machine_set(), deployment(rollout={"after": later.strftime("%Y-%m-%dT%H:%M:%SZ")})]
-    assert stage.condition("UpToDate") == ("True", "UpToDate", "")
-    assert stage.decide().wake_at == later
-    stage.now = later + timedelta(seconds=1)
-    told = "* MachineDeployment spec.rolloutAfter expired"
-    assert stage.condition("UpToDate") == ("False", "NotUpToDate", told)
+def test_rollout_after_outdates_older_machines_when_due() -> None:
+    harness = running()
+    later = harness.now + timedelta(hours=1)
+    harness.objects += [machine_set(), deployment(rollout={"after": later.strftime("%Y-%m-%dT%H:%M:%SZ")})]
+    assert harness.condition("UpToDate") == ("True", "UpToDate", "")
+    assert harness.reconcile().wake_at == later
+    harness.now = later + timedelta(seconds=1)
+    message = "* MachineDeployment spec.rolloutAfter expired"
+    assert harness.condition("UpToDate") == ("False", "NotUpToDate", message)
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "expected"),
     [
         ("v1.36.0", ("True", "UpToDate", "")),
         ("v1.35.0", ("False", "Updating", "* Node runs version v1.36.0, v1.35.0 required")),
         (None, ("True", "UpToDate", "")),
     ],
 )
-def test_a_node_must_run_the_version_of_its_machine_if_that_names_one(
-    version: str | None, told: tuple[str, str, str]
+def test_up_to_date_requires_the_node_to_run_the_machine_version(
+    version: str | None, expected: tuple[str, str, str]
 ) -> None:
-    stage = running(machine=machine(spec={"version": version} if version else {}))
-    stage.objects += [machine_set(), deployment()]
-    assert stage.condition("UpToDate") == told
+    harness = running(machine=machine(spec={"version": version} if version else {}))
+    harness.objects += [machine_set(), deployment()]
+    assert harness.condition("UpToDate") == expected
 
 
-def test_an_update_in_place_is_told() -> None:
+def test_in_place_update_is_reported() -> None:
     annotated = {"annotations": {"in-place-updates.internal.cluster.x-k8s.io/update-in-progress": ""}}
-    stage = running(machine=machine(metadata=annotated))
-    stage.objects += [machine_set(), deployment()]
-    assert stage.condition("Updating") == ("True", "InPlaceUpdating", "In-place update in progress")
-    assert stage.condition("UpToDate") == ("False", "Updating", "* In-place update in progress")
-    assert stage.status()["phase"] == "Updating"
+    harness = running(machine=machine(metadata=annotated))
+    harness.objects += [machine_set(), deployment()]
+    assert harness.condition("Updating") == ("True", "InPlaceUpdating", "In-place update in progress")
+    assert harness.condition("UpToDate") == ("False", "Updating", "* In-place update in progress")
+    assert harness.status()["phase"] == "Updating"

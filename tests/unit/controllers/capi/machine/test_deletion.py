@@ -1,4 +1,4 @@
-"""A Machine's deletion in order, and what is left out of it when."""
+"""Deletion of a Machine: the order of its stages, and when stages are skipped."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 
-from herder.api.capi.kinds import DEFINITION, MACHINE, NODE, POD, VOLUME_ATTACHMENT
+from herder.api.capi.kinds import MACHINE, NODE, POD, VOLUME_ATTACHMENT
 from herder.api.capi.names import CONTROL_PLANE, NODE_DELETION_STARTED, PRE_DRAIN_HOOK, PRE_TERMINATE_HOOK
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import DeletionStep
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Delete, EffectResult, Patch, Refusal
+from tests.support.builders import new_condition, new_definition, new_object, object_reference
 from tests.support.views import NOW
-from tests.unit.controllers.capi.machine.deleting import (
-    BEFORE,
+from tests.unit.controllers.capi.machine.deletion_objects import (
+    A_MINUTE_AGO,
     BOOTSTRAP,
-    CONTROL_PLANES,
+    CONTROL_PLANE_KIND,
     INFRA,
     MISSING,
     Workload,
     bootstrap,
     cluster,
-    deletion_of,
+    deleting_condition,
     infrastructure,
-    legacy_of,
+    legacy_conditions,
     machine,
-    made,
     node,
     pod,
+    reconcile_deletion,
     subscriptions,
-    told,
 )
 
 PRE_DRAIN = {f"{PRE_DRAIN_HOOK}/b": "", f"{PRE_DRAIN_HOOK}/a": ""}
@@ -39,22 +39,22 @@ PRE_TERMINATE = {f"{PRE_TERMINATE_HOOK}/etcd": "planner"}
 BUSY = Workload([node(volumes=["kubernetes.io/csi/x^1"]), pod("a")])
 
 
-def test_every_stage_in_turn() -> None:
-    """Each of these passes has one obstacle fewer than the one before."""
+def test_stages_in_order() -> None:
+    """Each of these reconciles has one obstacle fewer than the one before."""
     attached = Workload([node(volumes=["kubernetes.io/csi/x^1"])])
-    passes = [
-        deletion_of(machine(annotations=PRE_DRAIN | PRE_TERMINATE), workload=BUSY),
-        deletion_of(machine(annotations=PRE_TERMINATE), workload=BUSY),
-        deletion_of(machine(annotations=PRE_TERMINATE), workload=attached),
-        deletion_of(machine(annotations=PRE_TERMINATE)),
-        deletion_of(machine()),
-        deletion_of(machine(), infra=infrastructure(deletionTimestamp=BEFORE)),
-        deletion_of(machine(), infra=MISSING),
-        deletion_of(machine(), infra=MISSING, boot=bootstrap(deletionTimestamp=BEFORE)),
-        deletion_of(machine(), infra=MISSING, boot=MISSING),
-        deletion_of(machine(), infra=MISSING, boot=MISSING, workload=Workload()),
+    results = [
+        reconcile_deletion(machine(annotations=PRE_DRAIN | PRE_TERMINATE), workload=BUSY),
+        reconcile_deletion(machine(annotations=PRE_TERMINATE), workload=BUSY),
+        reconcile_deletion(machine(annotations=PRE_TERMINATE), workload=attached),
+        reconcile_deletion(machine(annotations=PRE_TERMINATE)),
+        reconcile_deletion(machine()),
+        reconcile_deletion(machine(), infra=infrastructure(deletionTimestamp=A_MINUTE_AGO)),
+        reconcile_deletion(machine(), infra=MISSING),
+        reconcile_deletion(machine(), infra=MISSING, boot=bootstrap(deletionTimestamp=A_MINUTE_AGO)),
+        reconcile_deletion(machine(), infra=MISSING, boot=MISSING),
+        reconcile_deletion(machine(), infra=MISSING, boot=MISSING, workload=Workload()),
     ]
-    assert [told(step)[0] for step in passes] == [
+    assert [deleting_condition(step)[0] for step in results] == [
         "WaitingForPreDrainHook",
         "DrainingNode",
         "WaitingForVolumeDetach",
@@ -66,9 +66,9 @@ def test_every_stage_in_turn() -> None:
         "DeletingNode",
         "DeletionCompleted",
     ]
-    assert [_deleted(step) for step in passes] == [None] * 4 + [INFRA, None, BOOTSTRAP, None, NODE, None]
-    assert [step.finished for step in passes] == [False] * 9 + [True]
-    assert all(step.deleting["status"] == "True" for step in passes)
+    assert [_deleted(step) for step in results] == [None] * 4 + [INFRA, None, BOOTSTRAP, None, NODE, None]
+    assert [step.finished for step in results] == [False] * 9 + [True]
+    assert all(step.deleting["status"] == "True" for step in results)
 
 
 def _deleted(step: DeletionStep) -> object:
@@ -76,37 +76,41 @@ def _deleted(step: DeletionStep) -> object:
     return deletes[0].ref.kind if deletes else None
 
 
-def test_at_the_end_the_finalizer_goes_and_nothing_else_is_written() -> None:
-    step = deletion_of(machine(), infra=MISSING, boot=MISSING, workload=Workload())
+def test_last_write_removes_the_finalizer() -> None:
+    step = reconcile_deletion(machine(), infra=MISSING, boot=MISSING, workload=Workload())
     (write,) = step.decision.writes
     assert isinstance(write, Patch)
     assert (write.ref.kind, write.patch) == (MACHINE, {"metadata": {"finalizers": []}})
     assert write.resource_version
-    assert told(step) == ("DeletionCompleted", "Deletion completed")
+    assert deleting_condition(step) == ("DeletionCompleted", "Deletion completed")
 
 
-def test_what_a_guard_refuses_is_told() -> None:
+def test_refusals_of_guards_are_reported() -> None:
     refused = Refusal("some-guard", "the Pod stays")
-    drained = told(
-        deletion_of(machine(status={"deletion": {"nodeDrainStartTime": BEFORE}}), workload=BUSY, refused=refused)
+    draining = deleting_condition(
+        reconcile_deletion(
+            machine(status={"deletion": {"nodeDrainStartTime": A_MINUTE_AGO}}), workload=BUSY, refused=refused
+        )
     )
-    assert drained[0] == "DrainingNode"
-    assert drained[1].endswith("\n* refused: some-guard: the Pod stays")
-    waits = told(deletion_of(machine(annotations=PRE_TERMINATE), refused=refused))
-    assert "refused" not in waits[1]  # nothing is tried now
+    assert draining[0] == "DrainingNode"
+    assert draining[1].endswith("\n* refused: some-guard: the Pod stays")
+    waiting = deleting_condition(reconcile_deletion(machine(annotations=PRE_TERMINATE), refused=refused))
+    assert "refused" not in waiting[1]  # nothing is attempted now
 
 
-def test_hooks_are_named_in_order() -> None:
-    step = deletion_of(machine(annotations=PRE_DRAIN))
-    assert told(step)[1] == (f"Waiting for pre-drain hooks to succeed (hooks: {PRE_DRAIN_HOOK}/a,{PRE_DRAIN_HOOK}/b)")
-    assert legacy_of(step) == {"PreDrainDeleteHookSucceeded": "False/WaitingExternalHook"}
+def test_pre_drain_hooks_are_listed_in_order() -> None:
+    step = reconcile_deletion(machine(annotations=PRE_DRAIN))
+    assert deleting_condition(step)[1] == (
+        f"Waiting for pre-drain hooks to succeed (hooks: {PRE_DRAIN_HOOK}/a,{PRE_DRAIN_HOOK}/b)"
+    )
+    assert legacy_conditions(step) == {"PreDrainDeleteHookSucceeded": "False/WaitingExternalHook"}
     assert step.debounce == 0
     assert step.decision.wait is not None
 
 
-def test_the_legacy_conditions_say_what_is_over() -> None:
-    step = deletion_of(machine(annotations=PRE_TERMINATE))
-    assert legacy_of(step) == {
+def test_legacy_conditions_report_finished_stages() -> None:
+    step = reconcile_deletion(machine(annotations=PRE_TERMINATE))
+    assert legacy_conditions(step) == {
         "PreDrainDeleteHookSucceeded": "True/",
         "DrainingSucceeded": "True/",
         "VolumeDetachSucceeded": "True/",
@@ -123,224 +127,273 @@ def test_the_legacy_conditions_say_what_is_over() -> None:
         (MISSING, External(problem="no label"), "InternalError", "Failed to delete Script: no label"),
     ],
 )
-def test_what_a_machine_is_made_of_goes_first(infra: External, boot: External, reason: str, message: str) -> None:
-    step = deletion_of(machine(), infra=infra, boot=boot, workload=Workload())
-    assert told(step) == (reason, message)
+def test_provider_objects_are_deleted_first(infra: External, boot: External, reason: str, message: str) -> None:
+    step = reconcile_deletion(machine(), infra=infra, boot=boot, workload=Workload())
+    assert deleting_condition(step) == (reason, message)
     assert step.decision.wait is not None
 
 
-def test_a_machine_without_a_bootstrap_object_does_not_wait_for_one() -> None:
-    given = machine()
-    given["spec"]["bootstrap"] = {"dataSecretName": "mine"}
+def test_machine_without_a_bootstrap_object_does_not_wait_for_one() -> None:
+    machine_object = machine()
+    machine_object["spec"]["bootstrap"] = {"dataSecretName": "mine"}
     unreferenced = External(problem="the reference names no object")
-    assert deletion_of(given, infra=MISSING, boot=unreferenced, workload=Workload()).finished
+    assert reconcile_deletion(machine_object, infra=MISSING, boot=unreferenced, workload=Workload()).finished
 
 
-# --- whether anything is done to the Node -----------------------------------------------------------------------
+# --- when Node operations run ----------------------------------------------------------------------------------------
 
-BRAIN_REFERENCE = {"controlPlaneRef": {"apiGroup": CONTROL_PLANES.group, "kind": CONTROL_PLANES.kind, "name": "b"}}
-BRAIN_DEFINITION = made(DEFINITION, "brains.controlplane.example", meta={"labels": {"cluster.x-k8s.io/v1beta2": "v1"}})
-
-
-def brain(*, external: bool = False, **meta: str) -> Object:
-    return made(CONTROL_PLANES, "b", "ns", meta=meta, spec={}, status={"externalManagedControlPlane": external})
+CONTROL_PLANE_REFERENCE = {"controlPlaneRef": object_reference(CONTROL_PLANE_KIND, "b")}
+CONTROL_PLANE_DEFINITION = new_definition(CONTROL_PLANE_KIND)
 
 
-CP = machine("cp", labels={CONTROL_PLANE: ""}, deleting=False)
-CP_GOING = machine("cp", labels={CONTROL_PLANE: ""})
-CP_ELSEWHERE = {**CP, "spec": {**CP["spec"], "clusterName": "d"}}
-WORKER = machine("w", deleting=False)
+def control_plane_object(*, external: bool = False, **metadata: str) -> Object:
+    return new_object(
+        CONTROL_PLANE_KIND, "b", "ns", metadata=metadata, spec={}, status={"externalManagedControlPlane": external}
+    )
+
+
+CONTROL_PLANE_MACHINE = machine("cp", labels={CONTROL_PLANE: ""}, deleting=False)
+DELETING_CONTROL_PLANE_MACHINE = machine("cp", labels={CONTROL_PLANE: ""})
+CONTROL_PLANE_MACHINE_OF_ANOTHER_CLUSTER = {
+    **CONTROL_PLANE_MACHINE,
+    "spec": {**CONTROL_PLANE_MACHINE["spec"], "clusterName": "d"},
+}
+WORKER_MACHINE = machine("w", deleting=False)
 
 
 @pytest.mark.parametrize(
-    ("given", "of", "others", "touched"),
+    ("machine_object", "in_cluster", "others", "expected"),
     [
-        pytest.param(machine(), cluster(), [CP], True, id="the usual"),
-        pytest.param(machine(), cluster(deletionTimestamp=BEFORE), [CP], False, id="the Cluster is being deleted"),
-        pytest.param(machine(node=""), cluster(), [CP], True, id="found by provider ID"),
-        pytest.param(machine(node="", provider_id="x://2"), cluster(), [CP], False, id="no Node has its provider ID"),
-        pytest.param(machine(node="", provider_id=""), cluster(), [CP], False, id="it never got as far"),
-        pytest.param(machine(), cluster(), [WORKER], False, id="no control plane Machine is left"),
-        pytest.param(machine(), cluster(), [CP_GOING], False, id="the last control plane Machine goes too"),
-        pytest.param(machine(), cluster(), [CP_ELSEWHERE], False, id="another Cluster's control plane does not count"),
-        pytest.param(
-            machine(), cluster(spec=BRAIN_REFERENCE), [BRAIN_DEFINITION, brain(), CP], True, id="control plane there"
-        ),
+        pytest.param(machine(), cluster(), [CONTROL_PLANE_MACHINE], True, id="default"),
         pytest.param(
             machine(),
-            cluster(spec=BRAIN_REFERENCE),
-            [BRAIN_DEFINITION, brain(deletionTimestamp=BEFORE), CP],
+            cluster(deletionTimestamp=A_MINUTE_AGO),
+            [CONTROL_PLANE_MACHINE],
             False,
-            id="control plane going",
+            id="the Cluster is being deleted",
+        ),
+        pytest.param(machine(node=""), cluster(), [CONTROL_PLANE_MACHINE], True, id="found by provider ID"),
+        pytest.param(
+            machine(node="", provider_id="x://2"),
+            cluster(),
+            [CONTROL_PLANE_MACHINE],
+            False,
+            id="no Node has its provider ID",
+        ),
+        pytest.param(machine(node="", provider_id=""), cluster(), [CONTROL_PLANE_MACHINE], False, id="no provider ID"),
+        pytest.param(machine(), cluster(), [WORKER_MACHINE], False, id="no control plane Machine is left"),
+        pytest.param(
+            machine(),
+            cluster(),
+            [DELETING_CONTROL_PLANE_MACHINE],
+            False,
+            id="the last control plane Machine is being deleted",
         ),
         pytest.param(
             machine(),
-            cluster(spec=BRAIN_REFERENCE),
-            [BRAIN_DEFINITION, brain(external=True)],
+            cluster(),
+            [CONTROL_PLANE_MACHINE_OF_ANOTHER_CLUSTER],
+            False,
+            id="another Cluster's control plane does not count",
+        ),
+        pytest.param(
+            machine(),
+            cluster(spec=CONTROL_PLANE_REFERENCE),
+            [CONTROL_PLANE_DEFINITION, control_plane_object(), CONTROL_PLANE_MACHINE],
+            True,
+            id="control plane exists",
+        ),
+        pytest.param(
+            machine(),
+            cluster(spec=CONTROL_PLANE_REFERENCE),
+            [CONTROL_PLANE_DEFINITION, control_plane_object(deletionTimestamp=A_MINUTE_AGO), CONTROL_PLANE_MACHINE],
+            False,
+            id="control plane is being deleted",
+        ),
+        pytest.param(
+            machine(),
+            cluster(spec=CONTROL_PLANE_REFERENCE),
+            [CONTROL_PLANE_DEFINITION, control_plane_object(external=True)],
             True,
             id="external control plane: it has no Machines",
         ),
         pytest.param(
-            machine(), cluster(spec=BRAIN_REFERENCE), [BRAIN_DEFINITION, CP], True, id="control plane object missing"
+            machine(),
+            cluster(spec=CONTROL_PLANE_REFERENCE),
+            [CONTROL_PLANE_DEFINITION, CONTROL_PLANE_MACHINE],
+            True,
+            id="control plane object missing",
         ),
-        pytest.param(machine(), cluster(spec=BRAIN_REFERENCE), [CP], True, id="control plane kind missing"),
+        pytest.param(
+            machine(),
+            cluster(spec=CONTROL_PLANE_REFERENCE),
+            [CONTROL_PLANE_MACHINE],
+            True,
+            id="control plane kind missing",
+        ),
     ],
 )
-def test_node_operations(given: Object, of: Object, others: list[Object], touched: bool) -> None:
+def test_node_operations(machine_object: Object, in_cluster: Object, others: list[Object], expected: bool) -> None:
     workload = Workload([node(cordoned=False), pod("a")])
-    step = deletion_of(
-        {**given, "metadata": {**given["metadata"], "annotations": dict(PRE_DRAIN)}},
-        of=of,
+    step = reconcile_deletion(
+        {**machine_object, "metadata": {**machine_object["metadata"], "annotations": dict(PRE_DRAIN)}},
+        in_cluster=in_cluster,
         others=others,
-        followed=[CONTROL_PLANES],
+        dynamic_kinds=[CONTROL_PLANE_KIND],
         workload=workload,
     )
-    assert told(step)[0] == ("WaitingForPreDrainHook" if touched else "WaitingForInfrastructureDeletion")
+    assert deleting_condition(step)[0] == ("WaitingForPreDrainHook" if expected else "WaitingForInfrastructureDeletion")
 
 
 @pytest.mark.parametrize(
-    ("hooks", "busy", "cluster_goes"), list(itertools.product([True, False], [True, False], [True, False]))
+    ("hooks", "busy", "cluster_deleting"), list(itertools.product([True, False], [True, False], [True, False]))
 )
-def test_pre_terminate_hooks_hold_also_when_the_cluster_goes(hooks: bool, busy: bool, cluster_goes: bool) -> None:
-    of = cluster(deletionTimestamp=BEFORE) if cluster_goes else cluster()
-    given = machine(annotations=PRE_TERMINATE if hooks else {})
-    step = deletion_of(given, of=of, workload=BUSY if busy else None)
-    if busy and not cluster_goes:
-        assert told(step)[0] == "DrainingNode"
+def test_pre_terminate_hooks_block_even_when_the_cluster_is_deleting(
+    hooks: bool, busy: bool, cluster_deleting: bool
+) -> None:
+    in_cluster = cluster(deletionTimestamp=A_MINUTE_AGO) if cluster_deleting else cluster()
+    machine_object = machine(annotations=PRE_TERMINATE if hooks else {})
+    step = reconcile_deletion(machine_object, in_cluster=in_cluster, workload=BUSY if busy else None)
+    if busy and not cluster_deleting:
+        assert deleting_condition(step)[0] == "DrainingNode"
     else:
-        assert told(step)[0] == ("WaitingForPreTerminateHook" if hooks else "WaitingForInfrastructureDeletion")
+        assert deleting_condition(step)[0] == (
+            "WaitingForPreTerminateHook" if hooks else "WaitingForInfrastructureDeletion"
+        )
 
 
-def test_nothing_happens_before_the_node_has_been_looked_for() -> None:
-    step = deletion_of(machine(), workload=Workload(unmatched=[NODE]))
-    assert told(step) == ("Deleting", "Deletion started")
+def test_deletion_waits_until_nodes_are_synced() -> None:
+    step = reconcile_deletion(machine(), workload=Workload(unmatched=[NODE]))
+    assert deleting_condition(step) == ("Deleting", "Deletion started")
     assert not step.decision.writes
     assert [subscription.focus for subscription in subscriptions(step)] == [("name", "n")]
 
 
-def test_what_showed_that_a_stage_is_over_is_looked_at_further() -> None:
+def test_subscriptions_are_kept_while_later_stages_run() -> None:
     for hook in ({}, PRE_TERMINATE):
-        step = deletion_of(machine(annotations=hook))
+        step = reconcile_deletion(machine(annotations=hook))
         assert [subscription.kind for subscription in subscriptions(step)] == [NODE, POD, VOLUME_ATTACHMENT]
-    terminating = deletion_of(machine(), infra=infrastructure(deletionTimestamp=BEFORE))
-    assert [subscription.kind for subscription in subscriptions(terminating)] == [NODE]
+    deleting_infrastructure = reconcile_deletion(machine(), infra=infrastructure(deletionTimestamp=A_MINUTE_AGO))
+    assert [subscription.kind for subscription in subscriptions(deleting_infrastructure)] == [NODE]
 
 
-def test_a_node_that_was_found_by_provider_id_is_told_for_the_status() -> None:
-    step = deletion_of(machine(node=""))
+def test_node_found_by_provider_id_is_returned_for_the_status() -> None:
+    step = reconcile_deletion(machine(node=""))
     assert step.node == "n"
     assert step.debounce == 0
     assert subscriptions(step)[0].focus == ("providerID", "x://1")
 
 
-def test_a_provider_id_that_only_the_infrastructure_knows_is_used() -> None:
-    infra = External(made(INFRA, "m", "ns", spec={"providerID": "x://1"}), INFRA)
-    assert deletion_of(machine(node="", provider_id=""), infra=infra).node == "n"
+def test_provider_id_of_the_infrastructure_object_is_used() -> None:
+    infra = External(new_object(INFRA, "m", "ns", spec={"providerID": "x://1"}), INFRA)
+    assert reconcile_deletion(machine(node="", provider_id=""), infra=infra).node == "n"
 
 
-def test_without_a_known_node_an_unreachable_cluster_is_no_obstacle() -> None:
-    step = deletion_of(machine(node=""), workload=Workload(reason="no route to host"))
-    assert told(step)[0] == "WaitingForInfrastructureDeletion"
+def test_unreachable_cluster_does_not_block_a_machine_without_a_node() -> None:
+    step = reconcile_deletion(machine(node=""), workload=Workload(reason="no route to host"))
+    assert deleting_condition(step)[0] == "WaitingForInfrastructureDeletion"
 
 
-def test_a_node_that_was_never_seen_may_be_there_when_a_silent_cluster_answers_again() -> None:
-    """A manager can have died between the first look at a Node and its name in the Machine."""
-    step = at_the_end(machine(node="", limits=TEN), Workload(reason="no route to host"))
+def test_unknown_node_of_an_unreachable_cluster_blocks_until_the_timeout() -> None:
+    """A manager may have crashed after it observed the Node and before it wrote nodeRef."""
+    step = reconcile_node_deletion(machine(node="", limits=TEN_SECONDS), Workload(reason="no route to host"))
     assert not step.finished
-    reason, message = told(step)
+    reason, message = deleting_condition(step)
     assert (reason, message.partition(":")[0]) == ("DeletingNode", "Error deleting Node with provider ID x")
-    assert step.decision.wake_at is not None, "it is given up when the time for it ran out"
-    found = at_the_end(machine(node="", limits=TEN), Workload([node()]))
+    assert step.decision.wake_at is not None, "deletion of the Node is given up at its timeout"
+    found = reconcile_node_deletion(machine(node="", limits=TEN_SECONDS), Workload([node()]))
     assert [write.ref.name for write in found.decision.writes if isinstance(write, Delete)] == ["n"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "finished", "message"),
+    ("list_result", "finished", "message"),
     [
         (None, False, "Checking that no Node is left"),
         (EffectResult([]), True, "Deletion completed"),
         (EffectResult(["n"]), False, "Node n is not visible in the watch yet"),
         (EffectResult(error="no route to host"), False, "Nodes not listed: no route to host"),
     ],
-    ids=["not asked yet", "it has none", "the watch is behind", "no answer"],
+    ids=["not listed yet", "no Node", "the watch is behind", "no answer"],
 )
-def test_that_a_machine_left_no_node_is_asked_of_the_cluster_itself(
-    answer: EffectResult | None, finished: bool, message: str
+def test_absence_of_a_node_is_confirmed_by_a_list_request(
+    list_result: EffectResult | None, finished: bool, message: str
 ) -> None:
-    """A Node may have come while the machine went, and the watch that would have told of it be broken."""
+    """A Node may have registered while its Machine was deleted, and the watch that would show it may be broken."""
     key = ("find", "Machine-m", str(int(NOW.timestamp()) // 5))
-    step = deletion_of(
-        machine(node="", limits=TEN),
+    step = reconcile_deletion(
+        machine(node="", limits=TEN_SECONDS),
         infra=MISSING,
         boot=MISSING,
         workload=Workload([]),
-        results={key: answer} if answer else {},
+        results={key: list_result} if list_result else {},
     )
-    assert (step.finished, told(step)[1]) == (finished, message)
-    if answer is None:
-        (question,) = step.decision.effects
-        assert (question.performer, question.key, question.arguments["value"]) == ("find", key, "x://1")
+    assert (step.finished, deleting_condition(step)[1]) == (finished, message)
+    if list_result is None:
+        (effect,) = step.decision.effects
+        assert (effect.performer, effect.key, effect.arguments["value"]) == ("find", key, "x://1")
 
 
-def provisioned(**given: Any) -> Object:
-    """A Machine of a cluster that was provisioned here, before its provider ID is known."""
-    known = machine(node="", provider_id="", limits=TEN, **given)
-    reference = {**known["spec"]["bootstrap"]["configRef"], "apiGroup": "rke.cattle.io"}
-    return {**known, "spec": {**known["spec"], "bootstrap": {"configRef": reference}}}
+def machine_without_provider_id(**options: Any) -> Object:
+    """A Machine of a provisioned cluster whose provider ID is not recorded yet."""
+    machine_object = machine(node="", provider_id="", limits=TEN_SECONDS, **options)
+    reference = {**machine_object["spec"]["bootstrap"]["configRef"], "apiGroup": "rke.cattle.io"}
+    return {**machine_object, "spec": {**machine_object["spec"], "bootstrap": {"configRef": reference}}}
 
 
-INITIALIZED = cluster() | {"status": {"conditions": [{"type": "ControlPlaneInitialized", "status": "True"}]}}
+INITIALIZED = cluster() | {"status": {"conditions": [new_condition("ControlPlaneInitialized")]}}
 OWN_NODE = node(labels={"rke.cattle.io/machine": "Machine-m"})
 
 
-def test_a_node_that_says_whose_it_is_goes_though_its_provider_id_was_never_written_down() -> None:
-    """A server may have joined, and its etcd member have left, before anybody has looked at its Node."""
-    begun = deletion_of(provisioned(), of=INITIALIZED, workload=Workload([OWN_NODE]))
-    assert (begun.node, told(begun)[0]) == ("n", "WaitingForInfrastructureDeletion")
-    ends = at_the_end(provisioned(), Workload([OWN_NODE]), of=INITIALIZED)
-    assert [write.ref.name for write in ends.decision.writes if isinstance(write, Delete)] == ["n"]
+def test_node_labelled_with_its_machine_is_deleted_without_a_provider_id() -> None:
+    """A server may have joined, and its etcd member may have been removed, before its Node was observed."""
+    first = reconcile_deletion(machine_without_provider_id(), in_cluster=INITIALIZED, workload=Workload([OWN_NODE]))
+    assert (first.node, deleting_condition(first)[0]) == ("n", "WaitingForInfrastructureDeletion")
+    last = reconcile_node_deletion(machine_without_provider_id(), Workload([OWN_NODE]), in_cluster=INITIALIZED)
+    assert [write.ref.name for write in last.decision.writes if isinstance(write, Delete)] == ["n"]
 
 
-def test_that_there_is_no_such_node_is_asked_of_the_cluster_itself_too() -> None:
-    step = at_the_end(provisioned(), Workload([]), of=INITIALIZED)
-    (question,) = step.decision.effects
-    assert question.arguments["field"] == ("metadata", "labels", "rke.cattle.io/machine")
-    assert question.arguments["value"] == "Machine-m"
+def test_absence_of_a_labelled_node_is_confirmed_by_a_list_request() -> None:
+    step = reconcile_node_deletion(machine_without_provider_id(), Workload([]), in_cluster=INITIALIZED)
+    (effect,) = step.decision.effects
+    assert effect.arguments["field"] == ("metadata", "labels", "rke.cattle.io/machine")
+    assert effect.arguments["value"] == "Machine-m"
 
 
-def test_a_cluster_that_has_never_answered_has_no_node_of_it() -> None:
-    assert at_the_end(provisioned(), Workload([OWN_NODE]), of=cluster()).finished
+def test_uninitialized_cluster_has_no_node_to_delete() -> None:
+    assert reconcile_node_deletion(machine_without_provider_id(), Workload([OWN_NODE]), in_cluster=cluster()).finished
 
 
-def test_a_node_of_the_same_name_that_belongs_to_another_machine_is_left_alone() -> None:
-    theirs = node(cordoned=False)
-    theirs["spec"]["providerID"] = "x://9"
-    step = deletion_of(machine(), infra=MISSING, boot=MISSING, workload=Workload([theirs, pod("a")]))
+def test_node_of_the_same_name_with_another_provider_id_is_kept() -> None:
+    other_node = node(cordoned=False)
+    other_node["spec"]["providerID"] = "x://9"
+    step = reconcile_deletion(machine(), infra=MISSING, boot=MISSING, workload=Workload([other_node, pod("a")]))
     assert step.finished
 
 
-def test_a_node_of_another_machine_with_its_provider_id_is_left_alone() -> None:
-    """A worker that never got a Node of its own claims the provider ID of a server."""
-    theirs = node(labels={"rke.cattle.io/machine": "uid-of-a-server"})
+def test_node_labelled_with_another_machine_is_kept() -> None:
+    """A worker without a Node may claim the provider ID of a server."""
+    other_node = node(labels={"rke.cattle.io/machine": "uid-of-a-server"})
     claimant = machine()
     claimant["status"].pop("nodeRef")
-    claimant["spec"]["providerID"] = theirs["spec"]["providerID"]
-    step = at_the_end(claimant, Workload([theirs, pod("a")]), of=INITIALIZED)
+    claimant["spec"]["providerID"] = other_node["spec"]["providerID"]
+    step = reconcile_node_deletion(claimant, Workload([other_node, pod("a")]), in_cluster=INITIALIZED)
     assert step.finished
     assert not [write for write in step.decision.writes if write.target]
 
 
-# --- the end of the Node ----------------------------------------------------------------------------------------
+# --- deletion of the Node --------------------------------------------------------------------------------------------
 
 
-def at_the_end(given: Object, workload: Workload, *, of: Object | None = None) -> DeletionStep:
-    return deletion_of(given, of=of, infra=MISSING, boot=MISSING, workload=workload)
+def reconcile_node_deletion(
+    machine_object: Object, workload: Workload, *, in_cluster: Object | None = None
+) -> DeletionStep:
+    return reconcile_deletion(machine_object, in_cluster=in_cluster, infra=MISSING, boot=MISSING, workload=workload)
 
 
-TEN = {"nodeDeletionTimeoutSeconds": 10}
+TEN_SECONDS = {"nodeDeletionTimeoutSeconds": 10}
 
 
-def started(seconds_ago: int) -> dict[str, str]:
+def node_deletion_started(seconds_ago: int) -> dict[str, str]:
     return {NODE_DELETION_STARTED: f"2026-01-01T11:59:{60 - seconds_ago:02}Z"}
 
 
@@ -353,55 +406,59 @@ def started(seconds_ago: int) -> dict[str, str]:
     ],
     ids=["long before", "ended five seconds ago", "ends in this pass"],
 )
-def test_a_pause_stops_the_time_that_a_node_is_given(paused: Object, finished: bool) -> None:
+def test_node_deletion_timeout_does_not_run_while_paused(paused: Object, finished: bool) -> None:
     conditions = [{"type": "Paused", "reason": "r", **paused}]
-    given = machine(annotations=started(15), limits=TEN, status={"conditions": conditions})
-    assert at_the_end(given, Workload([node()])).finished is finished
+    machine_object = machine(
+        annotations=node_deletion_started(15), limits=TEN_SECONDS, status={"conditions": conditions}
+    )
+    assert reconcile_node_deletion(machine_object, Workload([node()])).finished is finished
 
 
-def test_the_node_that_was_seen_is_deleted_and_the_clock_costs_nothing_if_that_works() -> None:
-    step = at_the_end(machine(limits=TEN), Workload([node()]))
-    clock, delete = step.decision.writes
-    assert isinstance(clock, Patch)
-    assert clock.patch == {"metadata": {"annotations": {NODE_DELETION_STARTED: "2026-01-01T12:00:00Z"}}}
-    assert clock.debounce > 0
+def test_node_is_deleted_and_its_start_time_is_debounced() -> None:
+    step = reconcile_node_deletion(machine(limits=TEN_SECONDS), Workload([node()]))
+    start_patch, delete = step.decision.writes
+    assert isinstance(start_patch, Patch)
+    assert start_patch.patch == {"metadata": {"annotations": {NODE_DELETION_STARTED: "2026-01-01T12:00:00Z"}}}
+    assert start_patch.debounce > 0
     assert isinstance(delete, Delete)
     assert (delete.ref.kind, delete.ref.name, delete.uid, delete.target) == (NODE, "n", "Node-n", "ns/c")
-    assert told(step) == ("DeletingNode", "Deleting Node n")
+    assert deleting_condition(step) == ("DeletingNode", "Deleting Node n")
     assert step.decision.wake_at is not None
 
 
-def test_a_node_that_is_being_deleted_is_not_waited_for() -> None:
-    assert at_the_end(machine(), Workload([node(deletionTimestamp=BEFORE)])).finished
+def test_deleting_node_is_not_waited_for() -> None:
+    assert reconcile_node_deletion(machine(), Workload([node(deletionTimestamp=A_MINUTE_AGO)])).finished
 
 
 @pytest.mark.parametrize(
-    ("limits", "annotations", "gives_up"),
+    ("limits", "annotations", "expected"),
     [
-        pytest.param(TEN, {}, False, id="the first try, however long ago the deletion began"),
-        pytest.param(TEN, started(9), False, id="still in time"),
-        pytest.param(TEN, started(10), True, id="out of time"),
-        pytest.param({"nodeDeletionTimeoutSeconds": 0}, started(60), False, id="0: never gives up"),
-        pytest.param({}, started(60), False, id="no limit: never gives up"),
+        pytest.param(TEN_SECONDS, {}, False, id="first attempt, regardless of the deletionTimestamp"),
+        pytest.param(TEN_SECONDS, node_deletion_started(9), False, id="before the timeout"),
+        pytest.param(TEN_SECONDS, node_deletion_started(10), True, id="after the timeout"),
+        pytest.param({"nodeDeletionTimeoutSeconds": 0}, node_deletion_started(60), False, id="0: never gives up"),
+        pytest.param({}, node_deletion_started(60), False, id="no limit: never gives up"),
     ],
 )
 @pytest.mark.parametrize("workload", [Workload([node()]), Workload(reason="no route to host")])
-def test_deleting_the_node_has_its_own_clock(
-    limits: Object, annotations: dict[str, str], gives_up: bool, workload: Workload
+def test_node_deletion_timeout_counts_from_its_first_attempt(
+    limits: Object, annotations: dict[str, str], expected: bool, workload: Workload
 ) -> None:
-    given = machine(limits=limits, annotations=annotations)
-    assert given["metadata"]["deletionTimestamp"] == BEFORE  # a minute ago: longer than the limit
-    step = at_the_end(given, workload)
-    assert step.finished is gives_up
-    if not gives_up:
-        assert told(step)[0] == "DeletingNode"
+    machine_object = machine(limits=limits, annotations=annotations)
+    assert machine_object["metadata"]["deletionTimestamp"] == A_MINUTE_AGO  # a minute ago, which exceeds the limit
+    step = reconcile_node_deletion(machine_object, workload)
+    assert step.finished is expected
+    if not expected:
+        assert deleting_condition(step)[0] == "DeletingNode"
 
 
-def test_an_unreachable_cluster_starts_the_clock_at_once_and_is_named() -> None:
-    step = at_the_end(machine(limits=TEN), Workload(reason="no route to host"))
-    (clock,) = step.decision.writes
-    assert isinstance(clock, Patch)
-    assert clock.debounce == 0
-    assert told(step)[1] == "Error deleting Node n: the workload cluster cannot be reached: no route to host"
-    assert legacy_of(step)["NodeHealthy"] == "False/DeletionFailed"
+def test_unreachable_cluster_is_reported_and_the_start_time_is_written_at_once() -> None:
+    step = reconcile_node_deletion(machine(limits=TEN_SECONDS), Workload(reason="no route to host"))
+    (start_patch,) = step.decision.writes
+    assert isinstance(start_patch, Patch)
+    assert start_patch.debounce == 0
+    assert (
+        deleting_condition(step)[1] == "Error deleting Node n: the workload cluster cannot be reached: no route to host"
+    )
+    assert legacy_conditions(step)["NodeHealthy"] == "False/DeletionFailed"
     assert step.decision.wake_at is not None

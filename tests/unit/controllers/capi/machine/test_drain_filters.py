@@ -1,4 +1,4 @@
-"""What a drain does with each Pod."""
+"""Drain filters: whether each Pod is evicted, skipped or waited for."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from herder.controllers.capi.machine.deletion.drain.filters import (
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior, Rule
 from herder.engine.meta.kinds import Object
 from tests.support.views import NOW
-from tests.unit.controllers.capi.machine.deleting import pod
+from tests.unit.controllers.capi.machine.deletion_objects import pod
 
-DRAINED, SKIPPED, WAITED = (
+DRAINED, SKIPPED, WAITED_FOR = (
     PodDrainStatus(Behavior.DRAIN),
     PodDrainStatus(Behavior.SKIP),
     PodDrainStatus(Behavior.WAIT_COMPLETED),
@@ -28,70 +28,74 @@ DRAINED, SKIPPED, WAITED = (
 LOCAL = {"name": "scratch", "emptyDir": {}}
 
 
-def at(seconds: float) -> str:
+def timestamp_at(seconds: float) -> str:
     return (NOW + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def status(given: Object, **context: object) -> PodDrainStatus:
-    return drain_status(POD_RECORD.project(given), DrainContext(NOW, **context))  # type: ignore[arg-type]
+def status(pod_object: Object, **context: object) -> PodDrainStatus:
+    return drain_status(POD_RECORD.project(pod_object), DrainContext(NOW, **context))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("pod_object", "expected"),
     [
-        pytest.param(pod("a"), DRAINED, id="an ordinary one goes"),
-        pytest.param(pod("a", controller="DaemonSet"), SKIPPED, id="a DaemonSet's stays: it would come back"),
+        pytest.param(pod("a"), DRAINED, id="ordinary Pod is drained"),
+        pytest.param(pod("a", controller="DaemonSet"), SKIPPED, id="Pod of a DaemonSet is skipped"),
         pytest.param(
             pod("a", "elsewhere", controller="DaemonSet"),
             PodDrainStatus(Behavior.DRAIN, 0, "its DaemonSet is gone"),
-            id="one whose DaemonSet is gone goes",
+            id="Pod of a deleted DaemonSet is drained",
         ),
         pytest.param(
-            pod("a", controller="DaemonSet", phase="Failed"), DRAINED, id="a finished one of a DaemonSet goes"
+            pod("a", controller="DaemonSet", phase="Failed"), DRAINED, id="finished Pod of a DaemonSet is drained"
         ),
-        pytest.param(pod("a", annotations={MIRROR: "x"}), SKIPPED, id="a static one stays"),
+        pytest.param(pod("a", annotations={MIRROR: "x"}), SKIPPED, id="static Pod is skipped"),
         pytest.param(
             pod("a", volumes=[LOCAL]),
             PodDrainStatus(Behavior.DRAIN, 0, "its local data is lost"),
-            id="local data is no obstacle",
+            id="local data is only a warning",
         ),
         pytest.param(
-            pod("a", volumes=[LOCAL], phase="Succeeded"), DRAINED, id="local data of a finished one is no loss"
+            pod("a", volumes=[LOCAL], phase="Succeeded"), DRAINED, id="no warning about local data of a finished Pod"
         ),
         pytest.param(
             pod("a", controller=""),
             PodDrainStatus(Behavior.DRAIN, 0, "no controller makes it anew"),
-            id="one without a controller goes",
+            id="Pod without a controller is drained",
         ),
-        pytest.param(pod("a", controller="", phase="Succeeded"), DRAINED, id="a finished one needs no controller"),
+        pytest.param(
+            pod("a", controller="", phase="Succeeded"),
+            DRAINED,
+            id="no warning about a finished Pod without a controller",
+        ),
         pytest.param(
             pod("a", controller="", volumes=[LOCAL]),
             PodDrainStatus(Behavior.DRAIN, 0, "its local data is lost, no controller makes it anew"),
-            id="warnings add up",
+            id="warnings are joined",
         ),
         pytest.param(pod("a", labels={DRAIN: "skip"}), SKIPPED, id="label skip"),
         pytest.param(pod("a", labels={DRAIN: "Skip"}), SKIPPED, id="label Skip"),
-        pytest.param(pod("a", labels={DRAIN: "wait-completed"}), WAITED, id="label wait-completed"),
-        pytest.param(pod("a", labels={DRAIN: "WaitCompleted"}), WAITED, id="label WaitCompleted"),
-        pytest.param(pod("a", labels={DRAIN: "perhaps"}), DRAINED, id="an unknown label says nothing"),
-        pytest.param(pod("a", deletionTimestamp=at(-60)), DRAINED, id="one that is going is waited for"),
+        pytest.param(pod("a", labels={DRAIN: "wait-completed"}), WAITED_FOR, id="label wait-completed"),
+        pytest.param(pod("a", labels={DRAIN: "WaitCompleted"}), WAITED_FOR, id="label WaitCompleted"),
+        pytest.param(pod("a", labels={DRAIN: "perhaps"}), DRAINED, id="unknown label value is ignored"),
+        pytest.param(pod("a", deletionTimestamp=timestamp_at(-60)), DRAINED, id="terminating Pod is waited for"),
     ],
 )
-def test_filters(given: Object, expected: PodDrainStatus) -> None:
-    assert status(given, daemon_sets=frozenset({"apps/owner"})) == expected
+def test_filters(pod_object: Object, expected: PodDrainStatus) -> None:
+    assert status(pod_object, daemon_sets=frozenset({"apps/owner"})) == expected
 
 
 @pytest.mark.parametrize(
-    ("deleted", "expected"),
+    ("deleted_at", "expected"),
     [
-        pytest.param(at(-60), SKIPPED, id="long ago"),
-        pytest.param(at(-2), SKIPPED, id="two seconds past its time"),
-        pytest.param(at(-1), DRAINED, id="only one second past its time"),
-        pytest.param(at(30), DRAINED, id="its grace is not over"),
+        pytest.param(timestamp_at(-60), SKIPPED, id="long ago"),
+        pytest.param(timestamp_at(-2), SKIPPED, id="two seconds past its grace period"),
+        pytest.param(timestamp_at(-1), DRAINED, id="one second past its grace period"),
+        pytest.param(timestamp_at(30), DRAINED, id="within its grace period"),
     ],
 )
-def test_on_an_unreachable_node_a_pod_past_its_time_is_not_waited_for(deleted: str, expected: PodDrainStatus) -> None:
-    assert status(pod("a", deletionTimestamp=deleted), node_unreachable=True) == expected
+def test_pod_past_its_grace_period_on_an_unreachable_node_is_skipped(deleted_at: str, expected: PodDrainStatus) -> None:
+    assert status(pod("a", deletionTimestamp=deleted_at), node_unreachable=True) == expected
 
 
 RULES = (
@@ -103,14 +107,14 @@ NAMESPACES = {"apps": {}, "db": {"tier": "data"}}
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("pod_object", "expected"),
     [
-        pytest.param(pod("a", labels={"app": "storage"}), SKIPPED, id="the first that fits"),
-        pytest.param(pod("a", "db", labels={"app": "storage"}), SKIPPED, id="the first that fits, of two"),
+        pytest.param(pod("a", labels={"app": "storage"}), SKIPPED, id="first matching rule"),
+        pytest.param(pod("a", "db", labels={"app": "storage"}), SKIPPED, id="first of two matching rules"),
         pytest.param(pod("a", "db"), PodDrainStatus(Behavior.DRAIN, 10), id="by the labels of its namespace"),
-        pytest.param(pod("a", labels={"app": "batch"}), WAITED, id="only drains have an order"),
-        pytest.param(pod("a"), DRAINED, id="no rule fits"),
-        pytest.param(pod("a", "db", labels={DRAIN: "skip"}), SKIPPED, id="the Pod's own label goes before rules"),
+        pytest.param(pod("a", labels={"app": "batch"}), WAITED_FOR, id="only drains have an order"),
+        pytest.param(pod("a"), DRAINED, id="no matching rule"),
+        pytest.param(pod("a", "db", labels={DRAIN: "skip"}), SKIPPED, id="the Pod's label takes precedence over rules"),
         pytest.param(
             pod("a", "db", controller=""),
             PodDrainStatus(Behavior.DRAIN, 10, "no controller makes it anew"),
@@ -118,31 +122,33 @@ NAMESPACES = {"apps": {}, "db": {"tier": "data"}}
         ),
     ],
 )
-def test_rules(given: Object, expected: PodDrainStatus) -> None:
-    assert status(given, rules=RULES, namespaces=NAMESPACES) == expected
+def test_rules(pod_object: Object, expected: PodDrainStatus) -> None:
+    assert status(pod_object, rules=RULES, namespaces=NAMESPACES) == expected
 
 
-def test_a_namespace_that_nobody_knows_is_named() -> None:
+def test_unknown_namespace_is_named() -> None:
     with pytest.raises(UnknownNamespace, match="lost/a"):
         status(pod("a", "lost"), rules=RULES, namespaces=NAMESPACES)
 
 
-def test_namespaces_are_not_needed_where_no_rule_asks_for_them() -> None:
+def test_namespaces_are_not_needed_without_namespace_selectors() -> None:
     assert status(pod("a", "lost"), rules=RULES[:1]) == DRAINED
 
 
-def test_what_is_kept_of_a_pod_is_little() -> None:
-    whole = pod("a", volumes=[LOCAL, {"name": "conf", "configMap": {}}], annotations={"note": "x" * 1000})
-    whole["metadata"]["managedFields"] = [{}]
-    kept = POD_RECORD.project(whole)
-    assert kept["spec"] == {"volumes": [LOCAL]}
-    assert not {"managedFields", "annotations"} & set(kept["metadata"])
+def test_pod_record_omits_unused_fields() -> None:
+    full_pod = pod("a", volumes=[LOCAL, {"name": "conf", "configMap": {}}], annotations={"note": "x" * 1000})
+    full_pod["metadata"]["managedFields"] = [{}]
+    record = POD_RECORD.project(full_pod)
+    assert record["spec"] == {"volumes": [LOCAL]}
+    assert not {"managedFields", "annotations"} & set(record["metadata"])
 
 
-def test_the_claims_of_those_that_stay() -> None:
+def test_claims_of_skipped_pods() -> None:
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "c1", "readOnly": True}}
-    stays = pod("a", labels={DRAIN: "skip"}, volumes=[claim, {"name": "tmp", "ephemeral": {"volumeClaimTemplate": {}}}])
-    records = [POD_RECORD.project(each) for each in (stays, pod("b", volumes=[claim]))]
-    staying = skipped(records, DrainContext(NOW))
-    assert [each["metadata"]["name"] for each in staying] == ["a"]
-    assert list(claims_of(staying[0])) == ["apps/c1", "apps/a-tmp"]
+    skipped_pod = pod(
+        "a", labels={DRAIN: "skip"}, volumes=[claim, {"name": "tmp", "ephemeral": {"volumeClaimTemplate": {}}}]
+    )
+    records = [POD_RECORD.project(each) for each in (skipped_pod, pod("b", volumes=[claim]))]
+    skipped_pods = skipped(records, DrainContext(NOW))
+    assert [each["metadata"]["name"] for each in skipped_pods] == ["a"]
+    assert list(claims_of(skipped_pods[0])) == ["apps/c1", "apps/a-tmp"]

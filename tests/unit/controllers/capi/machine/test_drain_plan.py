@@ -1,4 +1,4 @@
-"""Which Pods go now, and how a drain is told."""
+"""Drain plans: which Pods are evicted now, and the message that reports the drain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from herder.controllers.capi.machine.deletion.drain.report import drain_message
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import EffectResult
-from tests.unit.controllers.capi.machine.deleting import BEFORE, pod
+from tests.unit.controllers.capi.machine.deletion_objects import A_MINUTE_AGO, pod
 
 STARTED = datetime(2026, 1, 1, 11, 0, 0, tzinfo=UTC)
 PDB = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -20,36 +20,38 @@ CAUSE = "The disruption budget web needs 2 healthy pods and has 2 currently"
 
 
 def drained(name: str, order: int = 0, *, terminating: bool = False) -> PodDrain:
-    given = pod(name, deletionTimestamp=BEFORE) if terminating else pod(name)
-    return PodDrain(given, PodDrainStatus(Behavior.DRAIN, order))
+    pod_object = pod(name, deletionTimestamp=A_MINUTE_AGO) if terminating else pod(name)
+    return PodDrain(pod_object, PodDrainStatus(Behavior.DRAIN, order))
 
 
-def waited(name: str) -> PodDrain:
+def waited_for(name: str) -> PodDrain:
     return PodDrain(pod(name), PodDrainStatus(Behavior.WAIT_COMPLETED))
 
 
-def left(name: str) -> PodDrain:
+def skipped(name: str) -> PodDrain:
     return PodDrain(pod(name), PodDrainStatus(Behavior.SKIP))
 
 
 @pytest.mark.parametrize(
     ("pod_drain", "groups"),
     [
-        pytest.param([], {}, id="nothing there"),
-        pytest.param([left("a")], {}, id="what is left alone is not in the way"),
-        pytest.param([drained("b"), drained("a")], {"evict": "ab"}, id="in the order of names"),
+        pytest.param([], {}, id="no Pods"),
+        pytest.param([skipped("a")], {}, id="skipped Pods do not block"),
+        pytest.param([drained("b"), drained("a")], {"evict": "ab"}, id="ordered by name"),
         pytest.param([drained("a", 10), drained("b", -1)], {"evict": "b", "evict_later": "a"}, id="lowest first"),
         pytest.param(
             [drained("a", 0, terminating=True), drained("b", 1)],
             {"terminating": "a", "evict_later": "b"},
-            id="the next order waits until the one before is gone",
+            id="next order waits until the previous is gone",
         ),
         pytest.param(
-            [drained("a", 5, terminating=True), drained("b", 1)], {"terminating": "a", "evict": "b"}, id="going anyway"
+            [drained("a", 5, terminating=True), drained("b", 1)],
+            {"terminating": "a", "evict": "b"},
+            id="terminating with a higher order",
         ),
-        pytest.param([waited("a"), drained("b", 1)], {"complete": "a", "evict_later": "b"}, id="jobs have order 0"),
+        pytest.param([waited_for("a"), drained("b", 1)], {"complete": "a", "evict_later": "b"}, id="jobs have order 0"),
         pytest.param(
-            [waited("a"), drained("b", -1)], {"evict": "b", "complete_later": "a"}, id="jobs after a lower order"
+            [waited_for("a"), drained("b", -1)], {"evict": "b", "complete_later": "a"}, id="jobs after a lower order"
         ),
     ],
 )
@@ -60,45 +62,48 @@ def test_plan(pod_drain: list[PodDrain], groups: dict[str, str]) -> None:
     assert planned.done is (not groups)
 
 
-def answer(outcome: str, message: str = "", causes: tuple[str, ...] = ()) -> EffectResult:
+def eviction_result(outcome: str, message: str = "", causes: tuple[str, ...] = ()) -> EffectResult:
     return EffectResult({"outcome": outcome, "message": message, "causes": list(causes)}, attempts=1)
 
 
-def known(this: dict[str, EffectResult], last: dict[str, EffectResult]) -> Evictions:
-    def of(results: dict[str, EffectResult], each: Object) -> EffectResult | None:
+def evictions_with(this_round: dict[str, EffectResult], last_round: dict[str, EffectResult]) -> Evictions:
+    def result_of(results: dict[str, EffectResult], each: Object) -> EffectResult | None:
         return results.get(each["metadata"]["name"])
 
     evicted = [drained(name) for name in "abc"]
-    return evictions(evicted, lambda each: of(this, each), lambda each: of(last, each))
+    return evictions(evicted, lambda each: result_of(this_round, each), lambda each: result_of(last_round, each))
 
 
 def names(pod_drain: tuple[PodDrain, ...] | list[PodDrain]) -> str:
     return "".join(each.pod["metadata"]["name"] for each in pod_drain)
 
 
-def test_evictions_are_open_until_this_round_answers() -> None:
-    found = known({"a": answer("evicted"), "b": answer("gone")}, {"c": answer("blocked", PDB, (CAUSE,))})
+def test_evictions_are_open_until_this_round_has_results() -> None:
+    found = evictions_with(
+        {"a": eviction_result("evicted"), "b": eviction_result("gone")},
+        {"c": eviction_result("blocked", PDB, (CAUSE,))},
+    )
     assert (names(found.accepted), names(found.open), names(found.unanswered)) == ("a", "c", "")
-    assert {words: names(who) for words, who in found.refused.items()} == {f"{PDB} {CAUSE}": "c"}
+    assert {message: names(pods) for message, pods in found.refused.items()} == {f"{PDB} {CAUSE}": "c"}
 
 
-def test_an_eviction_whose_performer_fails_stays_open_and_is_told() -> None:
-    found = known({name: EffectResult(error="no answer in time", attempts=1) for name in "abc"}, {})
+def test_failed_eviction_stays_open_and_is_reported() -> None:
+    found = evictions_with({name: EffectResult(error="no answer in time", attempts=1) for name in "abc"}, {})
     assert names(found.open) == "abc"
-    assert {words: names(who) for words, who in found.refused.items()} == {"no answer in time": "abc"}
+    assert {message: names(pods) for message, pods in found.refused.items()} == {"no answer in time": "abc"}
 
 
-def test_evictions_are_over_when_all_are_gone() -> None:
-    assert known({name: answer("gone") for name in "abc"}, {}).over
-    assert not known({name: answer("gone") for name in "ab"}, {}).over
+def test_evictions_are_over_when_all_pods_are_gone() -> None:
+    assert evictions_with({name: eviction_result("gone") for name in "abc"}, {}).over
+    assert not evictions_with({name: eviction_result("gone") for name in "ab"}, {}).over
 
 
-def test_a_drain_is_told_with_what_each_pod_waits_for() -> None:
+def test_drain_message_lists_what_each_pod_waits_for() -> None:
     planned = Plan(
         terminating=(drained("a"),),
-        complete=(waited("job-1"), waited("job-2")),
+        complete=(waited_for("job-1"), waited_for("job-2")),
         evict_later=tuple(drained(f"later-{number}", 1) for number in range(5)),
-        complete_later=(waited("report"),),
+        complete_later=(waited_for("report"),),
     )
     refused = {
         f"{PDB} {CAUSE}": [drained("web-1"), drained("web-2")],
@@ -122,7 +127,7 @@ def test_a_drain_is_told_with_what_each_pod_waits_for() -> None:
 
 
 @pytest.mark.parametrize(("count", "last"), [(6, "* 1 Pod with other issues"), (8, "* 3 Pods with other issues")])
-def test_only_five_kinds_of_refusals_are_told(count: int, last: str) -> None:
+def test_drain_message_lists_at_most_five_refusals(count: int, last: str) -> None:
     refused = {f"trouble {number}": [drained(f"p{number}")] for number in range(count)}
     lines = drain_message(STARTED, Plan(), Evictions(refused=refused)).splitlines()
     assert len(lines) == 7

@@ -1,4 +1,4 @@
-"""What a Machine tells its Node: which labels, annotations and taints go over, leave again, or are left alone."""
+"""Sync of labels, annotations and taints from a Machine to its Node."""
 
 from __future__ import annotations
 
@@ -9,71 +9,64 @@ import pytest
 from herder.api.settings import MACHINE_TAINT_PROPAGATION, SYNC_MACHINE_ANNOTATIONS, SYNC_MACHINE_LABELS
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
-from tests.unit.controllers.capi.machine.stage import (
-    WORKLOAD,
-    Stage,
-    deployment,
-    machine,
-    machine_set,
-    node,
-    patches,
-    provisioned,
-    running,
-)
+from tests.unit.controllers.capi.machine.harness import WORKLOAD, MachineHarness, patches, running
+from tests.unit.controllers.capi.machine.objects import deployment, machine, machine_set, node, provisioned_infra
 
-OURS = "cluster.x-k8s.io/"
+PREFIX = "cluster.x-k8s.io/"
 UNINITIALIZED = {"key": "node.cluster.x-k8s.io/uninitialized", "effect": "NoSchedule"}
 OUTDATED = {"key": "node.cluster.x-k8s.io/outdated-revision", "effect": "PreferNoSchedule"}
 FOREIGN = {"key": "example.com/gpu", "value": "yes", "effect": "NoSchedule"}
 
 
-def synced(stage: Stage) -> Object:
-    """The Node after the passes that were needed."""
-    stage.settle()
-    assert isinstance(stage.nodes, list)
-    return stage.nodes[0]
+def synced(harness: MachineHarness) -> Object:
+    """The Node after the Machine has settled."""
+    harness.settle()
+    assert isinstance(harness.nodes, list)
+    return harness.nodes[0]
 
 
-def to_node(stage: Stage) -> list[Patch]:
-    return [write for write in patches(stage.decide()) if write.target == WORKLOAD]
+def node_patches(harness: MachineHarness) -> list[Patch]:
+    return [write for write in patches(harness.reconcile()) if write.target == WORKLOAD]
 
 
-def of(labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+def machine_with(
+    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **spec: Any
+) -> Object:
     return machine(spec=spec, metadata={"labels": labels or {}, "annotations": annotations or {}})
 
 
-def test_the_node_learns_which_machine_it_is() -> None:
+def test_node_is_annotated_with_its_machine() -> None:
     annotations = synced(running())["metadata"]["annotations"]
     assert annotations == {
-        f"{OURS}cluster-name": "north",
-        f"{OURS}cluster-namespace": "farm",
-        f"{OURS}machine": "ewe",
-        f"{OURS}owner-kind": "MachineSet",
-        f"{OURS}owner-name": "wool",
-        f"{OURS}labels-from-machine": "",
-        f"{OURS}annotations-from-machine": "",
+        f"{PREFIX}cluster-name": "north",
+        f"{PREFIX}cluster-namespace": "farm",
+        f"{PREFIX}machine": "ewe",
+        f"{PREFIX}owner-kind": "MachineSet",
+        f"{PREFIX}owner-name": "wool",
+        f"{PREFIX}labels-from-machine": "",
+        f"{PREFIX}annotations-from-machine": "",
     }
 
 
-def test_all_goes_over_in_one_patch_and_then_no_more() -> None:
-    stage = running(
-        machine=of({"node-role.kubernetes.io/worker": ""}, {"node.cluster.x-k8s.io/a": "1"}),
+def test_metadata_and_taints_are_synced_in_one_patch() -> None:
+    harness = running(
+        machine=machine_with({"node-role.kubernetes.io/worker": ""}, {"node.cluster.x-k8s.io/a": "1"}),
         nodes=[node(spec={"taints": [UNINITIALIZED, FOREIGN]})],
     )
-    (write,) = to_node(stage)
+    (write,) = node_patches(harness)
     assert set(write.patch) == {"metadata", "spec"}
-    assert write.resource_version == "77"  # the list of taints has other writers
-    stage.settle()
-    assert to_node(stage) == []
+    assert write.resource_version == "77"  # taints have other writers, so the patch must not overwrite their changes
+    harness.settle()
+    assert node_patches(harness) == []
 
 
-def test_a_patch_without_taints_need_not_fail_for_changes_elsewhere() -> None:
-    (write,) = to_node(running())
+def test_patch_without_taints_carries_no_resource_version() -> None:
+    (write,) = node_patches(running())
     assert write.resource_version == ""
 
 
 @pytest.mark.parametrize(
-    ("label", "goes"),
+    ("label", "expected"),
     [
         ("node-role.kubernetes.io/worker", True),
         ("sub.node-role.kubernetes.io/worker", False),
@@ -86,14 +79,16 @@ def test_a_patch_without_taints_need_not_fail_for_changes_elsewhere() -> None:
         ("extra.example.com/shed", True),
     ],
 )
-def test_which_labels_go_over(label: str, goes: bool) -> None:
-    stage = running(machine=of({label: "x"}), settings={SYNC_MACHINE_LABELS: r"^extra\.example\.com/, other"})
-    labels = synced(stage)["metadata"].get("labels", {})
-    assert labels == ({label: "x"} if goes else {})
+def test_synced_labels(label: str, expected: bool) -> None:
+    harness = running(
+        machine=machine_with({label: "x"}), settings={SYNC_MACHINE_LABELS: r"^extra\.example\.com/, other"}
+    )
+    labels = synced(harness)["metadata"].get("labels", {})
+    assert labels == ({label: "x"} if expected else {})
 
 
 @pytest.mark.parametrize(
-    ("annotation", "goes"),
+    ("annotation", "expected"),
     [
         ("node.cluster.x-k8s.io/a", True),
         ("sub.node.cluster.x-k8s.io/a", True),
@@ -102,67 +97,72 @@ def test_which_labels_go_over(label: str, goes: bool) -> None:
         ("extra.example.com/a", True),
     ],
 )
-def test_which_annotations_go_over(annotation: str, goes: bool) -> None:
+def test_synced_annotations(annotation: str, expected: bool) -> None:
     settings = {SYNC_MACHINE_ANNOTATIONS: r"^extra\.example\.com/"}
-    annotations = synced(running(machine=of({}, {annotation: "x"}), settings=settings))["metadata"]["annotations"]
-    assert (annotations.get(annotation) == "x") is goes
-    assert annotations[f"{OURS}annotations-from-machine"] == (annotation if goes else "")
+    annotations = synced(running(machine=machine_with({}, {annotation: "x"}), settings=settings))["metadata"][
+        "annotations"
+    ]
+    assert (annotations.get(annotation) == "x") is expected
+    assert annotations[f"{PREFIX}annotations-from-machine"] == (annotation if expected else "")
 
 
-def test_what_leaves_the_machine_leaves_the_node_and_what_others_put_there_stays() -> None:
+def test_removed_metadata_is_removed_from_the_node_and_foreign_metadata_is_kept() -> None:
     foreign = {"labels": {"example.com/rack": "7"}, "annotations": {"example.com/note": "mine"}}
     keys = {"node.cluster.x-k8s.io/a": "1", "node.cluster.x-k8s.io/b": "2"}
-    stage = running(machine=of(keys, keys), nodes=[node(metadata=foreign)])
-    before = synced(stage)["metadata"]
+    harness = running(machine=machine_with(keys, keys), nodes=[node(metadata=foreign)])
+    before = synced(harness)["metadata"]
     assert before["labels"] == foreign["labels"] | keys
-    assert before["annotations"][f"{OURS}labels-from-machine"] == ",".join(keys)
+    assert before["annotations"][f"{PREFIX}labels-from-machine"] == ",".join(keys)
 
     kept = {"node.cluster.x-k8s.io/b": "3"}
-    stage.machine = {**stage.machine, "metadata": {**stage.machine["metadata"], "labels": kept, "annotations": kept}}
-    after = synced(stage)["metadata"]
+    harness.machine = {
+        **harness.machine,
+        "metadata": {**harness.machine["metadata"], "labels": kept, "annotations": kept},
+    }
+    after = synced(harness)["metadata"]
 
     assert after["labels"] == foreign["labels"] | kept
     assert after["annotations"]["example.com/note"] == "mine"
     assert "node.cluster.x-k8s.io/a" not in after["annotations"]
     assert after["annotations"]["node.cluster.x-k8s.io/b"] == "3"
-    assert after["annotations"][f"{OURS}annotations-from-machine"] == "node.cluster.x-k8s.io/b"
+    assert after["annotations"][f"{PREFIX}annotations-from-machine"] == "node.cluster.x-k8s.io/b"
 
 
-def test_an_owner_that_is_gone_is_forgotten() -> None:
-    stage = running()
-    synced(stage)
-    stage.machine = {**stage.machine, "metadata": {**stage.machine["metadata"], "ownerReferences": []}}
-    assert f"{OURS}owner-kind" not in synced(stage)["metadata"]["annotations"]
+def test_owner_annotations_are_removed_with_the_owner() -> None:
+    harness = running()
+    synced(harness)
+    harness.machine = {**harness.machine, "metadata": {**harness.machine["metadata"], "ownerReferences": []}}
+    assert f"{PREFIX}owner-kind" not in synced(harness)["metadata"]["annotations"]
 
 
-def test_interruptible_machines_have_interruptible_nodes() -> None:
-    stage = running()
-    stage.objects[1] = provisioned(interruptible=True)()
-    assert synced(stage)["metadata"]["labels"] == {f"{OURS}interruptible": ""}
-    stage.objects[1] = provisioned()()
-    assert synced(stage)["metadata"].get("labels", {}) == {}
+def test_interruptible_machine_labels_its_node() -> None:
+    harness = running()
+    harness.objects[1] = provisioned_infra(interruptible=True)
+    assert synced(harness)["metadata"]["labels"] == {f"{PREFIX}interruptible": ""}
+    harness.objects[1] = provisioned_infra()
+    assert synced(harness)["metadata"].get("labels", {}) == {}
 
 
-GUARDED = {"node-restriction.kubernetes.io/quarantine": "true", "node-role.kubernetes.io/worker": ""}
+PROTECTED_LABELS = {"node-restriction.kubernetes.io/quarantine": "true", "node-role.kubernetes.io/worker": ""}
 
 
-def test_a_kubelet_does_not_get_rid_of_labels_that_it_may_not_change() -> None:
-    """It writes any annotation of its own Node. NodeRestriction guards these labels; the manager may remove them."""
-    claimed = {"labels": GUARDED, "annotations": {f"{OURS}labels-from-machine": ",".join(GUARDED)}}
-    assert synced(running(nodes=[node(metadata=claimed)]))["metadata"]["labels"] == GUARDED
+def test_kubelet_cannot_remove_protected_labels() -> None:
+    """A kubelet may write any annotation of its Node, but NodeRestriction protects these labels from it."""
+    forged = {"labels": PROTECTED_LABELS, "annotations": {f"{PREFIX}labels-from-machine": ",".join(PROTECTED_LABELS)}}
+    assert synced(running(nodes=[node(metadata=forged)]))["metadata"]["labels"] == PROTECTED_LABELS
 
 
-def test_guarded_labels_that_leave_the_machine_leave_the_node() -> None:
-    stage = running(machine=of(GUARDED))
-    assert synced(stage)["metadata"]["labels"] == GUARDED
-    stage.machine = {**stage.machine, "metadata": {**stage.machine["metadata"], "labels": {}}}
-    assert synced(stage)["metadata"].get("labels", {}) == {}
+def test_protected_labels_removed_from_the_machine_are_removed_from_the_node() -> None:
+    harness = running(machine=machine_with(PROTECTED_LABELS))
+    assert synced(harness)["metadata"]["labels"] == PROTECTED_LABELS
+    harness.machine = {**harness.machine, "metadata": {**harness.machine["metadata"], "labels": {}}}
+    assert synced(harness)["metadata"].get("labels", {}) == {}
 
 
 # --- taints ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_node_is_initialized_with_its_labels() -> None:
+def test_uninitialized_taint_is_removed_after_the_sync() -> None:
     assert synced(running(nodes=[node(spec={"taints": [UNINITIALIZED, FOREIGN]})]))["spec"]["taints"] == [FOREIGN]
 
 
@@ -177,68 +177,68 @@ def test_the_node_is_initialized_with_its_labels() -> None:
         (("2", "what?"), [], []),
     ],
 )
-def test_nodes_of_an_outdated_revision_should_get_no_new_pods(
+def test_nodes_of_an_outdated_revision_are_tainted(
     revisions: tuple[str, str], before: list[Object], after: list[Object]
 ) -> None:
-    stage = running(nodes=[node(spec={"taints": before})])
-    stage.objects += [machine_set(revision=revisions[0]), deployment(revision=revisions[1])]
-    assert synced(stage)["spec"].get("taints", []) == after
+    harness = running(nodes=[node(spec={"taints": before})])
+    harness.objects += [machine_set(revision=revisions[0]), deployment(revision=revisions[1])]
+    assert synced(harness)["spec"].get("taints", []) == after
 
 
-def test_nodes_of_machines_without_a_deployment_are_never_outdated() -> None:
+def test_nodes_of_standalone_machines_are_not_tainted_as_outdated() -> None:
     assert synced(running(nodes=[node(spec={"taints": [OUTDATED]})]))["spec"].get("taints", []) == []
 
 
 ALWAYS = {"key": "a", "value": "1", "effect": "NoSchedule", "propagation": "Always"}
-AT_FIRST = {"key": "b", "effect": "NoExecute", "propagation": "OnInitialization"}
-TRACKED = f"{OURS}taints-from-machine"
+ON_INITIALIZATION = {"key": "b", "effect": "NoExecute", "propagation": "OnInitialization"}
+TAINTS_FROM_MACHINE = f"{PREFIX}taints-from-machine"
 
 
 def on_node(taint: Object) -> Object:
     return {name: value for name, value in taint.items() if name != "propagation"}
 
 
-def propagating(taints: list[Object], **parts: Any) -> Stage:
-    return running(machine=of(taints=taints), settings={MACHINE_TAINT_PROPAGATION: "true"}, **parts)
+def with_taint_propagation(taints: list[Object], **parts: Any) -> MachineHarness:
+    return running(machine=machine_with(taints=taints), settings={MACHINE_TAINT_PROPAGATION: "true"}, **parts)
 
 
-def test_taints_stay_with_the_machine_unless_they_are_to_be_brought_over() -> None:
-    after = synced(running(machine=of(taints=[ALWAYS, AT_FIRST])))
+def test_taints_are_not_propagated_by_default() -> None:
+    after = synced(running(machine=machine_with(taints=[ALWAYS, ON_INITIALIZATION])))
     assert "taints" not in after["spec"]
-    assert TRACKED not in after["metadata"]["annotations"]
+    assert TAINTS_FROM_MACHINE not in after["metadata"]["annotations"]
 
 
-def test_taints_go_over_for_good_or_once() -> None:
-    stage = propagating([ALWAYS, AT_FIRST], nodes=[node(spec={"taints": [FOREIGN]})])
-    after = synced(stage)
-    assert after["spec"]["taints"] == [FOREIGN, on_node(ALWAYS), on_node(AT_FIRST)]
-    assert after["metadata"]["annotations"][TRACKED] == "a:NoSchedule"
+def test_taints_are_propagated_always_or_on_initialization() -> None:
+    harness = with_taint_propagation([ALWAYS, ON_INITIALIZATION], nodes=[node(spec={"taints": [FOREIGN]})])
+    after = synced(harness)
+    assert after["spec"]["taints"] == [FOREIGN, on_node(ALWAYS), on_node(ON_INITIALIZATION)]
+    assert after["metadata"]["annotations"][TAINTS_FROM_MACHINE] == "a:NoSchedule"
 
-    stage.nodes = [{**after, "spec": {**after["spec"], "taints": []}}]  # somebody took them all away
-    assert synced(stage)["spec"]["taints"] == [on_node(ALWAYS)]
+    harness.nodes = [{**after, "spec": {**after["spec"], "taints": []}}]  # a user removed all taints
+    assert synced(harness)["spec"]["taints"] == [on_node(ALWAYS)]
 
 
 @pytest.mark.parametrize(
-    ("taints", "after", "tracked"),
+    ("taints", "after", "expected_annotation"),
     [
         ([ALWAYS | {"value": "2"}], [on_node(ALWAYS) | {"value": "2"}, FOREIGN], "a:NoSchedule"),
         ([], [FOREIGN], ""),
         ([ALWAYS | {"propagation": "OnInitialization"}], [on_node(ALWAYS), FOREIGN], ""),
-        ([AT_FIRST], [FOREIGN], ""),
+        ([ON_INITIALIZATION], [FOREIGN], ""),
     ],
 )
-def test_taints_follow_the_machine(taints: list[Object], after: list[Object], tracked: str) -> None:
-    stage = propagating([ALWAYS], nodes=[node()])
-    stage.settle()
-    assert isinstance(stage.nodes, list)
-    stage.nodes = [{**stage.nodes[0], "spec": {**stage.nodes[0]["spec"], "taints": [on_node(ALWAYS), FOREIGN]}}]
-    stage.machine = {**stage.machine, "spec": {**stage.machine["spec"], "taints": taints}}
-    result = synced(stage)
-    assert result["spec"]["taints"] == after
-    assert result["metadata"]["annotations"][TRACKED] == tracked
+def test_changed_taints_are_propagated(taints: list[Object], after: list[Object], expected_annotation: str) -> None:
+    harness = with_taint_propagation([ALWAYS], nodes=[node()])
+    harness.settle()
+    assert isinstance(harness.nodes, list)
+    harness.nodes = [{**harness.nodes[0], "spec": {**harness.nodes[0]["spec"], "taints": [on_node(ALWAYS), FOREIGN]}}]
+    harness.machine = {**harness.machine, "spec": {**harness.machine["spec"], "taints": taints}}
+    synced_node = synced(harness)
+    assert synced_node["spec"]["taints"] == after
+    assert synced_node["metadata"]["annotations"][TAINTS_FROM_MACHINE] == expected_annotation
 
 
-def test_a_kubelet_does_not_get_rid_of_taints() -> None:
-    claimed = {"annotations": {TRACKED: "example.com/gpu:NoSchedule"}}
-    stage = propagating([ALWAYS], nodes=[node(metadata=claimed, spec={"taints": [FOREIGN]})])
-    assert synced(stage)["spec"]["taints"] == [FOREIGN, on_node(ALWAYS)]
+def test_kubelet_cannot_remove_foreign_taints() -> None:
+    forged = {"annotations": {TAINTS_FROM_MACHINE: "example.com/gpu:NoSchedule"}}
+    harness = with_taint_propagation([ALWAYS], nodes=[node(metadata=forged, spec={"taints": [FOREIGN]})])
+    assert synced(harness)["spec"]["taints"] == [FOREIGN, on_node(ALWAYS)]

@@ -1,4 +1,4 @@
-"""One Machine in a whole simulated deployment: real API servers, the real runtime, and providers played by the test."""
+"""Simulated lifecycle of a Machine: real API servers, the real runtime, and providers simulated by the test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from herder.api.capi.crds import CRDS
-from herder.api.capi.kinds import CLUSTER, MACHINE, NODE
+from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NODE
 from herder.api.capi.names import MACHINE_FINALIZER
 from herder.controllers.capi.machine.controller import CONTROLLER
 from herder.engine.meta.errors import NotFound
@@ -17,39 +17,34 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
-from tests.unit.controllers.capi.machine.stage import CONFIG, HEALTHY, INFRA, WORKLOAD
+from tests.support.builders import new_condition, new_manifest, object_reference
+from tests.unit.controllers.capi.machine.harness import WORKLOAD
+from tests.unit.controllers.capi.machine.objects import CONFIG, HEALTHY, INFRA
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
 
 
-def provider(kind: Kind) -> Object:
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+def provider_definition(kind: Kind) -> Object:
+    any_object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": kind.version, "served": True, "storage": True, "subresources": {"status": {}}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}", "labels": {"cluster.x-k8s.io/v1beta2": kind.version}},
-        "spec": {
-            "group": kind.group,
-            "scope": "Namespaced",
-            "names": {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind},
-            "versions": [version | {"schema": {"openAPIV3Schema": anything}}],
-        },
+    spec = {
+        "group": kind.group,
+        "scope": "Namespaced",
+        "names": {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind},
+        "versions": [version | {"schema": {"openAPIV3Schema": any_object}}],
     }
+    labels = {"cluster.x-k8s.io/v1beta2": kind.version}
+    return new_manifest(DEFINITION, f"{kind.plural}.{kind.group}", labels=labels, spec=spec)
 
 
-def bare(kind: Kind, name: str, **parts: Any) -> Object:
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name, "namespace": "farm"}} | parts
-
-
-class Play:
-    """The user, both providers and the kubelet."""
+class Actors:
+    """Acts as the user, both providers and the kubelet."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
-    async def create(self, kind: Kind, name: str, **parts: Any) -> None:
-        await self.world.client.create(kind.resource, bare(kind, name, **parts), namespace="farm")
+    async def create(self, kind: Kind, name: str, **options: Any) -> None:
+        await self.world.client.create(kind.resource, new_manifest(kind, name, "farm", **options), namespace="farm")
 
     async def report_status(self, kind: Kind, name: str, status: Object, **parts: Any) -> None:
         if parts:
@@ -61,59 +56,48 @@ class Play:
         return await self.world.client.get(MACHINE.resource, "ewe", namespace="farm")
 
     async def until(self, reached: Callable[[Object], bool], *, within: float = 600.0) -> Object:
-        async def so() -> bool:
+        async def is_reached() -> bool:
             return reached(await self.machine())
 
-        await self.world.until(so, within=within)
+        await self.world.until(is_reached, within=within)
         return await self.machine()
 
-    async def set_the_scene(self) -> None:
-        await self.world.client.create(NAMESPACE.resource, {**bare(NAMESPACE, "farm"), "metadata": {"name": "farm"}})
-        await self.create(CLUSTER, "north", spec={"infrastructureRef": ref(INFRA, "north")})
+    async def create_cluster_and_machine(self) -> None:
+        await self.world.client.create(NAMESPACE.resource, new_manifest(NAMESPACE, "farm"))
+        await self.create(CLUSTER, "north", spec={"infrastructureRef": object_reference(INFRA, "north")})
         await self.create(
             MACHINE,
             "ewe",
             spec={
                 "clusterName": "north",
-                "bootstrap": {"configRef": ref(CONFIG, "ewe")},
-                "infrastructureRef": ref(INFRA, "ewe"),
+                "bootstrap": {"configRef": object_reference(CONFIG, "ewe")},
+                "infrastructureRef": object_reference(INFRA, "ewe"),
             },
         )
 
-    async def initialize_the_cluster(self) -> None:
-        initialized = {
-            "type": "ControlPlaneInitialized",
-            "status": "True",
-            "reason": "Initialized",
-            "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }
+    async def initialize_cluster(self) -> None:
+        initialized = new_condition("ControlPlaneInitialized", reason="Initialized", since="2026-01-01T00:00:00Z")
         status = {"initialization": {"infrastructureProvisioned": True}, "conditions": [initialized]}
         await self.report_status(CLUSTER, "north", status)
 
     async def provide(self) -> None:
         await self.create(CONFIG, "ewe")
         await self.create(INFRA, "ewe")
-        made = {"initialization": {"dataSecretCreated": True}, "dataSecretName": "ewe-data"}
-        await self.report_status(CONFIG, "ewe", made)
+        bootstrapped = {"initialization": {"dataSecretCreated": True}, "dataSecretName": "ewe-data"}
+        await self.report_status(CONFIG, "ewe", bootstrapped)
         await self.report_status(
             INFRA, "ewe", {"initialization": {"provisioned": True}}, spec={"providerID": "paddock://ewe"}
         )
 
     async def join(self) -> None:
         await self.world.workloads.serve(WORKLOAD)
-        beside = self.world.workloads.client(WORKLOAD)
+        client = self.world.workloads.client(WORKLOAD)
         taints = [{"key": "node.cluster.x-k8s.io/uninitialized", "effect": "NoSchedule"}]
-        node = bare(NODE, "ewe-node", spec={"providerID": "paddock://ewe", "taints": taints})
-        node["metadata"].pop("namespace")
-        await beside.create(NODE.resource, node)
+        node = new_manifest(NODE, "ewe-node", spec={"providerID": "paddock://ewe", "taints": taints})
+        await client.create(NODE.resource, node)
         conditions = [{"type": type_, "status": status} for type_, status in HEALTHY.items()]
         status = {"conditions": conditions, "nodeInfo": {"kubeletVersion": "v1.36.0"}}
-        await beside.patch(NODE.resource, "ewe-node", {"status": status}, subresource="status")
-
-
-def ref(kind: Kind, name: str) -> Object:
-    return {"apiGroup": kind.group, "kind": kind.kind, "name": name}
+        await client.patch(NODE.resource, "ewe-node", {"status": status}, subresource="status")
 
 
 def is_available(machine: Object) -> bool:
@@ -124,96 +108,96 @@ def conditions(machine: Object) -> dict[str, str]:
     return {known["type"]: known["status"] for known in machine.get("status", {}).get("conditions", ())}
 
 
-def simulate(story: Callable[[Play], Awaitable[None]], *, seed: int = 1, faults: Faults = NONE) -> World:
-    async def live() -> World:
-        crds = [*CRDS, provider(CONFIG), provider(INFRA)]
+def simulate(scenario: Callable[[Actors], Awaitable[None]], *, seed: int = 1, faults: Faults = NONE) -> World:
+    async def run_world() -> World:
+        crds = [*CRDS, provider_definition(CONFIG), provider_definition(INFRA)]
         async with World(seed, [CONTROLLER], crds=crds, faults=faults, watched=[MACHINE]) as world:
-            await story(Play(world))
+            await scenario(Actors(world))
         return world
 
-    return loop.run(live())
+    return loop.run(run_world())
 
 
-async def a_whole_life(play: Play) -> None:
-    await play.set_the_scene()
-    await asyncio.sleep(5)  # a Machine that comes before all that it names
-    await play.provide()
-    await play.until(lambda machine: machine["spec"].get("providerID") == "paddock://ewe")
-    await play.initialize_the_cluster()
-    await play.join()
+async def provision_machine(actors: Actors) -> None:
+    await actors.create_cluster_and_machine()
+    await asyncio.sleep(5)  # the Machine exists before the objects it references
+    await actors.provide()
+    await actors.until(lambda machine: machine["spec"].get("providerID") == "paddock://ewe")
+    await actors.initialize_cluster()
+    await actors.join()
 
-    machine = await play.until(is_available)
+    machine = await actors.until(is_available)
     assert machine["status"]["phase"] == "Running"
     assert machine["status"]["nodeRef"] == {"name": "ewe-node"}
-    beside = play.world.workloads.client(WORKLOAD)
-    node = await beside.get(NODE.resource, "ewe-node")
+    client = actors.world.workloads.client(WORKLOAD)
+    node = await client.get(NODE.resource, "ewe-node")
     assert node["metadata"]["annotations"]["cluster.x-k8s.io/machine"] == "ewe"
     assert "taints" not in node["spec"]
     for kind in (CONFIG, INFRA):
-        obj = await play.world.client.get(kind.resource, "ewe", namespace="farm")
+        obj = await actors.world.client.get(kind.resource, "ewe", namespace="farm")
         assert obj["metadata"]["ownerReferences"][0]["uid"] == machine["metadata"]["uid"]
 
-    await beside.patch(NODE.resource, "ewe-node", {"metadata": {"labels": {"example.com/rack": "7"}}})
+    await client.patch(NODE.resource, "ewe-node", {"metadata": {"labels": {"example.com/rack": "7"}}})
     labels = {"node-role.kubernetes.io/shed": ""}
-    await play.world.client.patch(MACHINE.resource, "ewe", {"metadata": {"labels": labels}}, namespace="farm")
+    await actors.world.client.patch(MACHINE.resource, "ewe", {"metadata": {"labels": labels}}, namespace="farm")
 
     async def labelled() -> bool:
-        node = await beside.get(NODE.resource, "ewe-node")
+        node = await client.get(NODE.resource, "ewe-node")
         return bool({**labels, "example.com/rack": "7"}.items() <= node["metadata"]["labels"].items())
 
-    await play.world.until(labelled)
+    await actors.world.until(labelled)
 
 
-async def falls_silent_and_comes_back(play: Play) -> None:
-    await a_whole_life(play)
-    play.world.workloads.cut(WORKLOAD)
-    asked = asyncio.get_running_loop().time()
-    await play.until(lambda machine: conditions(machine)["NodeReady"] == "Unknown")
-    assert 300 <= asyncio.get_running_loop().time() - asked <= 420
-    play.world.workloads.heal(WORKLOAD)
-    await play.until(is_available)
+async def lose_and_restore_connection(actors: Actors) -> None:
+    await provision_machine(actors)
+    actors.world.workloads.cut(WORKLOAD)
+    began = asyncio.get_running_loop().time()
+    await actors.until(lambda machine: conditions(machine)["NodeReady"] == "Unknown")
+    assert 300 <= asyncio.get_running_loop().time() - began <= 420
+    actors.world.workloads.heal(WORKLOAD)
+    await actors.until(is_available)
 
 
-async def is_deleted(play: Play) -> None:
-    await a_whole_life(play)
-    await play.world.client.delete(MACHINE.resource, "ewe", namespace="farm")
+async def delete_machine(actors: Actors) -> None:
+    await provision_machine(actors)
+    await actors.world.client.delete(MACHINE.resource, "ewe", namespace="farm")
 
-    async def gone() -> bool:
+    async def is_gone() -> bool:
         for kind in (INFRA, CONFIG, MACHINE):
             try:
-                await play.world.client.get(kind.resource, "ewe", namespace="farm")
+                await actors.world.client.get(kind.resource, "ewe", namespace="farm")
             except NotFound:
                 continue
             return False
         return True
 
-    await play.world.until(gone)
+    await actors.world.until(is_gone)
 
 
-def test_a_machine_comes_to_run_and_keeps_its_node_in_step() -> None:
-    simulate(a_whole_life)
+def test_machine_is_provisioned_and_its_labels_are_synced_to_its_node() -> None:
+    simulate(provision_machine)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_faults_and_crashes_on_the_way_change_nothing(seed: int) -> None:
-    simulate(a_whole_life, seed=seed, faults=ROUGH)
+def test_provisioning_tolerates_faults_and_crashes(seed: int) -> None:
+    simulate(provision_machine, seed=seed, faults=ROUGH)
 
 
-def test_the_same_seed_gives_the_same_story() -> None:
-    assert simulate(a_whole_life, seed=3).digest() == simulate(a_whole_life, seed=3).digest()
+def test_simulation_is_deterministic() -> None:
+    assert simulate(provision_machine, seed=3).digest() == simulate(provision_machine, seed=3).digest()
 
 
-def test_a_silent_cluster_is_noticed_after_five_minutes_and_forgiven_when_it_answers() -> None:
-    simulate(falls_silent_and_comes_back)
+def test_node_ready_is_unknown_after_five_minutes_without_connection_and_recovers() -> None:
+    simulate(lose_and_restore_connection)
 
 
-def test_a_machine_takes_its_objects_with_it() -> None:
-    simulate(is_deleted)
+def test_deleted_machine_deletes_its_provider_objects() -> None:
+    simulate(delete_machine)
 
 
-def test_the_finalizer_is_there_from_the_first_pass() -> None:
-    async def story(play: Play) -> None:
-        await play.set_the_scene()
-        await play.until(lambda machine: MACHINE_FINALIZER in machine["metadata"].get("finalizers", ()))
+def test_finalizer_is_added_by_the_first_reconcile() -> None:
+    async def scenario(actors: Actors) -> None:
+        await actors.create_cluster_and_machine()
+        await actors.until(lambda machine: MACHINE_FINALIZER in machine["metadata"].get("finalizers", ()))
 
-    simulate(story)
+    simulate(scenario)

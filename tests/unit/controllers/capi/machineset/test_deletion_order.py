@@ -1,4 +1,4 @@
-"""Which Machines go first when a MachineSet has too many."""
+"""Order in which a MachineSet deletes surplus Machines."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import pytest
 from herder.controllers.capi.machineset.deletion import by_priority, priority
 from herder.engine.meta.kinds import Object
 from tests.support.views import NOW
-from tests.unit.controllers.capi.machineset.sets import machine
+from tests.unit.controllers.capi.machineset.objects import machine
 
-MARKED = {"cluster.x-k8s.io/delete-machine": ""}
+DELETE_ANNOTATION = {"cluster.x-k8s.io/delete-machine": ""}
 
 
 @pytest.mark.parametrize("order", ["Random", "Oldest", "Newest"])
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("machine_object", "expected"),
     [
         (machine("m", deleting=True), 100),
-        (machine("m", deleting=True, annotations=MARKED), 100),
-        (machine("m", annotations=MARKED), 80),
-        (machine("m", node=False, annotations=MARKED), 80),
+        (machine("m", deleting=True, annotations=DELETE_ANNOTATION), 100),
+        (machine("m", annotations=DELETE_ANNOTATION), 80),
+        (machine("m", node=False, annotations=DELETE_ANNOTATION), 80),
         (machine("m", node=False), 50),
         (machine("m", NodeHealthy="False"), 50),
         (machine("m", HealthCheckSucceeded="False"), 50),
     ],
 )
-def test_what_is_going_wished_away_or_broken_goes_first_in_any_order(
-    given: Object, expected: float, order: str
+def test_deleting_annotated_and_unhealthy_machines_have_fixed_priorities(
+    machine_object: Object, expected: float, order: str
 ) -> None:
-    assert priority(given, order, NOW) == expected
+    assert priority(machine_object, order, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_what_is_going_wished_away_or_broken_goes_first_in_any_order(
         ("Newest", 1000, 0),
     ],
 )
-def test_healthy_machines_go_by_age_or_all_alike(order: str, days: float, expected: float) -> None:
+def test_priority_of_healthy_machines_depends_on_the_order_policy(order: str, days: float, expected: float) -> None:
     assert priority(machine("m", days=days), order, NOW) == pytest.approx(expected, abs=0.05)
 
 
 @pytest.mark.parametrize(
     "unknown", [machine("m"), machine("m", NodeHealthy="Unknown"), machine("m", HealthCheckSucceeded="Unknown")]
 )
-def test_what_is_unknown_is_no_reason_to_go(unknown: Object) -> None:
+def test_unknown_conditions_do_not_raise_the_priority(unknown: Object) -> None:
     assert priority(unknown, "Random", NOW) == 20
 
 
@@ -72,15 +72,15 @@ def test_ties_are_broken_by_name(order: str, machines: list[Object], expected: s
     assert _names(by_priority(machines, order, NOW)) == expected.split()
 
 
-def test_random_is_not_the_order_of_names_but_the_same_each_time() -> None:
+def test_random_order_is_stable_and_not_alphabetical() -> None:
     machines = [machine(f"m{number:02}") for number in range(20)]
     first = _names(by_priority(machines, "Random", NOW))
     assert first != sorted(first)
     assert first == _names(by_priority(machines[::-1], "Random", NOW))
 
 
-def test_of_equals_the_unavailable_go_first() -> None:
-    """A rollout waits for available Machines: of equals those are deleted that it can spare."""
+def test_unavailable_machines_are_deleted_first_among_equals() -> None:
+    """A rollout waits for available Machines, so unavailable ones are deleted first among equals."""
     machines = [machine(f"m{number:02}", Available="True") for number in range(20)]
     machines.append(machine("spare", Available="False"))
     assert _names(by_priority(machines, "Random", NOW))[0] == "spare"

@@ -1,4 +1,4 @@
-"""MachineSets over several passes: they make Machines, complete them, follow their template, and go."""
+"""Creation of Machines, adoption, in-place propagation and deletion by MachineSets."""
 
 from __future__ import annotations
 
@@ -12,46 +12,44 @@ from herder.api.references.approvals import APPROVED
 from herder.controllers.capi.machineset.controller import CONTROLLER
 from herder.controllers.capi.machineset.scope import BATCH
 from herder.engine.runtime.decision import Apply
-from tests.unit.controllers.capi.machineset.sets import LABELS, SET, machine, machine_set, ready_set, world
-from tests.unit.controllers.capi.world import (
-    BOOT,
-    BOOT_TEMPLATE,
-    CONTROL,
+from tests.support.builders import condition_of, new_definition, object_reference, writes_of
+from tests.unit.controllers.capi.fake_server import FakeServer
+from tests.unit.controllers.capi.machineset.objects import LABELS, SET, machine, machine_set, ready_set, server_with
+from tests.unit.controllers.capi.objects import (
+    BOOTSTRAP,
+    BOOTSTRAP_TEMPLATE,
+    CONTROL_PLANE,
     INFRA,
     INFRA_TEMPLATE,
-    World,
-    condition_of,
-    definition,
-    made,
-    written,
+    provider_object,
 )
 
-# --- before anything else -------------------------------------------------------------------------------------------
+# --- preparation -----------------------------------------------------------------------------------------------------
 
 
-def test_one_write_prepares_a_set_that_stands_alone() -> None:
-    w = world(machine_set())
-    w.reconcile(CONTROLLER, SET)
-    assert len(w.writes) == 1
-    meta = w.get(MACHINE_SET, SET)["metadata"]
+def test_standalone_set_is_prepared_in_one_write() -> None:
+    server = server_with(machine_set())
+    server.reconcile(CONTROLLER, SET)
+    assert len(server.writes) == 1
+    meta = server.get(MACHINE_SET, SET)["metadata"]
     assert meta["finalizers"] == ["cluster.x-k8s.io/machineset"]
     assert meta["labels"]["cluster.x-k8s.io/cluster-name"] == "herd"
     assert [(owner["kind"], owner.get("controller")) for owner in meta["ownerReferences"]] == [("Cluster", None)]
 
 
-def test_a_set_of_a_deployment_is_not_owned_by_the_cluster() -> None:
-    child = machine_set()
-    child["metadata"]["labels"] = {"cluster.x-k8s.io/deployment-name": "deployment"}
-    w = world(child)
-    w.reconcile(CONTROLLER, SET)
-    assert "ownerReferences" not in w.get(MACHINE_SET, SET)["metadata"]
+def test_set_of_a_deployment_is_not_owned_by_the_cluster() -> None:
+    owned_set = machine_set()
+    owned_set["metadata"]["labels"] = {"cluster.x-k8s.io/deployment-name": "deployment"}
+    server = server_with(owned_set)
+    server.reconcile(CONTROLLER, SET)
+    assert "ownerReferences" not in server.get(MACHINE_SET, SET)["metadata"]
 
 
-def test_templates_belong_to_the_cluster() -> None:
-    w = world(ready_set())
-    w.settle(CONTROLLER, SET)
-    for kind, name in ((INFRA_TEMPLATE, "infra"), (BOOT_TEMPLATE, "boot")):
-        assert [owner["uid"] for owner in w.get(kind, name)["metadata"]["ownerReferences"]] == ["Cluster-herd"]
+def test_templates_are_owned_by_the_cluster() -> None:
+    server = server_with(ready_set())
+    server.settle(CONTROLLER, SET)
+    for kind, name in ((INFRA_TEMPLATE, "infra"), (BOOTSTRAP_TEMPLATE, "boot")):
+        assert [owner["uid"] for owner in server.get(kind, name)["metadata"]["ownerReferences"]] == ["Cluster-herd"]
 
 
 @pytest.mark.parametrize(
@@ -61,50 +59,50 @@ def test_templates_belong_to_the_cluster() -> None:
         ({}, {"cluster.x-k8s.io/paused": ""}, "MachineSet has the cluster.x-k8s.io/paused annotation"),
     ],
 )
-def test_a_paused_set_only_tells_that_it_is_paused(
+def test_paused_set_only_reports_its_pause(
     cluster_spec: dict[str, Any], annotations: dict[str, str], message: str
 ) -> None:
-    w = world(ready_set(annotations=annotations))
-    w.change(w.get(CLUSTER, "herd"), {"spec": cluster_spec})
-    w.settle(CONTROLLER, SET)
-    assert len(w.writes) == 1
-    told = condition_of(w.get(MACHINE_SET, SET), "Paused")
-    assert (told["status"], told["reason"], told["message"]) == ("True", "Paused", message)
+    server = server_with(ready_set(annotations=annotations))
+    server.change(server.get(CLUSTER, "herd"), {"spec": cluster_spec})
+    server.settle(CONTROLLER, SET)
+    assert len(server.writes) == 1
+    condition = condition_of(server.get(MACHINE_SET, SET), "Paused")
+    assert (condition["status"], condition["reason"], condition["message"]) == ("True", "Paused", message)
 
 
-def test_without_its_cluster_it_waits() -> None:
-    w = world(ready_set())
-    w.remove(w.get(CLUSTER, "herd"))
-    decision = w.reconcile(CONTROLLER, SET)
+def test_set_waits_for_its_cluster() -> None:
+    server = server_with(ready_set())
+    server.remove(server.get(CLUSTER, "herd"))
+    decision = server.reconcile(CONTROLLER, SET)
     assert not decision.writes
     assert decision.wait is not None
     assert decision.wait.reason == "Cluster herd does not exist"
 
 
-# --- making Machines ------------------------------------------------------------------------------------------------
+# --- creation --------------------------------------------------------------------------------------------------------
 
 
-def test_machines_come_first_and_own_their_objects_from_the_start() -> None:
-    w = world(ready_set(2))
-    w.reconcile(CONTROLLER, SET)
-    machines = w.all(MACHINE)
+def test_machines_are_created_first_and_own_their_objects() -> None:
+    server = server_with(ready_set(2))
+    server.reconcile(CONTROLLER, SET)
+    machines = server.all(MACHINE)
     assert len(machines) == 2
-    assert not w.all(INFRA)
-    w.reconcile(CONTROLLER, SET)
+    assert not server.all(INFRA)
+    server.reconcile(CONTROLLER, SET)
     for each in machines:
         name = each["metadata"]["name"]
         assert each["metadata"]["finalizers"] == ["machine.cluster.x-k8s.io"]
         assert each["spec"]["infrastructureRef"] == {"apiGroup": INFRA.group, "kind": "TestMachine", "name": name}
         assert each["spec"]["bootstrap"]["configRef"]["name"] == name
-        for kind in (INFRA, BOOT):
-            (owner,) = w.get(kind, name)["metadata"]["ownerReferences"]
+        for kind in (INFRA, BOOTSTRAP):
+            (owner,) = server.get(kind, name)["metadata"]["ownerReferences"]
             assert (owner["kind"], owner["uid"], owner["controller"]) == ("Machine", each["metadata"]["uid"], True)
 
 
-def test_a_clone_has_the_templates_spec_and_says_where_it_is_from() -> None:
-    w = world(ready_set(1))
-    w.settle(CONTROLLER, SET)
-    (clone,) = w.all(INFRA)
+def test_clone_has_the_spec_of_its_template_and_names_it() -> None:
+    server = server_with(ready_set(1))
+    server.settle(CONTROLLER, SET)
+    (clone,) = server.all(INFRA)
     assert clone["spec"] == {"size": 3}
     assert clone["metadata"]["labels"] == {
         "from": "template",
@@ -117,120 +115,124 @@ def test_a_clone_has_the_templates_spec_and_says_where_it_is_from() -> None:
     }
 
 
-def test_a_clone_carries_the_approvals_of_its_template_and_no_others() -> None:
-    """Whoever writes a MachineSet or a template writes the annotations of what is made from them."""
+def test_clone_carries_only_the_approvals_of_its_template() -> None:
+    """The author of a MachineSet or template chooses the annotations of the objects created from it."""
     base = {"resource": "secrets", "namespace": "default", "name": "cc", "uid": "1"}
     forged = json.dumps([base | {"path": "spec.common.cloudCredentialSecretName", "name": "theirs"}])
-    given = ready_set(1)
-    given["spec"]["template"]["metadata"]["annotations"] = {APPROVED: forged, "other": "kept"}
-    w = world(given)
+    set_object = ready_set(1)
+    set_object["spec"]["template"]["metadata"]["annotations"] = {APPROVED: forged, "other": "kept"}
+    server = server_with(set_object)
     entry = base | {"path": "spec.template.spec.common.cloudCredentialSecretName"}
-    w.change(w.get(INFRA_TEMPLATE, "infra"), {"metadata": {"annotations": {APPROVED: json.dumps([entry])}}})
-    w.settle(CONTROLLER, SET)
-    (clone,), (each,) = w.all(INFRA), w.all(MACHINE)
-    (carried,) = json.loads(clone["metadata"]["annotations"][APPROVED])
-    assert carried == base | {"path": "spec.common.cloudCredentialSecretName"}
+    server.change(server.get(INFRA_TEMPLATE, "infra"), {"metadata": {"annotations": {APPROVED: json.dumps([entry])}}})
+    server.settle(CONTROLLER, SET)
+    (clone,), (each,) = server.all(INFRA), server.all(MACHINE)
+    (approval,) = json.loads(clone["metadata"]["annotations"][APPROVED])
+    assert approval == base | {"path": "spec.common.cloudCredentialSecretName"}
     assert APPROVED not in each["metadata"]["annotations"]
     assert each["metadata"]["annotations"]["other"] == "kept"
 
 
 @pytest.mark.parametrize(("uid", "count"), [("", 1), ("of-another", 0)])
-def test_no_machine_is_made_from_a_template_that_replaced_the_approved_one(uid: str, count: int) -> None:
+def test_no_machine_is_created_from_a_replaced_template(uid: str, count: int) -> None:
     group = INFRA_TEMPLATE.group
     infra = {"path": "spec.template.spec.infrastructureRef", "group": group, "resource": INFRA_TEMPLATE.plural}
     boot = {
         "path": "spec.template.spec.bootstrap.configRef",
-        "group": BOOT_TEMPLATE.group,
-        "resource": BOOT_TEMPLATE.plural,
+        "group": BOOTSTRAP_TEMPLATE.group,
+        "resource": BOOTSTRAP_TEMPLATE.plural,
     }
-    given = ready_set(1)
-    place = {"namespace": given["metadata"]["namespace"]}
-    record = [infra | place | {"name": "infra", "uid": uid}, boot | place | {"name": "boot"}]
-    given["metadata"]["annotations"] = {APPROVED: json.dumps(record)}
-    w = world(given)
-    w.settle(CONTROLLER, SET)
-    assert len(w.all(MACHINE)) == count
+    set_object = ready_set(1)
+    namespace = {"namespace": set_object["metadata"]["namespace"]}
+    record = [infra | namespace | {"name": "infra", "uid": uid}, boot | namespace | {"name": "boot"}]
+    set_object["metadata"]["annotations"] = {APPROVED: json.dumps(record)}
+    server = server_with(set_object)
+    server.settle(CONTROLLER, SET)
+    assert len(server.all(MACHINE)) == count
 
 
-def test_three_writes_make_a_machine() -> None:
-    w = world(ready_set(10))
-    w.settle(CONTROLLER, SET)
-    per_machine = [write for write in w.writes if isinstance(write, Apply)]
-    assert len(per_machine) == 30
+def test_machine_is_created_in_three_writes() -> None:
+    server = server_with(ready_set(10))
+    server.settle(CONTROLLER, SET)
+    applies = [write for write in server.writes if isinstance(write, Apply)]
+    assert len(applies) == 30
 
 
-def test_decided_twice_on_the_same_view_the_same_machines_come_out() -> None:
-    w = world(ready_set(3))
+def test_repeated_decisions_create_the_same_machines() -> None:
+    server = server_with(ready_set(3))
     names = [
-        [write.obj["metadata"]["name"] for write in written(w.decide(CONTROLLER, SET)) if isinstance(write, Apply)]
+        [
+            write.obj["metadata"]["name"]
+            for write in writes_of(server.decide(CONTROLLER, SET))
+            if isinstance(write, Apply)
+        ]
         for _ in range(2)
     ]
     assert names[0] == names[1]
     assert len(set(names[0])) == 3
 
 
-def test_many_machines_are_made_in_batches_and_never_more_than_wanted() -> None:
-    w = world(ready_set(2 * BATCH + 7))
+def test_machines_are_created_in_batches() -> None:
+    server = server_with(ready_set(2 * BATCH + 7))
     for expected in (BATCH, 2 * BATCH, 2 * BATCH + 7, 2 * BATCH + 7):
-        w.reconcile(CONTROLLER, SET)
-        assert len(w.all(MACHINE)) == expected
+        server.reconcile(CONTROLLER, SET)
+        assert len(server.all(MACHINE)) == expected
 
 
-def test_names_follow_the_template() -> None:
-    w = world(ready_set(1, machineNaming={"template": "{{ .cluster.name }}-x-{{ .random }}"}))
-    w.reconcile(CONTROLLER, SET)
-    assert w.all(MACHINE)[0]["metadata"]["name"].startswith("herd-x-")
+def test_machine_names_follow_the_naming_template() -> None:
+    server = server_with(ready_set(1, machineNaming={"template": "{{ .cluster.name }}-x-{{ .random }}"}))
+    server.reconcile(CONTROLLER, SET)
+    assert server.all(MACHINE)[0]["metadata"]["name"].startswith("herd-x-")
 
 
-def test_a_machine_that_was_left_without_its_objects_is_completed() -> None:
-    w = world(ready_set(1))
-    w.settle(CONTROLLER, SET)
-    (infra,) = w.all(INFRA)
-    w.remove(infra)
-    w.settle(CONTROLLER, SET)
-    assert len(w.all(INFRA)) == 1
+def test_missing_provider_objects_are_created() -> None:
+    server = server_with(ready_set(1))
+    server.settle(CONTROLLER, SET)
+    (infra,) = server.all(INFRA)
+    server.remove(infra)
+    server.settle(CONTROLLER, SET)
+    assert len(server.all(INFRA)) == 1
 
 
-def test_what_a_provisioned_machine_loses_is_not_made_again() -> None:
-    w = world(ready_set(1))
-    w.settle(CONTROLLER, SET)
-    w.make_available(w.all(MACHINE))
-    w.remove(w.all(INFRA)[0])
-    w.settle(CONTROLLER, SET)
-    assert not w.all(INFRA)
+def test_provider_objects_of_provisioned_machines_are_not_recreated() -> None:
+    server = server_with(ready_set(1))
+    server.settle(CONTROLLER, SET)
+    server.make_available(server.all(MACHINE))
+    server.remove(server.all(INFRA)[0])
+    server.settle(CONTROLLER, SET)
+    assert not server.all(INFRA)
 
 
-def test_nothing_is_made_in_a_cluster_that_goes() -> None:
-    w = world(ready_set(3))
-    w.change(w.get(CLUSTER, "herd"), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    w.settle(CONTROLLER, SET)
-    assert not w.all(MACHINE)
-    assert _blocked(w) == ["Cluster herd is being deleted"]
+def test_no_machine_is_created_while_the_cluster_is_deleting() -> None:
+    server = server_with(ready_set(3))
+    server.change(server.get(CLUSTER, "herd"), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    server.settle(CONTROLLER, SET)
+    assert not server.all(MACHINE)
+    assert _scale_up_blockers(server) == ["Cluster herd is being deleted"]
 
 
-def test_nor_are_the_objects_of_machines_that_lack_them() -> None:
-    w = world(ready_set(3))
-    w.reconcile(CONTROLLER, SET)
-    w.change(w.get(CLUSTER, "herd"), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    w.settle(CONTROLLER, SET)
-    assert not w.all(INFRA)
+def test_no_provider_object_is_created_while_the_cluster_is_deleting() -> None:
+    server = server_with(ready_set(3))
+    server.reconcile(CONTROLLER, SET)
+    server.change(server.get(CLUSTER, "herd"), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    server.settle(CONTROLLER, SET)
+    assert not server.all(INFRA)
 
 
-def test_nothing_is_made_where_creation_is_disabled() -> None:
-    w = world(ready_set(3, annotations={"cluster.x-k8s.io/disable-machine-create": "true"}))
-    w.settle(CONTROLLER, SET)
-    assert not w.all(MACHINE)
+def test_no_machine_is_created_while_creation_is_disabled() -> None:
+    server = server_with(ready_set(3, annotations={"cluster.x-k8s.io/disable-machine-create": "true"}))
+    server.settle(CONTROLLER, SET)
+    assert not server.all(MACHINE)
 
 
-def test_machines_with_the_sets_label_count_even_if_another_controls_them() -> None:
-    """Whatever takes Machines away from their set, it must not be made to create without end."""
-    strayed = [machine(f"m{number}", owner="another") for number in range(3)]
-    for each in strayed:
+def test_labelled_machines_of_other_controllers_block_creation() -> None:
+    """A controller that keeps taking Machines from their set must not make it create Machines forever."""
+    machines = [machine(f"m{number}", owner="another") for number in range(3)]
+    for each in machines:
         each["metadata"]["labels"] = {**LABELS, "cluster.x-k8s.io/set-name": SET}
-    w = world(ready_set(3), *strayed)
-    w.settle(CONTROLLER, SET)
-    assert len(w.all(MACHINE)) == 3
-    assert _blocked(w) == [
+    server = server_with(ready_set(3), *machines)
+    server.settle(CONTROLLER, SET)
+    assert len(server.all(MACHINE)) == 3
+    assert _scale_up_blockers(server) == [
         "3 Machines carry this MachineSet's label cluster.x-k8s.io/set-name, but it does not control them"
     ]
 
@@ -242,173 +244,175 @@ def test_machines_with_the_sets_label_count_even_if_another_controls_them() -> N
         ("all-the-same", "spec.machineNaming.template: {{ .random }} is missing"),
     ],
 )
-def test_names_that_cannot_be_made_are_told_with_their_field(template: str, cause: str) -> None:
-    w = world(ready_set(2, machineNaming={"template": template}))
-    w.settle(CONTROLLER, SET)
-    assert not w.all(MACHINE)
-    (told,) = _blocked(w)
-    assert told.startswith(cause)
+def test_invalid_naming_templates_are_reported_with_their_field(template: str, cause: str) -> None:
+    server = server_with(ready_set(2, machineNaming={"template": template}))
+    server.settle(CONTROLLER, SET)
+    assert not server.all(MACHINE)
+    (blocker,) = _scale_up_blockers(server)
+    assert blocker.startswith(cause)
 
 
-def test_no_machines_are_made_whose_objects_could_not_be() -> None:
-    w = world(ready_set(1))
-    w.remove(definition(INFRA))
-    w.settle(CONTROLLER, SET)
-    assert not w.all(MACHINE)
-    assert _blocked(w) == ["the kind TestMachine, which TestMachineTemplate makes, is not defined for a known contract"]
+def test_no_machine_is_created_without_the_kind_of_its_objects() -> None:
+    server = server_with(ready_set(1))
+    server.remove(new_definition(INFRA))
+    server.settle(CONTROLLER, SET)
+    assert not server.all(MACHINE)
+    assert _scale_up_blockers(server) == [
+        "the kind TestMachine, which TestMachineTemplate makes, is not defined for a known contract"
+    ]
 
 
-def _blocked(w: World) -> list[str]:
-    message: str = condition_of(w.get(MACHINE_SET, SET), "ScalingUp")["message"]
+def _scale_up_blockers(server: FakeServer) -> list[str]:
+    message: str = condition_of(server.get(MACHINE_SET, SET), "ScalingUp")["message"]
     first, *causes = message.split("\n* ")
     assert first.endswith("is blocked because:")
     return causes
 
 
 @pytest.mark.parametrize(
-    ("gone", "message", "legacy_reason"),
+    ("missing_kinds", "message", "legacy_reason"),
     [
         ([INFRA_TEMPLATE], "TestMachineTemplate does not exist", "InfrastructureTemplateCloningFailed"),
         (
-            [INFRA_TEMPLATE, BOOT_TEMPLATE],
+            [INFRA_TEMPLATE, BOOTSTRAP_TEMPLATE],
             "TestConfigTemplate and TestMachineTemplate do not exist",
             "BootstrapTemplateCloningFailed",
         ),
     ],
 )
-def test_missing_templates_are_named(gone: list[Any], message: str, legacy_reason: str) -> None:
-    w = world(ready_set(2))
-    for kind in gone:
-        w.remove(w.all(kind)[0])
-    decision = w.reconcile(CONTROLLER, SET)
+def test_missing_templates_are_reported(missing_kinds: list[Any], message: str, legacy_reason: str) -> None:
+    server = server_with(ready_set(2))
+    for kind in missing_kinds:
+        server.remove(server.all(kind)[0])
+    decision = server.reconcile(CONTROLLER, SET)
     assert decision.wait is not None
     assert decision.wait.reason == message
-    status = w.get(MACHINE_SET, SET)["status"]
-    told = condition_of(w.get(MACHINE_SET, SET), "ScalingUp")
-    assert told["message"] == f"Scaling up from 0 to 2 replicas is blocked because:\n* {message}"
-    legacies = {each["type"]: each for each in status["deprecated"]["v1beta1"]["conditions"]}
-    assert legacies["MachinesCreated"]["reason"] == legacy_reason
+    status = server.get(MACHINE_SET, SET)["status"]
+    condition = condition_of(server.get(MACHINE_SET, SET), "ScalingUp")
+    assert condition["message"] == f"Scaling up from 0 to 2 replicas is blocked because:\n* {message}"
+    legacy_conditions = {each["type"]: each for each in status["deprecated"]["v1beta1"]["conditions"]}
+    assert legacy_conditions["MachinesCreated"]["reason"] == legacy_reason
 
 
-def test_a_definition_without_the_contracts_label_is_told() -> None:
-    w = world(ready_set(1))
-    w.change(definition(INFRA_TEMPLATE), {"metadata": {"labels": None}})
-    w.reconcile(CONTROLLER, SET)
-    told = condition_of(w.get(MACHINE_SET, SET), "ScalingUp")
-    assert "TestMachineTemplate: CustomResourceDefinition testmachinetemplates" in told["message"]
+def test_definition_without_contract_label_is_reported() -> None:
+    server = server_with(ready_set(1))
+    server.change(new_definition(INFRA_TEMPLATE), {"metadata": {"labels": None}})
+    server.reconcile(CONTROLLER, SET)
+    condition = condition_of(server.get(MACHINE_SET, SET), "ScalingUp")
+    assert "TestMachineTemplate: CustomResourceDefinition testmachinetemplates" in condition["message"]
 
 
-def test_scale_up_waits_for_an_unstable_control_plane() -> None:
-    reference = {"apiGroup": CONTROL.group, "kind": CONTROL.kind, "name": "control"}
-    w = world(ready_set(1), made(CONTROL, "control", spec={"version": "v1.31.0"}))
-    w.change(w.get(CLUSTER, "herd"), {"spec": {"controlPlaneRef": reference}})
-    w.settle(CONTROLLER, SET)
-    assert not w.all(MACHINE)
-    w.change(w.get(CONTROL, "control"), {"status": {"version": "v1.31.0"}})
-    w.settle(CONTROLLER, SET)
-    assert len(w.all(MACHINE)) == 1
+def test_scale_up_waits_for_a_stable_control_plane() -> None:
+    reference = object_reference(CONTROL_PLANE, "control")
+    server = server_with(ready_set(1), provider_object(CONTROL_PLANE, "control", spec={"version": "v1.31.0"}))
+    server.change(server.get(CLUSTER, "herd"), {"spec": {"controlPlaneRef": reference}})
+    server.settle(CONTROLLER, SET)
+    assert not server.all(MACHINE)
+    server.change(server.get(CONTROL_PLANE, "control"), {"status": {"version": "v1.31.0"}})
+    server.settle(CONTROLLER, SET)
+    assert len(server.all(MACHINE)) == 1
 
 
-# --- adopting -------------------------------------------------------------------------------------------------------
+# --- adoption --------------------------------------------------------------------------------------------------------
 
 
-def test_orphans_that_the_selector_finds_are_adopted_and_count() -> None:
-    w = world(ready_set(1), machine("orphan", owner=""))
-    w.settle(CONTROLLER, SET)
-    assert [each["metadata"]["name"] for each in w.all(MACHINE)] == ["orphan"]
-    (owner,) = w.get(MACHINE, "orphan")["metadata"]["ownerReferences"]
+def test_selected_orphans_are_adopted_and_counted() -> None:
+    server = server_with(ready_set(1), machine("orphan", owner=""))
+    server.settle(CONTROLLER, SET)
+    assert [each["metadata"]["name"] for each in server.all(MACHINE)] == ["orphan"]
+    (owner,) = server.get(MACHINE, "orphan")["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == ("set-uid", True)
 
 
-def test_machines_of_others_are_left_alone() -> None:
-    w = world(ready_set(0), machine("theirs", owner="another"))
-    w.settle(CONTROLLER, SET)
-    assert w.get(MACHINE, "theirs")["metadata"]["ownerReferences"][0]["uid"] == "another"
+def test_machines_of_other_controllers_are_not_adopted() -> None:
+    server = server_with(ready_set(0), machine("theirs", owner="another"))
+    server.settle(CONTROLLER, SET)
+    assert server.get(MACHINE, "theirs")["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 
-def test_machines_of_another_cluster_are_left_alone() -> None:
-    """The author of a MachineSet needs rights on its own Cluster only."""
-    given = ready_set(0, selector={"matchLabels": {"pool": "workers"}})
-    given["metadata"]["labels"]["cluster.x-k8s.io/deployment-name"] = "any"  # so that the selector stays as it is
-    theirs = machine("theirs", owner="")
-    theirs["spec"]["clusterName"] = "other"
-    w = world(given, theirs)
-    w.settle(CONTROLLER, SET)
-    assert not w.get(MACHINE, "theirs")["metadata"].get("ownerReferences")
-    assert "deletionTimestamp" not in w.get(MACHINE, "theirs")["metadata"]
+def test_machines_of_another_cluster_are_not_adopted() -> None:
+    """The author of a MachineSet needs rights on its own Cluster only, so it must not adopt Machines of others."""
+    set_object = ready_set(0, selector={"matchLabels": {"pool": "workers"}})
+    set_object["metadata"]["labels"]["cluster.x-k8s.io/deployment-name"] = "any"  # keeps the selector unchanged
+    foreign_machine = machine("theirs", owner="")
+    foreign_machine["spec"]["clusterName"] = "other"
+    server = server_with(set_object, foreign_machine)
+    server.settle(CONTROLLER, SET)
+    assert not server.get(MACHINE, "theirs")["metadata"].get("ownerReferences")
+    assert "deletionTimestamp" not in server.get(MACHINE, "theirs")["metadata"]
 
 
-def test_an_adopted_machine_keeps_its_bootstrap() -> None:
-    """Otherwise whoever creates a MachineSet would choose what an existing machine runs."""
-    given = ready_set(1)
-    given["spec"]["template"]["spec"] |= {"bootstrap": {"dataSecretName": "mine"}, "minReadySeconds": 1}
+def test_adopted_machine_keeps_its_bootstrap() -> None:
+    """Otherwise the author of a MachineSet could choose the bootstrap data of an existing Machine."""
+    set_object = ready_set(1)
+    set_object["spec"]["template"]["spec"] |= {"bootstrap": {"dataSecretName": "mine"}, "minReadySeconds": 1}
     orphan = machine("orphan", owner="")
     orphan["spec"] |= {"bootstrap": {"configRef": {"apiGroup": "b", "kind": "B", "name": "orphan"}}}
-    w = world(given, orphan)
-    w.settle(CONTROLLER, SET)
-    assert w.get(MACHINE, "orphan")["metadata"]["ownerReferences"]
-    assert w.get(MACHINE, "orphan")["spec"]["bootstrap"] == orphan["spec"]["bootstrap"]
+    server = server_with(set_object, orphan)
+    server.settle(CONTROLLER, SET)
+    assert server.get(MACHINE, "orphan")["metadata"]["ownerReferences"]
+    assert server.get(MACHINE, "orphan")["spec"]["bootstrap"] == orphan["spec"]["bootstrap"]
 
 
-# --- following the template -----------------------------------------------------------------------------------------
+# --- in-place propagation --------------------------------------------------------------------------------------------
 
 
-def _settled(replicas: int = 2) -> World:
-    w = world(ready_set(replicas))
-    w.settle(CONTROLLER, SET)
-    w.make_available(w.all(MACHINE))
-    w.settle(CONTROLLER, SET)
-    w.writes.clear()
-    return w
+def _settled(replicas: int = 2) -> FakeServer:
+    server = server_with(ready_set(replicas))
+    server.settle(CONTROLLER, SET)
+    server.make_available(server.all(MACHINE))
+    server.settle(CONTROLLER, SET)
+    server.writes.clear()
+    return server
 
 
-def _template(w: World, patch: dict[str, Any]) -> None:
-    w.change(w.get(MACHINE_SET, SET), {"spec": {"template": patch}})
-    w.settle(CONTROLLER, SET)
+def _edit_template(server: FakeServer, patch: dict[str, Any]) -> None:
+    server.change(server.get(MACHINE_SET, SET), {"spec": {"template": patch}})
+    server.settle(CONTROLLER, SET)
 
 
-def test_what_is_in_step_is_not_written() -> None:
-    w = _settled()
-    w.settle(CONTROLLER, SET)
-    assert not w.writes
+def test_up_to_date_machines_are_not_written() -> None:
+    server = _settled()
+    server.settle(CONTROLLER, SET)
+    assert not server.writes
 
 
-def test_labels_and_annotations_reach_machines_and_their_objects() -> None:
-    w = _settled()
-    _template(w, {"metadata": {"labels": {"new": "label"}, "annotations": {"new": "annotation"}}})
-    for obj in (*w.all(MACHINE), *w.all(INFRA), *w.all(BOOT)):
+def test_labels_and_annotations_are_propagated_to_machines_and_their_objects() -> None:
+    server = _settled()
+    _edit_template(server, {"metadata": {"labels": {"new": "label"}, "annotations": {"new": "annotation"}}})
+    for obj in (*server.all(MACHINE), *server.all(INFRA), *server.all(BOOTSTRAP)):
         assert obj["metadata"]["labels"]["new"] == "label"
         assert obj["metadata"]["annotations"]["new"] == "annotation"
-    managers = {(write.kind, write.manager) for write in w.writes if isinstance(write, Apply)}
+    managers = {(write.kind, write.manager) for write in server.writes if isinstance(write, Apply)}
     assert managers == {
         (MACHINE, "capi-machineset"),
         (INFRA, "capi-machineset-metadata"),
-        (BOOT, "capi-machineset-metadata"),
+        (BOOTSTRAP, "capi-machineset-metadata"),
     }
 
 
-def test_labels_that_the_template_drops_are_dropped_and_others_stay() -> None:
-    w = _settled()
-    for obj in (*w.all(MACHINE), *w.all(INFRA), *w.all(BOOT)):
-        w.change(obj, {"metadata": {"labels": {"mine": "kept"}}})
-    _template(w, {"metadata": {"labels": {"new": "label"}}})
-    _template(w, {"metadata": {"labels": {"new": None}}})
-    for obj in (*w.all(MACHINE), *w.all(INFRA), *w.all(BOOT)):
+def test_labels_removed_from_the_template_are_removed_and_others_are_kept() -> None:
+    server = _settled()
+    for obj in (*server.all(MACHINE), *server.all(INFRA), *server.all(BOOTSTRAP)):
+        server.change(obj, {"metadata": {"labels": {"mine": "kept"}}})
+    _edit_template(server, {"metadata": {"labels": {"new": "label"}}})
+    _edit_template(server, {"metadata": {"labels": {"new": None}}})
+    for obj in (*server.all(MACHINE), *server.all(INFRA), *server.all(BOOTSTRAP)):
         assert "new" not in obj["metadata"]["labels"]
         assert obj["metadata"]["labels"]["mine"] == "kept"
 
 
-def test_an_edited_label_is_set_right_again() -> None:
-    w = _settled()
-    w.change(w.all(MACHINE)[0], {"metadata": {"labels": {"pool": "elsewhere"}}})
-    w.settle(CONTROLLER, SET)
-    assert w.all(MACHINE)[0]["metadata"]["labels"]["pool"] == "workers"
+def test_edited_labels_are_restored() -> None:
+    server = _settled()
+    server.change(server.all(MACHINE)[0], {"metadata": {"labels": {"pool": "elsewhere"}}})
+    server.settle(CONTROLLER, SET)
+    assert server.all(MACHINE)[0]["metadata"]["labels"]["pool"] == "workers"
 
 
-def test_fields_that_need_no_new_machine_follow_and_others_do_not() -> None:
-    w = _settled()
-    _template(
-        w,
+def test_only_in_place_mutable_fields_are_propagated() -> None:
+    server = _settled()
+    _edit_template(
+        server,
         {
             "spec": {
                 "minReadySeconds": 7,
@@ -420,7 +424,7 @@ def test_fields_that_need_no_new_machine_follow_and_others_do_not() -> None:
             }
         },
     )
-    for each in w.all(MACHINE):
+    for each in server.all(MACHINE):
         assert each["spec"]["minReadySeconds"] == 7
         assert each["spec"]["deletion"]["nodeDrainTimeoutSeconds"] == 60
         assert each["spec"]["readinessGates"] == [{"conditionType": "Mine"}]
@@ -429,53 +433,55 @@ def test_fields_that_need_no_new_machine_follow_and_others_do_not() -> None:
         assert "failureDomain" not in each["spec"]
 
 
-def test_a_machine_that_goes_follows_only_what_matters_for_that() -> None:
-    w = _settled()
-    first = w.all(MACHINE)[0]["metadata"]["name"]
-    w.change(w.get(MACHINE, first), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    _template(w, {"metadata": {"labels": {"new": "label"}}, "spec": {"deletion": {"nodeDrainTimeoutSeconds": 1}}})
-    assert w.get(MACHINE, first)["spec"]["deletion"]["nodeDrainTimeoutSeconds"] == 1
-    assert "new" not in w.get(MACHINE, first)["metadata"]["labels"]
+def test_deleting_machines_receive_only_deletion_fields() -> None:
+    server = _settled()
+    first = server.all(MACHINE)[0]["metadata"]["name"]
+    server.change(server.get(MACHINE, first), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    _edit_template(
+        server, {"metadata": {"labels": {"new": "label"}}, "spec": {"deletion": {"nodeDrainTimeoutSeconds": 1}}}
+    )
+    assert server.get(MACHINE, first)["spec"]["deletion"]["nodeDrainTimeoutSeconds"] == 1
+    assert "new" not in server.get(MACHINE, first)["metadata"]["labels"]
 
 
-def test_the_default_that_admission_fills_in_is_no_difference() -> None:
-    w = _settled()
-    for each in w.all(MACHINE):
-        w.change(each, {"spec": {"deletion": {"nodeDeletionTimeoutSeconds": 10}}})
-    w.settle(CONTROLLER, SET)
-    assert not w.writes
+def test_defaulted_fields_are_no_difference() -> None:
+    server = _settled()
+    for each in server.all(MACHINE):
+        server.change(each, {"spec": {"deletion": {"nodeDeletionTimeoutSeconds": 10}}})
+    server.settle(CONTROLLER, SET)
+    assert not server.writes
 
 
-# --- going ----------------------------------------------------------------------------------------------------------
+# --- deletion --------------------------------------------------------------------------------------------------------
 
 
-def test_too_many_machines_are_deleted_once() -> None:
-    w = _settled(3)
-    w.change(w.get(MACHINE_SET, SET), {"spec": {"replicas": 1}})
-    w.settle(CONTROLLER, SET)
-    assert sum("deletionTimestamp" in each["metadata"] for each in w.all(MACHINE)) == 2
-    w.finish_deletions()
-    w.settle(CONTROLLER, SET)
-    assert len(w.all(MACHINE)) == 1
-    assert w.get(MACHINE_SET, SET)["status"]["replicas"] == 1
+def test_surplus_machines_are_deleted_once() -> None:
+    server = _settled(3)
+    server.change(server.get(MACHINE_SET, SET), {"spec": {"replicas": 1}})
+    server.settle(CONTROLLER, SET)
+    assert sum("deletionTimestamp" in each["metadata"] for each in server.all(MACHINE)) == 2
+    server.finish_deletions()
+    server.settle(CONTROLLER, SET)
+    assert len(server.all(MACHINE)) == 1
+    assert server.get(MACHINE_SET, SET)["status"]["replicas"] == 1
 
 
-def test_a_set_that_goes_deletes_its_machines_and_waits_for_them() -> None:
-    w = _settled(2)
-    w.change(w.get(MACHINE_SET, SET), {"metadata": {"deletionTimestamp": "2026-01-01T12:00:00Z"}})
-    w.settle(CONTROLLER, SET)
-    told = condition_of(w.get(MACHINE_SET, SET), "Deleting")
-    assert (told["status"], told["message"]) == ("True", "Deleting 2 Machines")
-    w.finish_deletions()
-    w.settle(CONTROLLER, SET)
-    assert not w.has(MACHINE_SET, SET)
+def test_deleting_set_deletes_its_machines_and_waits_for_them() -> None:
+    server = _settled(2)
+    server.change(server.get(MACHINE_SET, SET), {"metadata": {"deletionTimestamp": "2026-01-01T12:00:00Z"}})
+    server.settle(CONTROLLER, SET)
+    condition = condition_of(server.get(MACHINE_SET, SET), "Deleting")
+    assert (condition["status"], condition["message"]) == ("True", "Deleting 2 Machines")
+    server.finish_deletions()
+    server.settle(CONTROLLER, SET)
+    assert not server.has(MACHINE_SET, SET)
 
 
-def test_a_set_goes_even_when_its_cluster_is_gone() -> None:
-    w = _settled(1)
-    w.remove(w.get(CLUSTER, "herd"))
-    w.change(w.get(MACHINE_SET, SET), {"metadata": {"deletionTimestamp": "2026-01-01T12:00:00Z"}})
-    w.settle(CONTROLLER, SET)
-    w.finish_deletions()
-    w.settle(CONTROLLER, SET)
-    assert not w.has(MACHINE_SET, SET)
+def test_set_of_a_deleted_cluster_can_be_deleted() -> None:
+    server = _settled(1)
+    server.remove(server.get(CLUSTER, "herd"))
+    server.change(server.get(MACHINE_SET, SET), {"metadata": {"deletionTimestamp": "2026-01-01T12:00:00Z"}})
+    server.settle(CONTROLLER, SET)
+    server.finish_deletions()
+    server.settle(CONTROLLER, SET)
+    assert not server.has(MACHINE_SET, SET)

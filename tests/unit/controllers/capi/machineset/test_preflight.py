@@ -1,4 +1,4 @@
-"""What is checked of the control plane before a MachineSet makes Machines."""
+"""Preflight checks of the control plane before a MachineSet creates Machines."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from herder.api.capi.kinds import CLUSTER, MACHINE_SET
 from herder.controllers.capi.machineset.controller import CONTROLLER
 from herder.controllers.capi.machineset.preflight import failed_checks
 from herder.controllers.capi.machineset.scope import new_scope
-from tests.unit.controllers.capi.machineset.sets import SET, ready_set, world
-from tests.unit.controllers.capi.world import CONTROL, World, made
+from tests.support.builders import object_reference
+from tests.unit.controllers.capi.fake_server import FakeServer
+from tests.unit.controllers.capi.machineset.objects import SET, ready_set, server_with
+from tests.unit.controllers.capi.objects import CONTROL_PLANE, provider_object
 
 KUBEADM = {"configRef": {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfigTemplate", "name": "boot"}}
 
 SKEW = "do not conform to the kubernetes version skew policy as MachineSet version is"
 
 
-def _world(
+def _server_with_control_plane(
     *, version: str = "", wanted: str = "", running: str | None = None, bootstrap: Any = None, skip: str = ""
-) -> World:
+) -> FakeServer:
     annotations = {"machineset.cluster.x-k8s.io/skip-preflight-checks": skip} if skip else {}
-    machines = ready_set(1, annotations=annotations)
+    set_object = ready_set(1, annotations=annotations)
     if version:
-        machines["spec"]["template"]["spec"]["version"] = version
+        set_object["spec"]["template"]["spec"]["version"] = version
     if bootstrap:
-        machines["spec"]["template"]["spec"]["bootstrap"] = bootstrap
-    control = made(CONTROL, "control", spec={"version": wanted} if wanted else {})
+        set_object["spec"]["template"]["spec"]["bootstrap"] = bootstrap
+    control_plane = provider_object(CONTROL_PLANE, "control", spec={"version": wanted} if wanted else {})
     if running is not None:
-        control["status"] = {"version": running}
-    w = world(machines, control)
-    reference = {"apiGroup": CONTROL.group, "kind": CONTROL.kind, "name": "control"}
-    w.change(w.get(CLUSTER, "herd"), {"spec": {"controlPlaneRef": reference}})
-    return w
+        control_plane["status"] = {"version": running}
+    server = server_with(set_object, control_plane)
+    reference = object_reference(CONTROL_PLANE, "control")
+    server.change(server.get(CLUSTER, "herd"), {"spec": {"controlPlaneRef": reference}})
+    return server
 
 
-def _failures(w: World) -> list[str]:
-    view = w.view(CONTROLLER, SET)
-    return failed_checks(new_scope(view, w.get(MACHINE_SET, SET), w.get(CLUSTER, "herd")), "Scale up")
+def _failures(server: FakeServer) -> list[str]:
+    view = server.view(CONTROLLER, SET)
+    return failed_checks(new_scope(view, server.get(MACHINE_SET, SET), server.get(CLUSTER, "herd")), "Scale up")
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
-        {},  # a control plane that has no version
+        {},  # the control plane has no version
         {"wanted": "v1.31.0", "running": "v1.31.0"},
         {"wanted": "v1.31.0", "running": "v1.31.0", "version": "v1.31.9"},
         {"wanted": "v1.31.0", "running": "v1.31.0", "version": "v1.28.0"},
@@ -52,15 +54,15 @@ def _failures(w: World) -> list[str]:
         {"wanted": "v1.31.0", "skip": "All"},
         {"wanted": "v1.31.0", "skip": "ControlPlaneIsStable"},
         {"wanted": "v1.31.0", "running": "v1.31.0", "version": "v1.32.0", "skip": "Other, KubernetesVersionSkew"},
-        {"wanted": "v1.30.0", "running": "v1.31.0"},  # not what was asked for, but not an upgrade
+        {"wanted": "v1.30.0", "running": "v1.31.0"},  # differs from the spec, but is no upgrade
     ],
 )
-def test_passes(given: dict[str, Any]) -> None:
-    assert _failures(_world(**given)) == []
+def test_passing_checks(options: dict[str, Any]) -> None:
+    assert _failures(_server_with_control_plane(**options)) == []
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         (
             {"wanted": "v1.31.0"},
@@ -97,17 +99,17 @@ def test_passes(given: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_fails(given: dict[str, Any], message: str) -> None:
-    assert _failures(_world(**given)) == [message]
+def test_failing_checks(options: dict[str, Any], message: str) -> None:
+    assert _failures(_server_with_control_plane(**options)) == [message]
 
 
-def test_a_missing_control_plane_is_told() -> None:
-    w = _world(wanted="v1.31.0")
-    w.remove(w.get(CONTROL, "control"))
-    (message,) = _failures(w)
+def test_missing_control_plane_is_reported() -> None:
+    server = _server_with_control_plane(wanted="v1.31.0")
+    server.remove(server.get(CONTROL_PLANE, "control"))
+    (message,) = _failures(server)
     assert message.endswith("failed to get ControlPlane default/control")
 
 
-def test_without_a_control_plane_there_is_nothing_to_check() -> None:
-    w = world(ready_set(1))
-    assert _failures(w) == []
+def test_cluster_without_control_plane_passes() -> None:
+    server = server_with(ready_set(1))
+    assert _failures(server) == []

@@ -1,4 +1,4 @@
-"""A machine that somebody else made: there from the start, and given up where its cluster says when."""
+"""Custom machines are ready from the start, and deleted without their Node only if the cluster configures it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from herder.api.capi.conditions import timestamp
 from herder.controllers.machines.custom import machines
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Delete, Patch
 from herder.engine.runtime.view import Observed, Unreachable
-from tests.support.views import NOW, view_of
-from tests.unit.controllers.machines.custom.stage import (
+from tests.support.builders import NOW, new_condition, reconcile
+from tests.unit.controllers.machines.custom.objects import (
     CLUSTER_ID,
     WORKSPACE,
-    custom,
+    custom_machine,
     machine,
     management,
     provisioning,
@@ -23,22 +22,20 @@ from tests.unit.controllers.machines.custom.stage import (
 )
 
 GONE_SINCE = NOW - timedelta(minutes=10)
-THERE = {"metadata": {"name": "sheep-1"}}
+NODE = {"metadata": {"name": "sheep-1"}}
 
 
-def without_node(reason: str = "NodeDeleted", status: str = "False", **meta: bool) -> Object:
-    told = {"type": "NodeHealthy", "status": status, "reason": reason, "lastTransitionTime": timestamp(GONE_SINCE)}
-    return machine(conditions=[told], nodeRef={"name": "sheep-1"}, **meta)  # type: ignore[arg-type]
+def without_node(reason: str = "NodeDeleted", status: str = "False", *, deleting: bool = False) -> Object:
+    condition = new_condition("NodeHealthy", status, reason, since=GONE_SINCE)
+    return machine(conditions=[condition], nodeRef={"name": "sheep-1"}, deleting=deleting)
 
 
-def decide(*objects: Object, seen: Observed | Unreachable | None = None) -> Decision:
-    return machines.reconcile(
-        view_of(machines.CONTROLLER, f"{WORKSPACE}/custom-1", objects, observed=lambda _wish: seen)
-    )
+def decide(*objects: Object, nodes: Observed | Unreachable | None = None) -> Decision:
+    return reconcile(machines.CONTROLLER, f"{WORKSPACE}/custom-1", *objects, observed=lambda _request: nodes)
 
 
-def test_it_is_ready_at_once() -> None:
-    bare = custom()
+def test_a_custom_machine_is_ready_at_once() -> None:
+    bare = custom_machine()
     (write,) = decide({**bare, "status": {}}).writes
     assert isinstance(write, Patch)
     (condition,) = write.patch["status"]["conditions"]
@@ -46,72 +43,85 @@ def test_it_is_ready_at_once() -> None:
     assert "initialization" not in write.patch["status"]
 
 
-def test_it_is_provisioned_once_its_node_told_what_it_is_called() -> None:
-    (write,) = decide(custom(provider_id="k3s://sheep-1")).writes
+def test_a_custom_machine_is_provisioned_once_it_has_a_provider_id() -> None:
+    (write,) = decide(custom_machine(provider_id="k3s://sheep-1")).writes
     assert isinstance(write, Patch)
     assert write.patch["status"]["initialization"] == {"provisioned": True}
     assert write.patch["status"]["ready"] is True
 
 
-def test_what_another_manager_left_lets_it_go() -> None:
-    (write,) = decide(custom(going=True, finalizers=["wrangler.cattle.io/unmanaged-machine", "other"])).writes
+def test_the_finalizer_of_another_manager_is_removed() -> None:
+    (write,) = decide(
+        custom_machine(deleting=True, finalizers=["wrangler.cattle.io/unmanaged-machine", "other"])
+    ).writes
     assert isinstance(write, Patch)
     assert write.patch == {"metadata": {"finalizers": ["other"]}}
 
 
-# --- one whose Node is gone -------------------------------------------------------------------------------------------
+# --- machines whose Node is deleted -----------------------------------------------------------------------------------
 
 
-def _settled(**options: str) -> Object:
-    whole = custom(provider_id="k3s://sheep-1", **options)  # type: ignore[arg-type]
-    return {**whole, "status": {**whole["status"], "ready": True, "initialization": {"provisioned": True}}}
+def _provisioned_machine() -> Object:
+    machine_object = custom_machine(provider_id="k3s://sheep-1")
+    return {
+        **machine_object,
+        "status": {**machine_object["status"], "ready": True, "initialization": {"provisioned": True}},
+    }
 
 
-def scene(after: str = "5m", whose: Object | None = None, connected: bool = True) -> list[Object]:
-    return [_settled(), whose or without_node(), rke_cluster(after), provisioning(), management(connected=connected)]
+def objects_without_node(
+    after: str = "5m", machine_object: Object | None = None, connected: bool = True
+) -> list[Object]:
+    return [
+        _provisioned_machine(),
+        machine_object or without_node(),
+        rke_cluster(after),
+        provisioning(),
+        management(connected=connected),
+    ]
 
 
-def test_a_machine_whose_node_stays_away_is_given_up_when_the_cluster_itself_says_so() -> None:
-    decision = decide(*scene(), seen=Observed((), NOW))
+def test_a_machine_whose_node_is_deleted_is_deleted_after_the_timeout() -> None:
+    decision = decide(*objects_without_node(), nodes=Observed((), NOW))
     (write,) = decision.writes
     assert isinstance(write, Delete)
     assert (write.ref.kind.kind, write.ref.name, write.uid) == ("Machine", "custom-1", "Machine-custom-1")
-    (wish,) = decision.observe
-    assert wish.cluster == CLUSTER_ID
+    (request,) = decision.observe
+    assert request.cluster == CLUSTER_ID
 
 
 @pytest.mark.parametrize(
-    ("objects", "seen", "reason"),
+    ("objects", "nodes", "reason"),
     [
-        (scene(), Observed((THERE,), NOW), "Node sheep-1 exists again"),
-        (scene(), Unreachable("no route", NOW), "waiting for the cluster to confirm it"),
-        (scene(), None, "waiting for the cluster to confirm it"),
-        (scene(connected=False), Observed((), NOW), "waiting for the cluster agent to connect"),
-        (scene("15m"), Observed((), NOW), "the Machine is deleted if it does not return"),
-        (scene("soon"), Observed((), NOW), '"soon" must be a duration such as 15m'),
+        (objects_without_node(), Observed((NODE,), NOW), "Node sheep-1 exists again"),
+        (objects_without_node(), Unreachable("no route", NOW), "waiting for the cluster to confirm it"),
+        (objects_without_node(), None, "waiting for the cluster to confirm it"),
+        (objects_without_node(connected=False), Observed((), NOW), "waiting for the cluster agent to connect"),
+        (objects_without_node("15m"), Observed((), NOW), "the Machine is deleted if it does not return"),
+        (objects_without_node("soon"), Observed((), NOW), '"soon" must be a duration such as 15m'),
     ],
 )
-def test_otherwise_it_stays(objects: list[Object], seen: Observed | Unreachable | None, reason: str) -> None:
-    decision = decide(*objects, seen=seen)
+def test_otherwise_the_machine_stays(objects: list[Object], nodes: Observed | Unreachable | None, reason: str) -> None:
+    decision = decide(*objects, nodes=nodes)
     assert decision.writes == ()
     assert decision.wait is not None
     assert reason in decision.wait.reason
 
 
-def test_it_is_looked_at_again_when_the_time_is_over() -> None:
-    assert decide(*scene("15m")).wake_at == GONE_SINCE + timedelta(minutes=15)
+def test_the_controller_wakes_when_the_timeout_ends() -> None:
+    assert decide(*objects_without_node("15m")).wake_at == GONE_SINCE + timedelta(minutes=15)
 
 
 @pytest.mark.parametrize(
     "objects",
     [
-        scene(""),
-        scene(whose=without_node(status="True")),
-        scene(whose=without_node(reason="NodeNotReady")),
-        scene(whose=without_node(going=True)),
+        objects_without_node(""),
+        objects_without_node(machine_object=without_node(status="True")),
+        objects_without_node(machine_object=without_node(reason="NodeNotReady")),
+        objects_without_node(machine_object=without_node(deleting=True)),
     ],
-    ids=["not asked for", "healthy", "not ready", "going already"],
+    ids=["no timeout is configured", "healthy", "not ready", "being deleted already"],
 )
-def test_nothing_is_given_up_unasked(objects: list[Object]) -> None:
-    decision = decide(*objects, seen=Observed((), NOW))
+def test_machines_are_not_deleted(objects: list[Object]) -> None:
+    decision = decide(*objects, nodes=Observed((), NOW))
     assert (decision.writes, decision.observe) == ((), ())

@@ -1,6 +1,6 @@
-"""A cloud, and the Jobs that use it: instead of a runner and a machine CLI, with what both would write.
+"""A simulated cloud, and the Jobs that use it, in place of a runner and a machine program.
 
-The cloud is the judge: it knows which servers there are, whatever anybody believes.
+The cloud is the source of truth: it knows which servers exist, whatever objects claim.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.machine.state.archive import pack
 from herder.sim.world import World
+from tests.support.builders import new_condition
 
 STORE = "/home/machine/.docker/machine/machines"
 
 
 def archive(instance: str, phase: str | None) -> str:
-    """What a state Secret holds: of our own program with its phase, of the Go program without."""
+    """The content of a state Secret: with a phase as herder-machine writes it, without one as rancher-machine does."""
     config: Object = {"ConfigVersion": 3, "Name": instance, "DriverName": "amazonec2"}
     if phase:
         config["Herder"] = {"Phase": phase}
@@ -36,17 +37,17 @@ EMPTY = base64.b64encode(pack({})).decode()
 
 
 class Cloud:
-    """Runs Jobs. `fails` says of a Job's words what goes wrong, or "" """
+    """Runs Jobs. `fails` returns the error of a Job for its arguments, or ""."""
 
-    def __init__(self, world: World, *, fails: Callable[[list[str]], str] = lambda _words: "") -> None:
+    def __init__(self, world: World, *, fails: Callable[[list[str]], str] = lambda _arguments: "") -> None:
         self.world = world
         self.client: Client = world.client
         self.fails = fails
         self.loses_pods = False
-        self.is_full = False  # Jobs find no place to run
-        self.servers: dict[str, int] = {}  # by instance: how often it was made
+        self.unschedulable = False  # Jobs are not scheduled
+        self.servers: dict[str, int] = {}  # by instance: how often it was created
         self.creations: dict[str, int] = {}  # by infra machine: Jobs that created it
-        self.running: dict[str, int] = {}  # by infra machine: Jobs at work now
+        self.running: dict[str, int] = {}  # by infra machine: Jobs that are running
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -54,17 +55,17 @@ class Cloud:
             async for event in self.client.watch(JOB.resource, initial_events=True):
                 uid = event.object["metadata"].get("uid", "")
                 if event.type == "DELETED":
-                    self._tasks[uid].cancel()  # its pod goes with it, wherever it was
+                    self._tasks[uid].cancel()  # its pod is deleted with it
                 elif event.type != "BOOKMARK" and uid not in self._tasks:
                     self._tasks[uid] = asyncio.ensure_future(self._work(event.object))
 
     async def _work(self, job: Object) -> None:
-        """As a pod of the Job would; the manager that made it may be dead by now."""
+        """Run a Job as its pod would, even if the manager that created it has died."""
         if job["spec"].get("suspend"):
             return
         machine = job["metadata"]["labels"][names.INFRA_NAME_LABEL]
-        words = job["spec"]["template"]["spec"]["containers"][0]["args"]
-        creates = "create" in words
+        arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+        creates = "create" in arguments
         if creates:
             self.creations[machine] = self.creations.get(machine, 0) + 1
         self.running[machine] = self.running.get(machine, 0) + 1
@@ -73,37 +74,37 @@ class Cloud:
         assert names.environment_secret(machine) in {secret["metadata"]["name"] for secret in secrets.items}
         try:
             pod = await self._pod(job)
-            if self.is_full:
+            if self.unschedulable:
                 await asyncio.get_running_loop().create_future()
             await self._pause()
             await self._status(POD, pod["metadata"], {"phase": "Running"})
             await self._pause()
-            trouble = self.fails(words)
-            await (self._create if creates else self._remove)(job["metadata"]["namespace"], words, trouble)
-            await self._end(job, pod, trouble)
+            error = self.fails(arguments)
+            await (self._create if creates else self._remove)(job["metadata"]["namespace"], arguments, error)
+            await self._end(job, pod, error)
         except NotFound:
-            pass  # somebody deleted the Job, or its pod, while it was at work
+            pass  # a client deleted the Job or its pod while it ran
         finally:
             self.running[machine] -= 1
 
-    async def _create(self, namespace: str, words: list[str], trouble: str) -> None:
-        instance, state = words[-1], words[3].removeprefix("--secret-name=")
-        if trouble.startswith("before"):
+    async def _create(self, namespace: str, arguments: list[str], error: str) -> None:
+        instance, state = arguments[-1], arguments[3].removeprefix("--secret-name=")
+        if error.startswith("before"):
             return
         await self._save(namespace, state, archive(instance, "creating"))
         await self._pause()
         self.servers.setdefault(instance, 0)
         self.servers[instance] += 1
         await self._pause()
-        if not trouble:
+        if not error:
             await self._save(namespace, state, archive(instance, "created"))
 
-    async def _remove(self, namespace: str, words: list[str], trouble: str) -> None:
-        if trouble:
+    async def _remove(self, namespace: str, arguments: list[str], error: str) -> None:
+        if error:
             return
-        self.servers.pop(words[-1], None)
+        self.servers.pop(arguments[-1], None)
         await self._pause()
-        await self._save(namespace, words[3].removeprefix("--secret-name="), EMPTY)
+        await self._save(namespace, arguments[3].removeprefix("--secret-name="), EMPTY)
 
     async def _save(self, namespace: str, state: str, data: str) -> None:
         await self.client.patch(SECRET.resource, state, {"data": {names.STATE_KEY: data}}, namespace=namespace)
@@ -124,11 +125,11 @@ class Cloud:
         }
         return await self.client.create(POD.resource, pod, namespace=meta["namespace"])
 
-    async def _end(self, job: Object, pod: Object, trouble: str) -> None:
+    async def _end(self, job: Object, pod: Object, error: str) -> None:
         meta, now = pod["metadata"], timestamp(self.world.now())
-        terminated: Object = {"exitCode": 1 if trouble else 0, "startedAt": now, "finishedAt": now}
-        if trouble:
-            terminated["message"] = trouble
+        terminated: Object = {"exitCode": 1 if error else 0, "startedAt": now, "finishedAt": now}
+        if error:
+            terminated["message"] = error
         container = {
             "name": CONTAINER,
             "image": "i",
@@ -137,17 +138,17 @@ class Cloud:
             "restartCount": 0,
             "state": {"terminated": terminated},
         }
-        told: Object = {"phase": "Failed" if trouble else "Succeeded", "containerStatuses": [container]}
+        pod_status: Object = {"phase": "Failed" if error else "Succeeded", "containerStatuses": [container]}
         if self.loses_pods:
             await self.client.delete(POD.resource, meta["name"], namespace=meta["namespace"], grace_seconds=0)
         else:
-            await self._status(POD, meta, told)
+            await self._status(POD, meta, pod_status)
         await self._pause()
-        types = ("FailureTarget", "Failed") if trouble else ("SuccessCriteriaMet", "Complete")
-        conditions = [{"type": type_, "status": "True", "lastTransitionTime": now} for type_ in types]
-        ended: Object = {"startTime": now, "conditions": conditions}
-        ended |= {"failed": 1} if trouble else {"succeeded": 1, "completionTime": now}
-        await self._status(JOB, job["metadata"], ended)
+        types = ("FailureTarget", "Failed") if error else ("SuccessCriteriaMet", "Complete")
+        conditions = [new_condition(type_, since=now) for type_ in types]
+        job_status: Object = {"startTime": now, "conditions": conditions}
+        job_status |= {"failed": 1} if error else {"succeeded": 1, "completionTime": now}
+        await self._status(JOB, job["metadata"], job_status)
 
     async def _status(self, kind: Any, meta: Object, status: Object) -> None:
         await self.client.patch(

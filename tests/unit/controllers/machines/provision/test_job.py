@@ -1,4 +1,4 @@
-"""The Job of a machine: its program, arguments, variables and files."""
+"""The Job of a machine: its program, arguments, environment variables and files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from herder.api.machines import names
 from herder.api.machines.credentials import CREDENTIAL_TYPE
 from herder.api.machines.drivers import known
 from herder.api.machines.jobs import JOB
-from herder.engine.runtime.decision import Apply, Create, Decision, Patch
-from tests.unit.controllers.inmemory.stage import flat
+from herder.engine.runtime.decision import Apply, Create, Decision
+from tests.support.builders import patches_of, writes_of
 from tests.unit.controllers.machines.provision.objects import (
     DRIVER,
     arguments_of,
@@ -24,12 +24,12 @@ from tests.unit.controllers.machines.provision.objects import (
     job_of,
     machine,
     node_driver,
+    read_result,
     secret,
-    was_read,
 )
 
 
-def test_a_driver_that_is_built_in_is_not_downloaded_and_others_are_noted_for_the_removal() -> None:
+def test_only_external_drivers_are_downloaded_and_recorded_for_the_removal() -> None:
     built_in = arguments_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER))
     assert built_in[:4] == [
         "--driver-download-url=",
@@ -41,10 +41,10 @@ def test_a_driver_that_is_built_in_is_not_downloaded_and_others_are_noted_for_th
     decision = decide("linode", infra("linode"), machine(), cluster(), linode)
     assert arguments_of(decision)[0] == f"--driver-download-url={linode['spec']['url']}"
     assert arguments_of(decision)[1] == f"--driver-hash={linode['spec']['checksum']}"
-    (told,) = [write.patch for write in flat(decision) if isinstance(write, Patch)]
-    assert told["status"]["driverUrl"] == linode["spec"]["url"]
-    assert told["status"]["driverHash"] == linode["spec"]["checksum"]
-    assert told["status"]["jobName"] == "m-machine-provision"
+    (patch,) = [each.patch for each in patches_of(decision)]
+    assert patch["status"]["driverUrl"] == linode["spec"]["url"]
+    assert patch["status"]["driverHash"] == linode["spec"]["checksum"]
+    assert patch["status"]["jobName"] == "m-machine-provision"
 
 
 def test_a_node_driver_may_have_any_name() -> None:
@@ -61,7 +61,7 @@ def test_a_node_driver_may_have_any_name() -> None:
         ("generic", {}, "herder/machine"),
     ],
 )
-def test_the_node_driver_says_which_program_makes_its_machines(
+def test_the_node_driver_decides_which_program_creates_its_machines(
     driver: str, annotations: dict[str, str], image: str
 ) -> None:
     found = node_driver(driver)
@@ -73,19 +73,20 @@ def test_the_node_driver_says_which_program_makes_its_machines(
     assert job["spec"]["template"]["spec"]["containers"][0]["image"].partition(":")[0] == image
 
 
-def test_jobs_inherit_of_the_manager_s_environment_what_the_setting_names() -> None:
+def test_jobs_inherit_the_configured_environment_variables_of_the_manager() -> None:
     decision = decide("digitalocean", infra(), machine(), cluster(), DRIVER)
     assert environment_of(decision) == {"HTTP_PROXY": "http://proxy:3128"}
 
 
-def test_jobs_do_not_act_as_the_instance_that_the_manager_runs_on() -> None:
+def test_jobs_do_not_use_the_instance_role_of_the_manager() -> None:
     """Without a credential, the SDK would ask the metadata service for the role of the host."""
     decision = decide("amazonec2", infra("amazonec2"), machine(), cluster(), node_driver("amazonec2"))
     assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
 
 
-def with_credential(*, declared: bool = True, **fields: str) -> Decision:
-    """A machine of EC2 whose credential has these fields; the NodeDriver's annotations may have been removed."""
+def decide_with_credential(*, declared: bool = True, **fields: str) -> Decision:
+    """Decide about an EC2 machine whose credential has these fields; without `declared`, the NodeDriver has no
+    annotations."""
     found = secret("aws")
     data = encoded(**{f"amazonec2credentialConfig-{name}": value for name, value in fields.items()})
     read = {**found, "type": "provisioning.cattle.io/cloud-credential", "data": data}
@@ -93,15 +94,15 @@ def with_credential(*, declared: bool = True, **fields: str) -> Decision:
     driver = node_driver("amazonec2")
     if not declared:
         driver = {**driver, "metadata": {"name": driver["metadata"]["name"]}}
-    return decide("amazonec2", server, machine(), cluster(), driver, found, results=dict([was_read(read, server)]))
+    return decide("amazonec2", server, machine(), cluster(), driver, found, results=dict([read_result(read, server)]))
 
 
 KEYS = {"accessKey": "AK", "secretKey": "SK", "sessionToken": "ST", "defaultRegion": "eu-west-1"}
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_fields_of_a_credential_are_variables_of_the_driver(declared: bool) -> None:
-    variables = environment_of(with_credential(declared=declared, **KEYS))
+def test_fields_of_a_credential_become_variables_of_the_driver(declared: bool) -> None:
+    variables = environment_of(decide_with_credential(declared=declared, **KEYS))
     assert {name: value for name, value in variables.items() if name.startswith("AWS_")} == {
         "AWS_ACCESS_KEY": "AK",
         "AWS_SECRET_KEY": "SK",
@@ -115,68 +116,76 @@ def test_fields_of_a_credential_are_variables_of_the_driver(declared: bool) -> N
 @pytest.mark.parametrize("field", ["configFile", "ec2MetadataDisabled", "access_key"])
 def test_a_credential_sets_no_variable_that_its_driver_does_not_declare(field: str, declared: bool) -> None:
     """AWS_CONFIG_FILE names a file, such as the user data, whose credential_process the SDK would run."""
-    decision = with_credential(declared=declared, **KEYS, **{field: "/path/to/machine/files/userdata"})
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    decision = decide_with_credential(declared=declared, **KEYS, **{field: "/path/to/machine/files/userdata"})
+    assert not [write for write in writes_of(decision) if isinstance(write, Create) and write.kind == JOB]
     assert decision.wait is not None
     assert f'field "{field}" is unknown to driver amazonec2' in decision.wait.reason
 
 
-def of_vsphere(*, spec: dict[str, str], **fields: str) -> Decision:
-    """A machine of vSphere with this spec, whose credential has these fields."""
+def decide_vsphere(*, spec: dict[str, str], **fields: str) -> Decision:
+    """Decide about a vSphere machine with this spec, whose credential has these fields."""
     data = {"username": "admin", "password": "secret", "vcenter": "vcenter.example", **fields}
     key = secret("cred") | {"type": CREDENTIAL_TYPE, "data": encoded(**data)}
-    own = infra("vmwarevsphere", spec={"common": {"cloudCredentialSecretName": "cred"}, **spec})
+    machine_object = infra("vmwarevsphere", spec={"common": {"cloudCredentialSecretName": "cred"}, **spec})
     driver = node_driver("vmwarevsphere")
-    return decide("vmwarevsphere", own, machine(), cluster(), driver, key, results=dict([was_read(key, own)]))
+    return decide(
+        "vmwarevsphere",
+        machine_object,
+        machine(),
+        cluster(),
+        driver,
+        key,
+        results=dict([read_result(key, machine_object)]),
+    )
 
 
 @pytest.mark.parametrize("field", ["vcenter", "vcenterPort", "username", "password"])
-def test_a_config_does_not_choose_where_the_password_of_a_credential_is_sent(field: str) -> None:
+def test_a_config_cannot_redirect_the_password_of_a_credential(field: str) -> None:
     """The author of the config may use the credential, but not read it."""
-    decision = of_vsphere(spec={field: "evil.example"}, vcenterPort="8443")
-    assert not [word for word in arguments_of(decision) if "evil" in word]
+    decision = decide_vsphere(spec={field: "evil.example"}, vcenterPort="8443")
+    assert not [argument for argument in arguments_of(decision) if "evil" in argument]
     assert environment_of(decision)["VSPHERE_VCENTER"] == "vcenter.example"
     assert environment_of(decision)["VSPHERE_VCENTER_PORT"] == "8443"
 
 
-def test_what_a_credential_leaves_open_is_up_to_the_config() -> None:
-    decision = of_vsphere(spec={"vcenterPort": "8443", "cpuCount": "4"})
+def test_a_config_may_set_fields_that_the_credential_omits() -> None:
+    decision = decide_vsphere(spec={"vcenterPort": "8443", "cpuCount": "4"})
     assert {"--vmwarevsphere-vcenter-port=8443", "--vmwarevsphere-cpu-count=4"} <= {*arguments_of(decision)}
-    assert environment_of(of_vsphere(spec={}))["VSPHERE_VCENTER_PORT"] == "443"
+    assert environment_of(decide_vsphere(spec={}))["VSPHERE_VCENTER_PORT"] == "443"
 
 
 @pytest.mark.parametrize("field", ["cloudinit", "boot2dockerUrl"])
 @pytest.mark.parametrize("value", ["/etc/passwd", "file:///etc/passwd", "etc/passwd"])
-def test_a_driver_reads_no_file_of_the_host_that_runs_its_job(field: str, value: str) -> None:
+def test_a_driver_reads_no_file_of_the_host_of_its_job(field: str, value: str) -> None:
     driver = "vmwarevsphere"
     decision = decide(driver, infra(driver, spec={field: value}), machine(), cluster(), node_driver(driver))
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    assert not [write for write in writes_of(decision) if isinstance(write, Create) and write.kind == JOB]
     assert decision.wait is not None
     assert f"spec.{field}: must be an http or https URL" in decision.wait.reason
 
 
-def test_a_machine_gets_the_address_of_its_cloud_config() -> None:
+def test_a_machine_may_have_a_cloud_config_url() -> None:
     driver, spec = "vmwarevsphere", {"cloudinit": "https://example.com/config", "boot2dockerUrl": ""}
     assert job_of(decide(driver, infra(driver, spec=spec), machine(), cluster(), node_driver(driver)))
 
 
 @pytest.mark.parametrize("address", ["http://169.254.169.254/latest/", "http://127.0.0.1:8080/", "https://iso.example"])
-def test_a_job_downloads_nothing_for_a_machine_from_where_its_host_is(address: str) -> None:
-    """Metadata services and services of the host answer it, and would not answer the user."""
+def test_a_job_downloads_nothing_for_a_machine(address: str) -> None:
+    """Metadata services and services of the host answer the Job, but would not answer the user."""
     driver = "vmwarevsphere"
-    own = infra(driver, spec={"boot2dockerUrl": address})
-    decision = decide(driver, own, machine(), cluster(), node_driver(driver))
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    machine_object = infra(driver, spec={"boot2dockerUrl": address})
+    decision = decide(driver, machine_object, machine(), cluster(), node_driver(driver))
+    assert not [write for write in writes_of(decision) if isinstance(write, Create) and write.kind == JOB]
     assert decision.wait is not None
     assert "spec.boot2dockerUrl: " in decision.wait.reason
 
 
 @pytest.mark.parametrize("driver", ["digitalocean", "vmwarevsphere", "generic"])
-def test_the_user_of_a_machine_is_no_option_of_ssh(driver: str) -> None:
-    """With an older OpenSSH, ProxyCommand runs where the Job does."""
-    own = infra(driver, spec={"sshUser": "-oProxyCommand=id"})
-    decision = decide(driver, own, machine(), cluster(), node_driver(driver))
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+def test_the_ssh_user_of_a_machine_cannot_be_an_option_of_ssh(driver: str) -> None:
+    """An older OpenSSH would run a ProxyCommand on the host of the Job."""
+    machine_object = infra(driver, spec={"sshUser": "-oProxyCommand=id"})
+    decision = decide(driver, machine_object, machine(), cluster(), node_driver(driver))
+    assert not [write for write in writes_of(decision) if isinstance(write, Create) and write.kind == JOB]
     assert decision.wait is not None
     assert "spec.sshUser: " in decision.wait.reason
 
@@ -212,12 +221,22 @@ current-context: c
 _FEDERATED = {"type": "external_account", "token_url": "https://a.example", "credential_source": {"file": "/etc/hosts"}}
 
 
-def with_document(driver: str, field: str, content: str, *, in_spec: bool) -> Decision:
+def decide_with_document(driver: str, field: str, content: str, *, in_spec: bool) -> Decision:
     key = secret("cred") | {"type": CREDENTIAL_TYPE, "data": encoded(**({} if in_spec else {field: content}))}
-    own = infra(driver, spec={"common": {"cloudCredentialSecretName": "cred"}, **({field: content} if in_spec else {})})
-    known = node_driver(driver)
-    known["metadata"]["annotations"]["optionalCredentialFields"] = f"clusterId,{field}"
-    return decide(driver, own, machine(), cluster(), known, key, results=dict([was_read(key, own)]))
+    machine_object = infra(
+        driver, spec={"common": {"cloudCredentialSecretName": "cred"}, **({field: content} if in_spec else {})}
+    )
+    driver_object = node_driver(driver)
+    driver_object["metadata"]["annotations"]["optionalCredentialFields"] = f"clusterId,{field}"
+    return decide(
+        driver,
+        machine_object,
+        machine(),
+        cluster(),
+        driver_object,
+        key,
+        results=dict([read_result(key, machine_object)]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,27 +255,27 @@ def with_document(driver: str, field: str, content: str, *, in_spec: bool) -> De
 def test_no_document_of_a_user_runs_a_command_or_reads_a_file(
     driver: str, field: str, content: str, in_spec: bool
 ) -> None:
-    """Programs of these drivers follow what such documents say, where the Job runs."""
-    decision = with_document(driver, field, content, in_spec=in_spec)
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    """The programs of these drivers follow such documents on the host of the Job."""
+    decision = decide_with_document(driver, field, content, in_spec=in_spec)
+    assert not [write for write in writes_of(decision) if isinstance(write, Create) and write.kind == JOB]
     assert decision.wait is not None
     assert f"{field}: " in decision.wait.reason
 
 
 @pytest.mark.parametrize("in_spec", [False, True])
-def test_documents_with_credentials_alone_reach_the_driver(in_spec: bool) -> None:
+def test_documents_with_plain_credentials_reach_the_driver(in_spec: bool) -> None:
     kubeconfig, account = _KUBECONFIG.format(user="token: t"), json.dumps({"type": "service_account"})
-    assert job_of(with_document("harvester", "kubeconfigContent", kubeconfig, in_spec=in_spec))
-    assert job_of(with_document("google", "authEncodedJson", account, in_spec=in_spec))
+    assert job_of(decide_with_document("harvester", "kubeconfigContent", kubeconfig, in_spec=in_spec))
+    assert job_of(decide_with_document("google", "authEncodedJson", account, in_spec=in_spec))
 
 
 @pytest.mark.parametrize(("driver", "field"), [("amazonec2", "userdata"), ("generic", "sshKey")])
 def test_a_driver_reads_no_file_of_the_host_without_its_node_driver(driver: str, field: str) -> None:
     decision = decide(driver, infra(driver, spec={field: "/etc/hosts"}), machine(), cluster())
-    assert not [word for word in arguments_of(decision) if word.endswith("=/etc/hosts")]
+    assert not [argument for argument in arguments_of(decision) if argument.endswith("=/etc/hosts")]
 
 
-def test_a_key_may_stand_in_the_credential_rather_than_in_an_object() -> None:
+def test_an_ssh_key_may_be_in_the_credential() -> None:
     found = secret("barn-key")
     read = {
         **found,
@@ -264,57 +283,57 @@ def test_a_key_may_stand_in_the_credential_rather_than_in_an_object() -> None:
         "data": encoded(**{"genericcredentialConfig-sshKey": "KEY"}),
     }
     host = infra("generic", spec={"ipAddress": "192.0.2.1", "common": {"cloudCredentialSecretName": "barn-key"}})
-    key, result = was_read(read, host)
+    key, result = read_result(read, host)
     decision = decide("generic", host, machine(), cluster(), node_driver("generic"), found, results={key: result})
     assert "--generic-ssh-key=/path/to/machine/files/id_rsa" in arguments_of(decision)
     assert "KEY" not in str(environment_of(decision))
     (files,) = [
-        write.obj for write in flat(decision) if isinstance(write, Apply) and "id_rsa" in write.obj.get("data", {})
+        write.obj for write in writes_of(decision) if isinstance(write, Apply) and "id_rsa" in write.obj.get("data", {})
     ]
     assert base64.b64decode(files["data"]["id_rsa"]) == b"KEY\n"
 
 
-def test_a_credential_that_was_replaced_while_it_was_read_is_not_used() -> None:
-    """It is read by its name, and may be another user's by then."""
-    seen = secret("do")
+def test_a_credential_that_was_recreated_while_being_read_is_not_used() -> None:
+    """It is read by name, and may belong to another user by then."""
+    observed = secret("do")
     read = {**secret("do", uid="uid-another"), "type": CREDENTIAL_TYPE}
     read["data"] = encoded(**{"digitaloceancredentialConfig-accessToken": "of another user"})
     droplet = infra(spec={"common": {"cloudCredentialSecretName": "do"}})
-    key, result = was_read(read, droplet)
-    decision = decide("digitalocean", droplet, machine(), cluster(), DRIVER, seen, results={key: result})
-    assert flat(decision) == []
+    key, result = read_result(read, droplet)
+    decision = decide("digitalocean", droplet, machine(), cluster(), DRIVER, observed, results={key: result})
+    assert writes_of(decision) == []
     assert decision.wait is not None
     assert "was recreated while being read; reading it again" in decision.wait.reason
 
 
 @pytest.mark.parametrize("name", ["m-machine-driver-secret", "m-machine-provision"])
-def test_a_job_gets_nothing_from_a_secret_that_is_not_its_own(name: str) -> None:
-    """Long names are cut: another machine or a user, who tries many names, can have one with the name of the Job's."""
+def test_a_job_uses_no_secret_that_is_not_its_own(name: str) -> None:
+    """Long names are truncated: another machine or a user who tries many names can have a Secret of the same name."""
     foreign = secret(name)
     decision = decide("digitalocean", infra(), machine(), cluster(), DRIVER, foreign)
-    assert not [write for write in flat(decision) if isinstance(write, Create | Apply)]
+    assert not [write for write in writes_of(decision) if isinstance(write, Create | Apply)]
     assert decision.wait is not None
     assert f"Secret ns/{name} is needed for the Job" in decision.wait.reason
     owner = {"kind": "DigitaloceanMachine", "name": "m", "uid": infra()["metadata"]["uid"], "controller": True}
-    own = secret(name, ownerReferences=[owner])
-    assert job_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER, own))
+    own_secret = secret(name, ownerReferences=[owner])
+    assert job_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER, own_secret))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [("privateKeyPath", "/etc/shadow"), ("userDataFile", "file:///etc/shadow"), ("sshKeyPath", "~/.ssh/id_rsa")],
 )
-def test_a_downloaded_driver_reads_no_file_of_the_host_that_runs_its_job(field: str, value: str) -> None:
+def test_a_downloaded_driver_reads_no_file_of_the_host_of_its_job(field: str, value: str) -> None:
     driver = node_driver("oci")
     decision = decide("oci", infra("oci", spec={field: value}), machine(), cluster(), driver)
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    assert not [write for write in writes_of(decision) if isinstance(write, Create) and write.kind == JOB]
     assert decision.wait is not None
     assert f"spec.{field}: files of the host that runs Jobs are not used" in decision.wait.reason
     aliases = {known.FILE_ALIASES: f"{field}:{field}"}
     aliased = {**driver, "metadata": {**driver["metadata"], "annotations": aliases}}
-    (word,) = [
-        word
-        for word in arguments_of(decide("oci", infra("oci", spec={field: value}), machine(), cluster(), aliased))
-        if word.startswith("--oci-") and "files" in word
+    (argument,) = [
+        argument
+        for argument in arguments_of(decide("oci", infra("oci", spec={field: value}), machine(), cluster(), aliased))
+        if argument.startswith("--oci-") and "files" in argument
     ]
-    assert word.endswith(("=/path/to/machine/files/id_rsa", f"=/path/to/machine/files/{field}"))
+    assert argument.endswith(("=/path/to/machine/files/id_rsa", f"=/path/to/machine/files/{field}"))

@@ -1,4 +1,4 @@
-"""Machines from beginning to end, on virtual time: Jobs that work and Jobs that fail, a manager that dies anywhere."""
+"""Simulated lifecycle of machines: Jobs that succeed, Jobs that fail, and a manager that crashes anywhere."""
 
 from __future__ import annotations
 
@@ -18,413 +18,420 @@ from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.machines.state import STATE_FINALIZER
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import ROUGH
-from tests.unit.controllers.machines.provision.play import KINDS, NS, SECRET_KEY, Play, simulate
+from tests.support.builders import new_condition, new_manifest
+from tests.unit.controllers.machines.provision.simulation import KINDS, NS, SECRET_KEY, Simulation, simulate
 
-PROGRAM_TELLS = "a program may say anything when it ends; what we tell of it is the test's matter"
+PROGRAM_MESSAGES = "a program may print anything when it ends; the test checks what is reported of it"
 
 
-async def a_whole_life(play: Play) -> None:
-    await play.begin(machines=2)
-    await play.until(lambda: play.created(2))
-    assert set(play.cloud.servers.values()) == {1}
-    await play.until(play.tidied)
-    for infra in await play.all(KINDS.machine):
-        state = await play.client.get(SECRET.resource, names.state_secret(infra["metadata"]["name"]), namespace=NS)
+async def create_and_delete(simulation: Simulation) -> None:
+    await simulation.create_cluster(machines=2)
+    await simulation.until(lambda: simulation.are_created(2))
+    assert set(simulation.cloud.servers.values()) == {1}
+    await simulation.until(simulation.is_cleaned_up)
+    for infra in await simulation.all(KINDS.machine):
+        state = await simulation.client.get(
+            SECRET.resource, names.state_secret(infra["metadata"]["name"]), namespace=NS
+        )
         assert STATE_FINALIZER in state["metadata"]["finalizers"]
         assert infra["status"]["cloudCredentialSecretName"] == "aws"
-    assert set(play.cloud.creations.values()) == {1}
-    await play.client.delete(CLUSTER.resource, "c", namespace=NS)
-    await play.until(play.gone)
-    assert play.cloud.servers == {}
-    assert set(play.cloud.creations.values()) == {1}
+    assert set(simulation.cloud.creations.values()) == {1}
+    await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
+    await simulation.until(simulation.is_gone)
+    assert simulation.cloud.servers == {}
+    assert set(simulation.cloud.creations.values()) == {1}
 
 
-def test_machines_are_made_and_removed_and_only_their_logs_are_left() -> None:
-    async def story(play: Play) -> None:
-        await a_whole_life(play)
-        kept = await play.logs()
-        assert len(kept) == 2
-        for data in kept:
+def test_machines_are_created_and_deleted_and_only_their_logs_remain() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await create_and_delete(simulation)
+        logs = await simulation.logs()
+        assert len(logs) == 2
+        for data in logs:
             assert set(data) == {names.CREATE_LOG, names.REMOVE_LOG}
             assert "pre-create checks" in data[names.CREATE_LOG]
             assert SECRET_KEY not in str(data)
 
-    simulate(story)
+    simulate(scenario)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_made_twice_and_nothing_is_left_wherever_the_manager_dies(seed: int) -> None:
-    simulate(a_whole_life, seed=seed, faults=ROUGH)
+def test_no_machine_is_duplicated_or_leaked_when_the_manager_crashes(seed: int) -> None:
+    simulate(create_and_delete, seed=seed, faults=ROUGH)
 
 
-# --- creation that fails --------------------------------------------------------------------------------------------
+# --- failed creations -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.tells("pods", because=PROGRAM_TELLS)
-def test_a_machine_that_cannot_be_created_is_replaced_and_what_it_left_is_removed() -> None:
-    """Its MachineSet makes others, until one works."""
+@pytest.mark.allow_secret_in("pods", because=PROGRAM_MESSAGES)
+def test_a_machine_that_cannot_be_created_is_replaced_and_cleaned_up() -> None:
+    """Its MachineSet creates replacements until one succeeds."""
     failures = iter(["before: no such region", "halfway: quota exceeded for " + SECRET_KEY])
 
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        await play.until(lambda: play.servers(1))
-        assert len(play.cloud.creations) == 3
-        logs = await play.logs()
-        assert any(names.REMOVE_LOG in log for log in logs), "what was made halfway was removed by a Job"
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        await simulation.until(lambda: simulation.has_servers(1))
+        assert len(simulation.cloud.creations) == 3
+        logs = await simulation.logs()
+        assert any(names.REMOVE_LOG in log for log in logs), "a Job removed the half-created server"
 
-    simulate(story, fails=lambda words: next(failures, "") if "create" in words else "")
+    simulate(scenario, fails=lambda arguments: next(failures, "") if "create" in arguments else "")
 
 
-@pytest.mark.tells("pods", because=PROGRAM_TELLS)
-def test_why_it_failed_is_told_without_secrets_and_a_machine_of_nobody_stays() -> None:
-    async def story(play: Play) -> None:
-        await play.begin(machines=0)
-        await play.lone_machine("alone")
-        await play.until(lambda: play.failed("alone"))
-        infra = await play.infra("alone")
+@pytest.mark.allow_secret_in("pods", because=PROGRAM_MESSAGES)
+def test_a_failure_is_reported_without_secrets_and_a_standalone_machine_stays() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=0)
+        await simulation.create_standalone_machine("alone")
+        await simulation.until(lambda: simulation.has_failed("alone"))
+        infra = await simulation.infra("alone")
         assert infra["status"]["failureReason"] == "CreateError"
         assert infra["status"]["failureMessage"] == "halfway: key *** is not known in region eu-central-1"
         for type_ in ("CreateJob", "Ready"):
-            told = find(infra, type_)
-            assert told is not None
-            assert told["reason"] == "CreateError"
-            assert told["message"] == (
+            condition = find(infra, type_)
+            assert condition is not None
+            assert condition["reason"] == "CreateError"
+            assert condition["message"] == (
                 "failed creating server [default/alone] of kind (Amazonec2Machine) for machine alone in infrastructure "
                 "provider: CreateError: halfway: key *** is not known in region eu-central-1"
             )
         await asyncio.sleep(3600)
-        assert not (await play.client.get(MACHINE.resource, "alone", namespace=NS))["metadata"].get("deletionTimestamp")
-        await play.client.delete(MACHINE.resource, "alone", namespace=NS)
-        await play.until(lambda: play.servers(0))
-        await play.until(play.no_machines)
+        assert not (await simulation.client.get(MACHINE.resource, "alone", namespace=NS))["metadata"].get(
+            "deletionTimestamp"
+        )
+        await simulation.client.delete(MACHINE.resource, "alone", namespace=NS)
+        await simulation.until(lambda: simulation.has_servers(0))
+        await simulation.until(simulation.has_no_machines)
 
-    said = f"halfway: key {SECRET_KEY} is not known in region eu-central-1"
-    simulate(story, fails=lambda words: said if "create" in words else "")
+    failure = f"halfway: key {SECRET_KEY} is not known in region eu-central-1"
+    simulate(scenario, fails=lambda arguments: failure if "create" in arguments else "")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_failing_jobs_and_a_dying_manager_together_leave_nothing_behind(seed: int) -> None:
-    async def story(play: Play) -> None:
-        def sometimes(words: list[str]) -> str:
-            how = play.world.random.random()
-            return "before: no" if how < 0.15 else "halfway: no" if how < 0.3 else ""
+def test_failing_jobs_and_a_crashing_manager_leak_nothing(seed: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        def fail_sometimes(arguments: list[str]) -> str:
+            chance = simulation.world.random.random()
+            return "before: no" if chance < 0.15 else "halfway: no" if chance < 0.3 else ""
 
-        play.cloud.fails = sometimes
-        await play.begin(machines=2)
-        await play.until(lambda: play.created(2))
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
-        await play.until(play.gone, within=36000)
-        assert play.cloud.servers == {}
+        simulation.cloud.fails = fail_sometimes
+        await simulation.create_cluster(machines=2)
+        await simulation.until(lambda: simulation.are_created(2))
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await simulation.until(simulation.is_gone, within=36000)
+        assert simulation.cloud.servers == {}
 
-    simulate(story, seed=seed, faults=ROUGH)
+    simulate(scenario, seed=seed, faults=ROUGH)
 
 
 # --- credentials ----------------------------------------------------------------------------------------------------
 
 
-def test_a_credential_that_lacks_a_field_is_told_and_its_correction_is_noticed() -> None:
-    async def story(play: Play) -> None:
-        await play.begin(machines=1, credential={"accessKey": "AKIA123456"})
+def test_an_incomplete_credential_is_reported_and_its_fix_is_observed() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1, credential={"accessKey": "AKIA123456"})
 
-        async def told() -> bool:
-            return any(is_false(infra, "CreateJob") for infra in await play.all(KINDS.machine))
+        async def is_reported() -> bool:
+            return any(is_false(infra, "CreateJob") for infra in await simulation.all(KINDS.machine))
 
-        await play.until(told, within=60)
-        (infra,) = await play.all(KINDS.machine)
+        await simulation.until(is_reported, within=60)
+        (infra,) = await simulation.all(KINDS.machine)
         assert (find(infra, "CreateJob") or {})["message"] == (
             'Secret default/aws: driver amazonec2 requires field "secretKey"; '
             "add key amazonec2credentialConfig-secretKey"
         )
-        assert await play.all(JOB) == []
+        assert await simulation.all(JOB) == []
         key = base64.b64encode(SECRET_KEY.encode()).decode()
-        await play.patch(SECRET, "aws", {"data": {"amazonec2credentialConfig-secretKey": key}})
-        await play.until(lambda: play.created(1), within=60)
+        await simulation.patch(SECRET, "aws", {"data": {"amazonec2credentialConfig-secretKey": key}})
+        await simulation.until(lambda: simulation.are_created(1), within=60)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_credential_tells_its_users_and_gives_its_creator_rights_once() -> None:
-    async def story(play: Play) -> None:
-        await play.begin(machines=2)
-        await play.patch(SECRET, "aws", {"metadata": {"annotations": {CREATOR: "u-abc"}}})
-        await play.until(lambda: play.created(2))
+def test_a_credential_lists_its_users_and_grants_its_creator_rights_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=2)
+        await simulation.patch(SECRET, "aws", {"metadata": {"annotations": {CREATOR: "u-abc"}}})
+        await simulation.until(lambda: simulation.are_created(2))
         await asyncio.sleep(10)
-        secret = await play.client.get(SECRET.resource, "aws", namespace=NS)
-        infras = sorted(infra["metadata"]["name"] for infra in await play.all(KINDS.machine))
+        secret = await simulation.client.get(SECRET.resource, "aws", namespace=NS)
+        infras = sorted(infra["metadata"]["name"] for infra in await simulation.all(KINDS.machine))
         users = ", ".join(f"Amazonec2Machine/{name}" for name in infras)
         assert annotations_of(secret) == {USED_BY: users, CREATED_BY: "u-abc"}
-        role = await play.client.get(ROLE.resource, "u-abc-aws", namespace=NS)
+        role = await simulation.client.get(ROLE.resource, "u-abc-aws", namespace=NS)
         assert role["rules"][0]["verbs"] == ["get", "update", "delete"]
         assert role["rules"][0]["resourceNames"] == ["aws"]
-        binding = await play.client.get(ROLE_BINDING.resource, "u-abc-aws", namespace=NS)
+        binding = await simulation.client.get(ROLE_BINDING.resource, "u-abc-aws", namespace=NS)
         assert binding["subjects"][0]["name"] == "u-abc"
 
-    simulate(story)
+    simulate(scenario)
 
 
-@pytest.mark.tells("configmaps", because="the simulated program prints the key of before, which it was not given")
-def test_a_rotated_credential_reaches_the_job_that_removes() -> None:
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
+@pytest.mark.allow_secret_in(
+    "configmaps", because="the simulated program prints the previous key, which was not passed to it"
+)
+def test_a_rotated_credential_reaches_the_removal_job() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
         rotated = base64.b64encode(b"another-secret-key").decode()
-        await play.patch(SECRET, "aws", {"data": {"amazonec2credentialConfig-secretKey": rotated}})
-        play.cloud.fails = lambda _words: "wait"
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await simulation.patch(SECRET, "aws", {"data": {"amazonec2credentialConfig-secretKey": rotated}})
+        simulation.cloud.fails = lambda _arguments: "wait"
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
 
-        async def told() -> bool:
-            secrets = await play.all(SECRET)
+        async def uses_rotated_key() -> bool:
+            secrets = await simulation.all(SECRET)
             return any((s.get("data") or {}).get("AWS_SECRET_KEY") == rotated for s in secrets)
 
-        await play.until(told)
-        play.cloud.fails = lambda _words: ""
-        await play.until(play.gone)
-        assert set(play.cloud.creations.values()) == {1}, "no machine was replaced"
+        await simulation.until(uses_rotated_key)
+        simulation.cloud.fails = lambda _arguments: ""
+        await simulation.until(simulation.is_gone)
+        assert set(simulation.cloud.creations.values()) == {1}, "no machine was replaced"
 
-    simulate(story)
-
-
-# --- removal --------------------------------------------------------------------------------------------------------
+    simulate(scenario)
 
 
-def test_a_machine_that_is_deleted_while_it_is_being_created_is_created_first() -> None:
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-
-        async def begun() -> bool:
-            return bool(play.cloud.creations)
-
-        await play.until(begun)
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
-        await play.until(play.gone)
-        assert play.cloud.servers == {}
-
-    simulate(story)
+# --- removals -------------------------------------------------------------------------------------------------------
 
 
-def test_a_removal_that_fails_is_told_and_tried_again_ever_more_rarely() -> None:
+def test_a_machine_deleted_during_its_creation_is_created_first() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+
+        async def has_started() -> bool:
+            return bool(simulation.cloud.creations)
+
+        await simulation.until(has_started)
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await simulation.until(simulation.is_gone)
+        assert simulation.cloud.servers == {}
+
+    simulate(scenario)
+
+
+def test_a_failed_removal_is_reported_and_retried_with_backoff() -> None:
     removals: list[float] = []
 
-    async def story(play: Play) -> None:
-        def fails(words: list[str]) -> str:
-            if "rm" in words:
+    async def scenario(simulation: Simulation) -> None:
+        def fails(arguments: list[str]) -> str:
+            if "rm" in arguments:
                 removals.append(asyncio.get_running_loop().time())
-            return "quota of patience exceeded" if "rm" in words and len(removals) < 4 else ""
+            return "quota of patience exceeded" if "rm" in arguments and len(removals) < 4 else ""
 
-        play.cloud.fails = fails
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        (infra,) = await play.all(KINDS.machine)
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        simulation.cloud.fails = fails
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        (infra,) = await simulation.all(KINDS.machine)
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return "DeleteError" in [
-                (i.get("status") or {}).get("failureReason") for i in await play.all(KINDS.machine)
+                (i.get("status") or {}).get("failureReason") for i in await simulation.all(KINDS.machine)
             ]
 
-        await play.until(told)
+        await simulation.until(is_reported)
         name = infra["metadata"]["name"]
-        assert (find(await play.infra(name), "DeleteJob") or {})["message"] == (
+        assert (find(await simulation.infra(name), "DeleteJob") or {})["message"] == (
             f"failed deleting server [default/{name}] of kind (Amazonec2Machine) for machine {name} "
             "in infrastructure provider: DeleteError: quota of patience exceeded"
         )
-        await play.until(play.gone, within=36000)
+        await simulation.until(simulation.is_gone, within=36000)
         pauses = [later - sooner for sooner, later in itertools.pairwise(removals)]
         assert len(pauses) == 3
         assert pauses[0] < pauses[1] < pauses[2]
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_whoever_changes_something_does_not_wait_for_the_next_attempt() -> None:
-    async def story(play: Play) -> None:
-        play.cloud.fails = lambda words: "no" if "rm" in words else ""
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        (infra,) = await play.all(KINDS.machine)
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
-        await asyncio.sleep(600)  # by now it is tried every few minutes
-        assert play.cloud.servers
-        play.cloud.fails = lambda _words: ""
-        await play.patch(KINDS.machine, infra["metadata"]["name"], {"metadata": {"annotations": {"touched": "yes"}}})
-        await play.until(play.gone, within=30)
+def test_a_change_retries_a_removal_at_once() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        simulation.cloud.fails = lambda arguments: "no" if "rm" in arguments else ""
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        (infra,) = await simulation.all(KINDS.machine)
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await asyncio.sleep(600)  # by now it is retried every few minutes
+        assert simulation.cloud.servers
+        simulation.cloud.fails = lambda _arguments: ""
+        await simulation.patch(
+            KINDS.machine, infra["metadata"]["name"], {"metadata": {"annotations": {"touched": "yes"}}}
+        )
+        await simulation.until(simulation.is_gone, within=30)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_machine_can_be_given_up() -> None:
-    async def story(play: Play) -> None:
-        play.cloud.fails = lambda words: "no" if "rm" in words else ""
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        (infra,) = await play.all(KINDS.machine)
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+def test_a_machine_can_be_abandoned() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        simulation.cloud.fails = lambda arguments: "no" if "rm" in arguments else ""
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        (infra,) = await simulation.all(KINDS.machine)
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
         await asyncio.sleep(60)
         forced = {"metadata": {"annotations": {names.FORCE_REMOVE: "true"}}}
-        play.abandoned.add(infra["metadata"]["name"])
-        await play.patch(KINDS.machine, infra["metadata"]["name"], forced)
-        await play.until(play.gone, within=60)
+        simulation.abandoned.add(infra["metadata"]["name"])
+        await simulation.patch(KINDS.machine, infra["metadata"]["name"], forced)
+        await simulation.until(simulation.is_gone, within=60)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_machine_whose_node_driver_and_credential_are_gone() -> None:
-    """Without the driver's object it is removed; without the credential it cannot be, until somebody gives it up."""
+def test_a_machine_needs_its_credential_but_not_its_node_driver_for_removal() -> None:
+    """Without the NodeDriver it can be removed; without the credential only by abandoning it."""
 
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        (infra,) = await play.all(KINDS.machine)
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        (infra,) = await simulation.all(KINDS.machine)
         name = infra["metadata"]["name"]
-        await play.client.delete(NODE_DRIVER.resource, "amazonec2")
-        secret = await play.client.get(SECRET.resource, "aws", namespace=NS)
-        await play.client.delete(SECRET.resource, "aws", namespace=NS)
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await simulation.client.delete(NODE_DRIVER.resource, "amazonec2")
+        secret = await simulation.client.get(SECRET.resource, "aws", namespace=NS)
+        await simulation.client.delete(SECRET.resource, "aws", namespace=NS)
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
         await asyncio.sleep(60)
-        assert (find(await play.infra(name), "DeleteJob") or {})["message"] == (
+        assert (find(await simulation.infra(name), "DeleteJob") or {})["message"] == (
             "spec.common.cloudCredentialSecretName: Secret default/aws does not exist; create it, with type "
             "provisioning.cattle.io/cloud-credential; or set annotation "
             "provisioning.cattle.io/force-machine-remove: true to abandon the machine"
         )
         again = {**secret, "metadata": {"name": "aws"}}
-        await play.client.create(SECRET.resource, again, namespace=NS)
-        await play.until(play.gone, within=60)
+        await simulation.client.create(SECRET.resource, again, namespace=NS)
+        await simulation.until(simulation.is_gone, within=60)
 
-    simulate(story)
-
-
-def test_what_is_known_of_machines_outlives_a_namespace_that_is_deleted() -> None:
-    """No Job can be made in it any more, so they are not removed."""
-
-    async def story(play: Play) -> None:
-        await play.client.create(
-            NAMESPACE.resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
-        )
-        await play.begin(machines=1, namespace="team")
-        await play.until(lambda: play.created(1, "team"))
-        (infra,) = await play.all(KINDS.machine, "team")
-        play.abandoned.add(infra["metadata"]["name"])
-        await play.client.delete(NAMESPACE.resource, "team")
-
-        async def gone() -> bool:
-            return not any(n["metadata"]["name"] == "team" for n in (await play.client.list(NAMESPACE.resource)).items)
-
-        await play.until(gone)
-        (kept,) = await play.all(SECRET, names.ARCHIVE_NAMESPACE)
-        assert kept["type"] == names.STATE_SECRET_TYPE
-        assert kept["data"][names.STATE_KEY]
-
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_job_that_finds_no_place_to_run_does_not_keep_a_machine_from_going() -> None:
-    async def story(play: Play) -> None:
-        play.cloud.is_full = True
-        await play.begin(machines=1)
+def test_machine_state_survives_the_deletion_of_its_namespace() -> None:
+    """No Job can be created in a terminating namespace, so the machines are not removed."""
 
-        async def begun() -> bool:
-            return bool(await play.all(JOB))
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.client.create(NAMESPACE.resource, new_manifest(NAMESPACE, "team"))
+        await simulation.create_cluster(machines=1, namespace="team")
+        await simulation.until(lambda: simulation.are_created(1, "team"))
+        (infra,) = await simulation.all(KINDS.machine, "team")
+        simulation.abandoned.add(infra["metadata"]["name"])
+        await simulation.client.delete(NAMESPACE.resource, "team")
 
-        await play.until(begun)
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
-        await play.until(play.gone, within=120)
+        async def is_gone() -> bool:
+            return not any(
+                n["metadata"]["name"] == "team" for n in (await simulation.client.list(NAMESPACE.resource)).items
+            )
 
-    simulate(story)
+        await simulation.until(is_gone)
+        (archived,) = await simulation.all(SECRET, names.ARCHIVE_NAMESPACE)
+        assert archived["type"] == names.STATE_SECRET_TYPE
+        assert archived["data"][names.STATE_KEY]
 
-
-# --- what is lost on the way ----------------------------------------------------------------------------------------
-
-
-def test_a_job_that_somebody_deletes_is_not_a_second_machine() -> None:
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-
-        async def begun() -> bool:
-            return bool(play.cloud.servers)
-
-        await play.until(begun)
-        (job,) = await play.all(JOB)
-        await play.client.delete(JOB.resource, job["metadata"]["name"], namespace=NS)
-        await play.until(lambda: play.created(1))
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
-        await play.until(play.gone)
-        assert play.cloud.servers == {}
-
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_record_is_held_by_its_finalizer_whoever_takes_it_away() -> None:
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        (infra,) = await play.all(KINDS.machine)
+def test_an_unschedulable_job_does_not_block_the_deletion_of_a_machine() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        simulation.cloud.unschedulable = True
+        await simulation.create_cluster(machines=1)
+
+        async def has_started() -> bool:
+            return bool(await simulation.all(JOB))
+
+        await simulation.until(has_started)
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await simulation.until(simulation.is_gone, within=120)
+
+    simulate(scenario)
+
+
+# --- lost objects ---------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_job_does_not_cause_a_second_machine() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+
+        async def has_started() -> bool:
+            return bool(simulation.cloud.servers)
+
+        await simulation.until(has_started)
+        (job,) = await simulation.all(JOB)
+        await simulation.client.delete(JOB.resource, job["metadata"]["name"], namespace=NS)
+        await simulation.until(lambda: simulation.are_created(1))
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await simulation.until(simulation.is_gone)
+        assert simulation.cloud.servers == {}
+
+    simulate(scenario)
+
+
+def test_the_finalizer_of_a_state_secret_is_restored() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        (infra,) = await simulation.all(KINDS.machine)
         state = names.state_secret(infra["metadata"]["name"])
-        await play.patch(SECRET, state, {"metadata": {"finalizers": None, "labels": None}})
+        await simulation.patch(SECRET, state, {"metadata": {"finalizers": None, "labels": None}})
 
-        async def held() -> bool:
-            found = await play.client.get(SECRET.resource, state, namespace=NS)
+        async def has_finalizer() -> bool:
+            found = await simulation.client.get(SECRET.resource, state, namespace=NS)
             return STATE_FINALIZER in (found["metadata"].get("finalizers") or ())
 
-        await play.until(held, within=10)
+        await simulation.until(has_finalizer, within=10)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_lost_pod_holds_nothing_up() -> None:
-    async def story(play: Play) -> None:
-        play.cloud.loses_pods = True
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        await play.until(play.tidied)
-        assert [log[names.CREATE_LOG] for log in await play.logs()] == [
+def test_a_lost_pod_blocks_nothing() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        simulation.cloud.loses_pods = True
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        await simulation.until(simulation.is_cleaned_up)
+        assert [log[names.CREATE_LOG] for log in await simulation.logs()] == [
             "(the pod does not exist anymore; its log is lost)\n"
         ]
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_machine_that_is_there_already_is_not_created_again() -> None:
-    """Its objects were taken along to another server, which keeps no status."""
+def test_an_existing_machine_is_not_created_again() -> None:
+    """Its objects were moved to another API server, which does not keep the status."""
 
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        await play.until(play.tidied)
-        (infra,) = await play.all(KINDS.machine)
-        gone: Object = {"status": {"conditions": None, "jobName": None}}
-        await play.client.patch(
-            KINDS.machine.resource, infra["metadata"]["name"], gone, namespace=NS, subresource="status"
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        await simulation.until(simulation.is_cleaned_up)
+        (infra,) = await simulation.all(KINDS.machine)
+        without_status: Object = {"status": {"conditions": None, "jobName": None}}
+        await simulation.client.patch(
+            KINDS.machine.resource, infra["metadata"]["name"], without_status, namespace=NS, subresource="status"
         )
-        await play.until(lambda: play.created(1))
-        assert set(play.cloud.creations.values()) == {1}
+        await simulation.until(lambda: simulation.are_created(1))
+        assert set(simulation.cloud.creations.values()) == {1}
 
-    simulate(story)
-
-
-# --- namespaces of others -------------------------------------------------------------------------------------------
+    simulate(scenario)
 
 
-@pytest.mark.parametrize("ends", ["Complete", ""], ids=["says that the server is removed", "never goes"])
-def test_a_job_in_another_namespace_is_no_job_of_the_machine(ends: str) -> None:
-    """Whoever may create Jobs somewhere can name any machine as their owner, by its uid."""
+# --- other namespaces -----------------------------------------------------------------------------------------------
 
-    async def story(play: Play) -> None:
-        await play.begin(machines=1)
-        await play.until(lambda: play.created(1))
-        (infra,) = await play.all(KINDS.machine)
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
-        await play.client.create(NAMESPACE.resource, space)
-        forged = await play.client.create(JOB.resource, _forged_job(infra), namespace="team")
+
+@pytest.mark.parametrize("ends", ["Complete", ""], ids=["claims that the server is removed", "is never deleted"])
+def test_a_job_in_another_namespace_does_not_belong_to_the_machine(ends: str) -> None:
+    """Users who may create Jobs anywhere can name any machine as their owner, by its UID."""
+
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.create_cluster(machines=1)
+        await simulation.until(lambda: simulation.are_created(1))
+        (infra,) = await simulation.all(KINDS.machine)
+        await simulation.client.create(NAMESPACE.resource, new_manifest(NAMESPACE, "team"))
+        forged = await simulation.client.create(JOB.resource, _forged_job(infra), namespace="team")
         if ends:
-            condition = {"type": ends, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-            status = {**(forged.get("status") or {}), "conditions": [condition]}
-            await play.client.update(JOB.resource, {**forged, "status": status}, subresource="status")
-        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
-        await play.until(play.gone)
-        assert play.cloud.servers == {}
+            status = {**(forged.get("status") or {}), "conditions": [new_condition(ends)]}
+            await simulation.client.update(JOB.resource, {**forged, "status": status}, subresource="status")
+        await simulation.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await simulation.until(simulation.is_gone)
+        assert simulation.cloud.servers == {}
 
-    simulate(story)
+    simulate(scenario)
 
 
 def _forged_job(infra: Object) -> Object:
@@ -434,5 +441,4 @@ def _forged_job(infra: Object) -> Object:
     pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "x"}]}
     spec = {"suspend": True, "template": {"spec": pod}}
     # The garbage collector finds no such owner in the namespace and deletes the Job, which the finalizer delays.
-    meta = {"name": "a", "labels": labels, "ownerReferences": [owner], "finalizers": ["example.io/stay"]}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+    return new_manifest(JOB, "a", labels=labels, owners=[owner], finalizers=["example.io/stay"], spec=spec)

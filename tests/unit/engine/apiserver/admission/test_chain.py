@@ -5,26 +5,26 @@ import pytest
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes, Chain, denied_by_plugin
 from herder.engine.meta.errors import Forbidden
 from herder.engine.meta.kinds import GroupResource, Object
-from tests.unit.engine.apiserver.auth.world import ALICE
+from tests.unit.engine.apiserver.auth.fake_cluster import ALICE
 from tests.unit.engine.apiserver.resources import resource
 
 PODS = GroupResource("", "pods")
 
 
-class Noting:
+class RecordingPlugin:
     """A plugin that records its call in the object."""
 
     operations = frozenset({CREATE, UPDATE})
     resources: frozenset[GroupResource] | None = None
     subresources: frozenset[str] | None = frozenset({""})
 
-    def __init__(self, name: str, *, asks_again: bool = False) -> None:
+    def __init__(self, name: str, *, reinvokes: bool = False) -> None:
         self.name = name
-        self.asks_again = asks_again
+        self.reinvokes = reinvokes
 
     async def admit(self, attributes: Attributes) -> None:
         attributes.object.setdefault("seen", []).append(self.name)
-        attributes.reinvoke = attributes.reinvoke or self.asks_again
+        attributes.reinvoke = attributes.reinvoke or self.reinvokes
 
     async def validate(self, attributes: Attributes) -> None:
         attributes.object.setdefault("judged", []).append(self.name)
@@ -36,9 +36,9 @@ def write(obj: Object | None, operation: str = CREATE, plural: str = "pods", sub
 
 async def test_plugins_run_in_order_with_webhooks_last() -> None:
     chain = Chain()
-    chain.add(Noting("webhooks"), last=True)
-    chain.add(Noting("first"))
-    chain.add(Noting("second"))
+    chain.add(RecordingPlugin("webhooks"), last=True)
+    chain.add(RecordingPlugin("first"))
+    chain.add(RecordingPlugin("second"))
     obj: Object = {}
     await chain.admit(write(obj))
     await chain.validate(write(obj))
@@ -49,11 +49,11 @@ async def test_a_plugin_sees_only_matching_writes() -> None:
     chain = Chain()
     seen: list[str] = []
 
-    async def note(attributes: Attributes) -> None:
+    async def record_write(attributes: Attributes) -> None:
         seen.append(f"{attributes.operation} {attributes.resource.plural}/{attributes.subresource}")
 
-    chain.add_mutating("pods", [PODS], note)
-    chain.add_validating("deletes", None, note, operations=[DELETE], subresources=None)
+    chain.add_mutating("pods", [PODS], record_write)
+    chain.add_validating("deletes", None, record_write, operations=[DELETE], subresources=None)
     for attributes in (
         write({}), write({}, UPDATE), write({}, subresource="status"), write({}, plural="nodes"), write(None, DELETE),
         write(None, DELETE, "pods", "eviction"),
@@ -63,19 +63,19 @@ async def test_a_plugin_sees_only_matching_writes() -> None:
     assert seen == ["CREATE pods/", "UPDATE pods/", "DELETE pods/", "DELETE pods/eviction"]
 
 
-async def test_a_plugin_added_later_is_asked_from_then_on() -> None:
+async def test_a_plugin_added_later_is_called_from_then_on() -> None:
     chain = Chain()
     obj: Object = {}
     await chain.admit(write(obj))
-    chain.add(Noting("late"))
+    chain.add(RecordingPlugin("late"))
     await chain.admit(write(obj))
     assert obj == {"seen": ["late"]}
 
 
 async def test_all_plugins_run_again_on_reinvocation() -> None:
     chain = Chain()
-    chain.add(Noting("a"))
-    chain.add(Noting("b", asks_again=True))
+    chain.add(RecordingPlugin("a"))
+    chain.add(RecordingPlugin("b", reinvokes=True))
     obj: Object = {}
     await chain.admit(write(obj))
     assert obj["seen"] == ["a", "b", "a", "b"]
@@ -88,7 +88,7 @@ async def test_the_first_denial_ends_the_chain() -> None:
         raise denied_by_plugin(attributes, "no")
 
     chain.add_validating("no", None, refuse)
-    chain.add(Noting("after"))
+    chain.add(RecordingPlugin("after"))
     obj: Object = {"metadata": {"generateName": "x-"}}
     with pytest.raises(Forbidden, match='pods "x-" is forbidden: no'):
         await chain.validate(write(obj))

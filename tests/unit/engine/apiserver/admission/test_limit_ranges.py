@@ -9,20 +9,20 @@ from herder.engine.apiserver.admission.limit_ranges import LimitRanges
 from herder.engine.apiserver.admission.objects import Objects
 from herder.engine.meta.errors import Forbidden
 from herder.engine.meta.kinds import Object
-from tests.unit.engine.apiserver.auth.world import ALICE, World
+from tests.unit.engine.apiserver.auth.fake_cluster import ALICE, FakeCluster
 from tests.unit.engine.apiserver.resources import resource
 
 
-async def limit(world: World, kind: str, **bounds: Object) -> None:
-    await world.put("limitranges", "limits", "ci", spec={"limits": [{"type": kind} | bounds]})
+async def create_limit_range(cluster: FakeCluster, kind: str, **bounds: Object) -> None:
+    await cluster.put("limitranges", "limits", "ci", spec={"limits": [{"type": kind} | bounds]})
 
 
-async def admitted(world: World, obj: Object, plural: str = "pods", **more: Any) -> Object:
+async def run_admission(cluster: FakeCluster, obj: Object, plural: str = "pods", **more: Any) -> Object:
     facts: dict[str, Any] = {"operation": CREATE} | more
     attributes = Attributes(
         **facts, resource=resource(plural), version="v1", user=ALICE, name="x", namespace="ci", obj=obj
     )
-    plugin = LimitRanges(Objects(world.store))
+    plugin = LimitRanges(Objects(cluster.store))
     await plugin.admit(attributes)
     await plugin.validate(attributes)
     return obj
@@ -36,10 +36,12 @@ def container(name: str = "a", requests: Object | None = None, limits: Object | 
     return {"name": name, "resources": {"requests": requests or {}, "limits": limits or {}}}
 
 
-async def test_containers_without_resources_get_defaults_and_an_annotation(world: World) -> None:
-    await limit(world, "Container", default={"cpu": "1", "memory": "1Gi"}, defaultRequest={"cpu": "500m"})
-    created = await admitted(
-        world, pod(container("a"), container("b", {"cpu": "1"}, {"cpu": "2"}), initContainers=[{"name": "i"}])
+async def test_containers_without_resources_get_defaults_and_an_annotation(cluster: FakeCluster) -> None:
+    await create_limit_range(
+        cluster, "Container", default={"cpu": "1", "memory": "1Gi"}, defaultRequest={"cpu": "500m"}
+    )
+    created = await run_admission(
+        cluster, pod(container("a"), container("b", {"cpu": "1"}, {"cpu": "2"}), initContainers=[{"name": "i"}])
     )
     first, second = created["spec"]["containers"]
     assert first["resources"] == {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "1Gi"}}
@@ -50,12 +52,12 @@ async def test_containers_without_resources_get_defaults_and_an_annotation(world
     )
 
 
-async def test_without_limit_ranges_a_pod_stays_as_it_is(world: World) -> None:
-    assert await admitted(world, pod({"name": "a"})) == pod({"name": "a"})
+async def test_without_limit_ranges_a_pod_is_unchanged(cluster: FakeCluster) -> None:
+    assert await run_admission(cluster, pod({"name": "a"})) == pod({"name": "a"})
 
 
 @pytest.mark.parametrize(
-    ("bounds", "asked", "expected"),
+    ("bounds", "container_spec", "expected"),
     [
         ({"min": {"cpu": "100m"}}, container(requests={"cpu": "50m"}),
          "minimum cpu usage per Container is 100m, but request is 50m"),
@@ -72,37 +74,39 @@ async def test_without_limit_ranges_a_pod_stays_as_it_is(world: World) -> None:
          "minimum cpu usage per Container is 100m.  No request is specified]"),
     ],
 )  # fmt: skip
-async def test_what_is_out_of_bounds_is_refused(world: World, bounds: Object, asked: Object, expected: str) -> None:
-    await limit(world, "Container", **bounds)
+async def test_containers_out_of_bounds_are_rejected(
+    cluster: FakeCluster, bounds: Object, container_spec: Object, expected: str
+) -> None:
+    await create_limit_range(cluster, "Container", **bounds)
     with pytest.raises(Forbidden) as refusal:
-        await admitted(world, pod(asked))
+        await run_admission(cluster, pod(container_spec))
     assert refusal.value.message == f'pods "x" is forbidden: {expected}'
 
 
-async def test_a_pod_as_a_whole_has_bounds_of_its_own(world: World) -> None:
-    await limit(world, "Pod", max={"cpu": "3"})
-    two = container(limits={"cpu": "2"})
-    await admitted(world, pod(two))
+async def test_the_total_of_a_pod_has_separate_bounds(cluster: FakeCluster) -> None:
+    await create_limit_range(cluster, "Pod", max={"cpu": "3"})
+    container_with_two_cpus = container(limits={"cpu": "2"})
+    await run_admission(cluster, pod(container_with_two_cpus))
     with pytest.raises(Forbidden, match="maximum cpu usage per Pod is 3, but limit is 4"):
-        await admitted(world, pod(two, two | {"name": "b"}))
+        await run_admission(cluster, pod(container_with_two_cpus, container_with_two_cpus | {"name": "b"}))
 
 
-async def test_claims_are_limited_by_their_requests(world: World) -> None:
-    await limit(world, "PersistentVolumeClaim", min={"storage": "1Gi"}, max={"storage": "10Gi"})
+async def test_claims_are_limited_by_their_requests(cluster: FakeCluster) -> None:
+    await create_limit_range(cluster, "PersistentVolumeClaim", min={"storage": "1Gi"}, max={"storage": "10Gi"})
 
     def claim(storage: str) -> Object:
         return {"metadata": {"name": "x"}, "spec": {"resources": {"requests": {"storage": storage}}}}
 
-    await admitted(world, claim("5Gi"), "persistentvolumeclaims")
+    await run_admission(cluster, claim("5Gi"), "persistentvolumeclaims")
     with pytest.raises(Forbidden, match="minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 1Mi"):
-        await admitted(world, claim("1Mi"), "persistentvolumeclaims")
+        await run_admission(cluster, claim("1Mi"), "persistentvolumeclaims")
     with pytest.raises(Forbidden, match="maximum storage usage per PersistentVolumeClaim is 10Gi, but request is 1Ti"):
-        await admitted(world, claim("1Ti"), "persistentvolumeclaims")
+        await run_admission(cluster, claim("1Ti"), "persistentvolumeclaims")
 
 
-async def test_pod_updates_are_checked_only_on_resize(world: World) -> None:
-    await limit(world, "Container", max={"cpu": "1"})
+async def test_pod_updates_are_checked_only_on_resize(cluster: FakeCluster) -> None:
+    await create_limit_range(cluster, "Container", max={"cpu": "1"})
     big = pod(container(limits={"cpu": "2"}))
-    await admitted(world, big, operation=UPDATE, old=big)
+    await run_admission(cluster, big, operation=UPDATE, old=big)
     with pytest.raises(Forbidden):
-        await admitted(world, big, operation=UPDATE, old=big, subresource="resize")
+        await run_admission(cluster, big, operation=UPDATE, old=big, subresource="resize")

@@ -13,11 +13,11 @@ from herder.engine.apiserver.admission.quota import QuotaAdmission, QuotaCounter
 from herder.engine.meta.errors import Forbidden
 from herder.engine.meta.kinds import Object
 from herder.engine.store import Key
-from tests.unit.engine.apiserver.auth.world import ALICE, World
+from tests.unit.engine.apiserver.auth.fake_cluster import ALICE, FakeCluster
 from tests.unit.engine.apiserver.resources import resource
 
 
-class Site(World):
+class QuotaCluster(FakeCluster):
     def __init__(self) -> None:
         super().__init__()
         self.counter = QuotaCounter(Objects(self.store), lambda: self.now)
@@ -27,7 +27,7 @@ class Site(World):
     async def quota(self, hard: dict[str, str], name: str = "q", **spec: Any) -> None:
         await self.put("resourcequotas", name, "ci", spec={"hard": hard} | spec)
 
-    async def ask(self, plural: str, name: str = "x", *, group: str = "", old: Object | None = None,
+    async def admit(self, plural: str, name: str = "x", *, group: str = "", old: Object | None = None,
                   dry_run: bool = False, **body: Any) -> None:  # fmt: skip
         operation = CREATE if old is None else UPDATE
         attributes = Attributes(operation, resource(plural, group=group), "v1", ALICE, name=name, namespace="ci",
@@ -35,13 +35,13 @@ class Site(World):
         await self.admission.validate(attributes)
 
     async def create(self, plural: str, name: str = "x", *, group: str = "", **body: Any) -> Object:
-        await self.ask(plural, name, group=group, **body)
+        await self.admit(plural, name, group=group, **body)
         return await self.put(plural, name, "ci", group=group, **body)
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    created = Site()
+async def cluster() -> AsyncIterator[QuotaCluster]:
+    created = QuotaCluster()
     yield created
     await created.close()
 
@@ -54,84 +54,84 @@ def spec(*containers: Object, **more: Any) -> Object:
     return {"containers": list(containers)} | more
 
 
-async def test_objects_are_counted_under_both_names(site: Site) -> None:
-    await site.quota({"configmaps": "1", "count/configmaps": "2"})
-    await site.create("configmaps", "a")
+async def test_objects_are_counted_under_both_names(cluster: QuotaCluster) -> None:
+    await cluster.quota({"configmaps": "1", "count/configmaps": "2"})
+    await cluster.create("configmaps", "a")
     with pytest.raises(Forbidden) as refusal:
-        await site.create("configmaps", "b")
+        await cluster.create("configmaps", "b")
     assert refusal.value.message == (
         'configmaps "b" is forbidden: exceeded quota: q, requested: configmaps=1, used: configmaps=1, '
         "limited: configmaps=1"
     )
 
 
-async def test_custom_resources_are_counted_by_their_full_name(site: Site) -> None:
-    await site.quota({"count/widgets.example.com": "1"})
-    await site.create("widgets", "a", group="example.com")
-    await site.create("widgets", "b", group="other.com")
+async def test_custom_resources_are_counted_by_their_full_name(cluster: QuotaCluster) -> None:
+    await cluster.quota({"count/widgets.example.com": "1"})
+    await cluster.create("widgets", "a", group="example.com")
+    await cluster.create("widgets", "b", group="other.com")
     with pytest.raises(Forbidden, match=r"count/widgets.example.com=1, used"):
-        await site.create("widgets", "b", group="example.com")
+        await cluster.create("widgets", "b", group="example.com")
 
 
-async def test_deletion_frees_quota(site: Site) -> None:
-    await site.quota({"configmaps": "1"})
-    await site.create("configmaps", "a")
-    await site.delete("configmaps", "a", "ci")
-    site.pass_time(seconds=6)
-    await site.create("configmaps", "b")
+async def test_deletion_frees_quota(cluster: QuotaCluster) -> None:
+    await cluster.quota({"configmaps": "1"})
+    await cluster.create("configmaps", "a")
+    await cluster.delete("configmaps", "a", "ci")
+    cluster.pass_time(seconds=6)
+    await cluster.create("configmaps", "b")
 
 
-async def test_reservations_count_until_they_expire(site: Site) -> None:
-    await site.quota({"configmaps": "1"})
-    await site.ask("configmaps", "dry", dry_run=True)
-    await site.ask("configmaps", "a")
+async def test_reservations_count_until_they_expire(cluster: QuotaCluster) -> None:
+    await cluster.quota({"configmaps": "1"})
+    await cluster.admit("configmaps", "dry", dry_run=True)
+    await cluster.admit("configmaps", "a")
     with pytest.raises(Forbidden):
-        await site.ask("configmaps", "b")
-    site.pass_time(seconds=6)
-    await site.ask("configmaps", "b")
+        await cluster.admit("configmaps", "b")
+    cluster.pass_time(seconds=6)
+    await cluster.admit("configmaps", "b")
 
 
-async def test_pods_are_charged_for_what_they_ask(site: Site) -> None:
-    await site.quota({"pods": "2", "cpu": "1", "limits.memory": "1Gi"})
+async def test_pods_are_charged_for_their_requests_and_limits(cluster: QuotaCluster) -> None:
+    await cluster.quota({"pods": "2", "cpu": "1", "limits.memory": "1Gi"})
     modest = container(requests={"cpu": "500m"}, limits={"memory": "512Mi"})
-    await site.create("pods", "a", spec=spec(modest))
+    await cluster.create("pods", "a", spec=spec(modest))
     with pytest.raises(Forbidden) as refusal:
-        await site.create("pods", "b", spec=spec(container(requests={"cpu": "600m"}, limits={"memory": "1Gi"})))
+        await cluster.create("pods", "b", spec=spec(container(requests={"cpu": "600m"}, limits={"memory": "1Gi"})))
     assert refusal.value.message == (
         'pods "b" is forbidden: exceeded quota: q, requested: cpu=600m,limits.memory=1Gi, '
         "used: cpu=500m,limits.memory=512Mi, limited: cpu=1,limits.memory=1Gi"
     )
-    await site.create("pods", "b", spec=spec(modest))
+    await cluster.create("pods", "b", spec=spec(modest))
     with pytest.raises(Forbidden, match=r"pods=1, used: .*pods=2"):
-        await site.create("pods", "c", spec=spec(modest))
+        await cluster.create("pods", "c", spec=spec(modest))
 
 
-async def test_a_pod_must_say_what_a_quota_limits(site: Site) -> None:
-    await site.quota({"cpu": "1", "limits.memory": "1Gi"})
+async def test_a_pod_must_set_the_resources_that_a_quota_limits(cluster: QuotaCluster) -> None:
+    await cluster.quota({"cpu": "1", "limits.memory": "1Gi"})
     with pytest.raises(Forbidden) as refusal:
-        await site.create("pods", "p", spec=spec(container("c"), container("a")))
+        await cluster.create("pods", "p", spec=spec(container("c"), container("a")))
     assert refusal.value.message == (
         'pods "p" is forbidden: failed quota: q: must specify cpu for: a,c; limits.memory for: a,c'
     )
 
 
-async def test_terminated_pods_are_counted_but_use_no_resources(site: Site) -> None:
-    await site.quota({"pods": "1", "count/pods": "2"})
-    await site.create("pods", "a", spec=spec(container()), status={"phase": "Succeeded"})
-    await site.create("pods", "b", spec=spec(container()))
+async def test_terminated_pods_are_counted_but_use_no_resources(cluster: QuotaCluster) -> None:
+    await cluster.quota({"pods": "1", "count/pods": "2"})
+    await cluster.create("pods", "a", spec=spec(container()), status={"phase": "Succeeded"})
+    await cluster.create("pods", "b", spec=spec(container()))
     with pytest.raises(Forbidden, match="count/pods=1,pods=1"):
-        await site.create("pods", "c", spec=spec(container()))
+        await cluster.create("pods", "c", spec=spec(container()))
 
 
-async def test_init_containers_count_when_they_ask_for_more_and_sidecars_always(site: Site) -> None:
-    await site.quota({"requests.cpu": "10"})
+async def test_init_containers_count_if_they_request_more_and_sidecars_always_count(cluster: QuotaCluster) -> None:
+    await cluster.quota({"requests.cpu": "10"})
     one = {"cpu": "1"}
     sidecar = container("s", one, restartPolicy="Always")
-    await site.create("pods", "a", spec=spec(container(requests=one), initContainers=[container("i", {"cpu": "3"})]))
-    await site.create("pods", "b", spec=spec(container(requests=one), initContainers=[sidecar]))
-    await site.create("pods", "c", spec=spec(container(requests=one), overhead={"cpu": "250m"}))
-    quota = site.counter.quotas("ci")[0]
-    assert str(site.counter.used(quota)["requests.cpu"]) == "6250m"
+    await cluster.create("pods", "a", spec=spec(container(requests=one), initContainers=[container("i", {"cpu": "3"})]))
+    await cluster.create("pods", "b", spec=spec(container(requests=one), initContainers=[sidecar]))
+    await cluster.create("pods", "c", spec=spec(container(requests=one), overhead={"cpu": "250m"}))
+    quota = cluster.counter.quotas("ci")[0]
+    assert str(cluster.counter.used(quota)["requests.cpu"]) == "6250m"
 
 
 @pytest.mark.parametrize(
@@ -160,47 +160,47 @@ async def test_init_containers_count_when_they_ask_for_more_and_sidecars_always(
         ),
     ],
 )
-async def test_scopes_say_which_pods_a_quota_is_about(
-    site: Site, scope: Object, inside: Object, outside: Object
+async def test_scopes_select_the_pods_of_a_quota(
+    cluster: QuotaCluster, scope: Object, inside: Object, outside: Object
 ) -> None:
-    await site.quota({"pods": "0"}, **scope)
-    await site.create("pods", "out", spec=spec(container()) | outside)
+    await cluster.quota({"pods": "0"}, **scope)
+    await cluster.create("pods", "out", spec=spec(container()) | outside)
     with pytest.raises(Forbidden):
-        await site.create("pods", "in", spec=spec(container()) | inside)
+        await cluster.create("pods", "in", spec=spec(container()) | inside)
 
 
-async def test_services_and_claims_are_charged_for_more_than_their_number(site: Site) -> None:
-    await site.quota({
+async def test_services_and_claims_are_charged_for_ports_types_and_storage(cluster: QuotaCluster) -> None:
+    await cluster.quota({
         "services.loadbalancers": "1", "services.nodeports": "1", "requests.storage": "10Gi",
         "gold.storageclass.storage.k8s.io/requests.storage": "5Gi",
     })  # fmt: skip
-    await site.create("services", "a", spec={"type": "ClusterIP", "ports": [{"port": 1}, {"port": 2}]})
-    await site.create("services", "b", spec={"type": "NodePort", "ports": [{"port": 1}]})
+    await cluster.create("services", "a", spec={"type": "ClusterIP", "ports": [{"port": 1}, {"port": 2}]})
+    await cluster.create("services", "b", spec={"type": "NodePort", "ports": [{"port": 1}]})
     with pytest.raises(Forbidden, match="nodeports=1"):
-        await site.create("services", "c", spec={"type": "LoadBalancer", "ports": [{"port": 1}]})
+        await cluster.create("services", "c", spec={"type": "LoadBalancer", "ports": [{"port": 1}]})
     claim = {"resources": {"requests": {"storage": "6Gi"}}}
-    await site.create("persistentvolumeclaims", "a", spec=claim)
+    await cluster.create("persistentvolumeclaims", "a", spec=claim)
     with pytest.raises(Forbidden, match=r"requested: gold\.storageclass.*=6Gi"):
-        await site.create("persistentvolumeclaims", "b", spec=claim | {"storageClassName": "gold"})
+        await cluster.create("persistentvolumeclaims", "b", spec=claim | {"storageClassName": "gold"})
 
 
-async def test_an_update_is_charged_for_what_it_adds_only(site: Site) -> None:
-    await site.quota({"services.nodeports": "1"})
-    old = await site.create("services", "a", spec={"type": "NodePort", "ports": [{"port": 1}]})
-    await site.ask("services", "a", old=old, spec={"type": "NodePort", "ports": [{"port": 9}]})
+async def test_an_update_is_charged_only_for_the_increase(cluster: QuotaCluster) -> None:
+    await cluster.quota({"services.nodeports": "1"})
+    old = await cluster.create("services", "a", spec={"type": "NodePort", "ports": [{"port": 1}]})
+    await cluster.admit("services", "a", old=old, spec={"type": "NodePort", "ports": [{"port": 9}]})
     with pytest.raises(Forbidden):
-        await site.ask("services", "a", old=old, spec={"type": "NodePort", "ports": [{"port": 1}, {"port": 2}]})
+        await cluster.admit("services", "a", old=old, spec={"type": "NodePort", "ports": [{"port": 1}, {"port": 2}]})
 
 
-async def test_the_status_of_a_quota_is_updated(site: Site) -> None:
-    task = asyncio.create_task(site.status.run())
-    await site.quota({"pods": "5", "count/widgets.example.com": "3", "cpu": "1"})
+async def test_the_status_of_a_quota_is_updated(cluster: QuotaCluster) -> None:
+    task = asyncio.create_task(cluster.status.run())
+    await cluster.quota({"pods": "5", "count/widgets.example.com": "3", "cpu": "1"})
 
-    async def shows(**used: str) -> None:
+    async def status_becomes(**used: str) -> None:
         wanted = {name.replace("_", "/", 1): amount for name, amount in used.items()}
         async with asyncio.timeout(5):
             while True:
-                record = site.store.get(Key("resourcequotas", "ci", "q"))
+                record = cluster.store.get(Key("resourcequotas", "ci", "q"))
                 assert record is not None
                 status = json.decode(record.value).get("status") or {}
                 if status.get("used") == {"count/widgets.example.com": "0", "cpu": "0", "pods": "0"} | wanted:
@@ -208,12 +208,12 @@ async def test_the_status_of_a_quota_is_updated(site: Site) -> None:
                     return
                 await asyncio.sleep(0)
 
-    await shows()
-    await site.create("pods", "a", spec=spec(container(requests={"cpu": "250m"})))
-    await shows(pods="1", cpu="250m")
-    await site.put("widgets", "a", "ci", group="example.com")
-    await shows(**{"pods": "1", "cpu": "250m", "count_widgets.example.com": "1"})
-    await site.delete("pods", "a", "ci")
-    await shows(**{"count_widgets.example.com": "1"})
+    await status_becomes()
+    await cluster.create("pods", "a", spec=spec(container(requests={"cpu": "250m"})))
+    await status_becomes(pods="1", cpu="250m")
+    await cluster.put("widgets", "a", "ci", group="example.com")
+    await status_becomes(**{"pods": "1", "cpu": "250m", "count_widgets.example.com": "1"})
+    await cluster.delete("pods", "a", "ci")
+    await status_becomes(**{"count_widgets.example.com": "1"})
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.engine.apiserver.auth.world import World
+from tests.unit.engine.apiserver.auth.fake_cluster import FakeCluster
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    created = World()
+async def cluster() -> AsyncIterator[FakeCluster]:
+    created = FakeCluster()
     yield created
     await created.close()

@@ -10,7 +10,7 @@ from herder.engine.apiserver.auth.authenticate import Authenticator, StaticToken
 from herder.engine.apiserver.pki import Pki
 from herder.engine.meta.errors import Unauthorized
 from herder.engine.wire import Request, User
-from tests.unit.engine.apiserver.auth.world import World
+from tests.unit.engine.apiserver.auth.fake_cluster import FakeCluster
 
 ALICE = User("alice", "7", ("dev",))
 
@@ -20,8 +20,8 @@ def request(**headers: str) -> Request:
 
 
 @pytest.fixture
-def authenticator(world: World) -> Authenticator:
-    return Authenticator(tokens=[StaticTokens({"alices-token": ALICE}), world.verifier])
+def authenticator(cluster: FakeCluster) -> Authenticator:
+    return Authenticator(tokens=[StaticTokens({"alices-token": ALICE}), cluster.verifier])
 
 
 async def test_requests_without_credentials_are_anonymous(authenticator: Authenticator) -> None:
@@ -30,19 +30,19 @@ async def test_requests_without_credentials_are_anonymous(authenticator: Authent
     assert await authenticator.authenticate(request(authorization="Bearer ")) is None
 
 
-async def test_anonymous_callers_can_be_turned_away() -> None:
+async def test_anonymous_requests_can_be_disabled() -> None:
     with pytest.raises(Unauthorized, match="Unauthorized"):
         await Authenticator(allow_anonymous=False).authenticate(request())
 
 
 @pytest.mark.parametrize("header", ["Bearer alices-token", "bearer alices-token", "  Bearer alices-token extra"])
-async def test_a_known_token_names_its_user(authenticator: Authenticator, header: str) -> None:
+async def test_a_known_token_authenticates_its_user(authenticator: Authenticator, header: str) -> None:
     found = await authenticator.authenticate(request(authorization=header))
     assert found == User("alice", "7", ("dev", "system:authenticated"))
 
 
 @pytest.mark.parametrize("token", ["unknown", "alices-toke", "alices-token1", "\ud800", "a.b.c"])
-async def test_an_unknown_token_is_refused_and_not_taken_for_anonymous(
+async def test_an_unknown_token_is_rejected_and_not_treated_as_anonymous(
     authenticator: Authenticator, token: str
 ) -> None:
     with pytest.raises(Unauthorized) as refusal:
@@ -51,31 +51,31 @@ async def test_an_unknown_token_is_refused_and_not_taken_for_anonymous(
     assert refusal.value.details is None
 
 
-async def test_a_service_account_token_works_until_its_account_is_gone(
-    world: World, authenticator: Authenticator
+async def test_a_service_account_token_is_valid_until_its_account_is_deleted(
+    cluster: FakeCluster, authenticator: Authenticator
 ) -> None:
-    account = await world.put("serviceaccounts", "builder", "ci")
-    token = world.issuer.bound_token(account, now=world.now, seconds=600)
+    account = await cluster.put("serviceaccounts", "builder", "ci")
+    token = cluster.issuer.bound_token(account, now=cluster.now, seconds=600)
     found = await authenticator.authenticate(request(authorization=f"Bearer {token}"))
     assert found is not None
     assert found.name == "system:serviceaccount:ci:builder"
-    await world.delete("serviceaccounts", "builder", "ci")
+    await cluster.delete("serviceaccounts", "builder", "ci")
     with pytest.raises(Unauthorized):
         await authenticator.authenticate(request(authorization=f"Bearer {token}"))
 
 
-async def test_a_later_authenticator_may_know_what_an_earlier_one_refuses(
-    world: World, authenticator: Authenticator
+async def test_a_later_authenticator_may_accept_a_token_that_an_earlier_one_rejects(
+    cluster: FakeCluster, authenticator: Authenticator
 ) -> None:
-    account = await world.put("serviceaccounts", "builder", "ci")
-    token = world.issuer.bound_token(account, now=world.now, seconds=600, audiences=["elsewhere"])
+    account = await cluster.put("serviceaccounts", "builder", "ci")
+    token = cluster.issuer.bound_token(account, now=cluster.now, seconds=600, audiences=["elsewhere"])
 
-    async def elsewhere(given: str) -> User | None:
-        return ALICE if given == token else None
+    async def other_authenticator(bearer: str) -> User | None:
+        return ALICE if bearer == token else None
 
     with pytest.raises(Unauthorized):
         await authenticator.authenticate(request(authorization=f"Bearer {token}"))
-    authenticator.token_authenticators.append(elsewhere)
+    authenticator.token_authenticators.append(other_authenticator)
     found = await authenticator.authenticate(request(authorization=f"Bearer {token}"))
     assert found is not None
     assert found.name == "alice"
@@ -91,7 +91,7 @@ async def test_a_browser_may_send_its_token_as_a_websocket_protocol(authenticato
         await authenticator.authenticate(request(sec_websocket_protocol="base64url.bearer.authorization.k8s.io.*"))
 
 
-async def test_a_client_certificate_names_user_groups_and_uid(authenticator: Authenticator) -> None:
+async def test_a_client_certificate_provides_user_groups_and_uid(authenticator: Authenticator) -> None:
     now = datetime.now(UTC)
     pair = Pki.load_or_create(None, now=now).client_certificate("carol", ["ops", "dev"], now=now, uid="u-1")
     der = pair.certificate.public_bytes(serialization.Encoding.DER)

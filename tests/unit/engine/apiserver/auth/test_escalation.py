@@ -10,22 +10,22 @@ from herder.engine.meta.errors import Forbidden, NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.rules import missing_rules
 from herder.engine.wire import User
-from tests.unit.engine.apiserver.auth.world import ADMIN, ALICE, RBAC, World, paths, rule, user
+from tests.unit.engine.apiserver.auth.fake_cluster import ADMIN, ALICE, RBAC, FakeCluster, paths, rule, user
 from tests.unit.engine.apiserver.resources import resource
 
 GROUPS = '(groups=["dev" "system:authenticated"])'
 
 
 @pytest.fixture
-async def writer(world: World) -> World:
-    """Alice may write roles and bindings, and read pods."""
-    await world.cluster_role("rbacwriter", rule("create update", "*", RBAC), rule("get list", "pods"))
-    await world.bind("rbacwriter", user("alice"))
-    return world
+async def writer(cluster: FakeCluster) -> FakeCluster:
+    """A cluster in which Alice may write roles and bindings, and read pods."""
+    await cluster.cluster_role("rbacwriter", rule("create update", "*", RBAC), rule("get list", "pods"))
+    await cluster.bind("rbacwriter", user("alice"))
+    return cluster
 
 
 async def write(
-    world: World,
+    cluster: FakeCluster,
     plural: str,
     obj: Object,
     *,
@@ -43,7 +43,7 @@ async def write(
         obj=obj,
         old=old,
     )
-    await EscalationCheck(world.authorizer).validate(attributes)
+    await EscalationCheck(cluster.authorizer).validate(attributes)
 
 
 def role(*rules: Object, **body: Any) -> Object:
@@ -54,12 +54,12 @@ def binding(name: str, kind: str = "ClusterRole") -> Object:
     return {"metadata": {"name": "x"}, "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name}}
 
 
-async def test_a_role_may_contain_what_its_writer_holds(writer: World) -> None:
+async def test_a_role_may_contain_permissions_that_its_author_holds(writer: FakeCluster) -> None:
     await write(writer, "clusterroles", role(rule("get", "pods"), rule("list", "pods", names="a")))
     await write(writer, "roles", role(rule("get", "pods")), namespace="team")
 
 
-async def test_a_role_may_not_contain_more_and_the_refusal_lists_it(writer: World) -> None:
+async def test_a_role_with_more_permissions_is_forbidden_and_they_are_listed(writer: FakeCluster) -> None:
     wanted = role(rule("get create delete", "pods"), rule("get", "secrets configmaps", names="a b"), paths("get", "/x"))
     with pytest.raises(Forbidden) as refusal:
         await write(writer, "clusterroles", wanted)
@@ -75,7 +75,7 @@ async def test_a_role_may_not_contain_more_and_the_refusal_lists_it(writer: Worl
     )
 
 
-async def test_rights_held_in_one_namespace_do_not_carry_to_another(writer: World) -> None:
+async def test_permissions_in_one_namespace_do_not_apply_to_another(writer: FakeCluster) -> None:
     await writer.cluster_role("secrets", rule("get", "secrets"))
     await writer.bind("secrets", user("alice"), namespace="team")
     await write(writer, "roles", role(rule("get", "secrets")), namespace="team")
@@ -85,7 +85,7 @@ async def test_rights_held_in_one_namespace_do_not_carry_to_another(writer: Worl
         await write(writer, "clusterroles", role(rule("get", "secrets")))
 
 
-async def test_a_right_limited_to_names_does_not_cover_the_right_without(writer: World) -> None:
+async def test_a_permission_limited_to_names_does_not_cover_all_names(writer: FakeCluster) -> None:
     await writer.cluster_role("one", rule("get", "secrets", names="mine"))
     await writer.bind("one", user("alice"))
     await write(writer, "clusterroles", role(rule("get", "secrets", names="mine")))
@@ -93,7 +93,7 @@ async def test_a_right_limited_to_names_does_not_cover_the_right_without(writer:
         await write(writer, "clusterroles", role(rule("get", "secrets")))
 
 
-async def test_superusers_and_those_who_may_escalate_write_what_they_like(writer: World) -> None:
+async def test_superusers_and_users_with_the_escalate_verb_may_write_any_role(writer: FakeCluster) -> None:
     everything = role(rule("*", "*", "*"))
     await write(writer, "clusterroles", everything, who=ADMIN)
     await writer.cluster_role("escalator", rule("escalate", "clusterroles", RBAC))
@@ -103,7 +103,7 @@ async def test_superusers_and_those_who_may_escalate_write_what_they_like(writer
         await write(writer, "roles", everything, namespace="team")
 
 
-async def test_an_aggregation_rule_needs_every_right(writer: World) -> None:
+async def test_an_aggregation_rule_requires_all_permissions(writer: FakeCluster) -> None:
     gathering = role(aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]})
     with pytest.raises(Forbidden, match="must have cluster-admin privileges to use the aggregationRule"):
         await write(writer, "clusterroles", gathering)
@@ -111,7 +111,7 @@ async def test_an_aggregation_rule_needs_every_right(writer: World) -> None:
         await write(writer, "clusterroles", role(), old=gathering)
 
 
-async def test_what_garbage_collection_changes_is_no_grant(writer: World) -> None:
+async def test_metadata_changes_by_garbage_collection_are_not_checked_for_escalation(writer: FakeCluster) -> None:
     old = role(rule("*", "*"))
     new = old | {"metadata": {"name": "x", "finalizers": ["a"], "ownerReferences": [{"name": "o"}]}}
     await write(writer, "clusterroles", new, old=old)
@@ -119,13 +119,13 @@ async def test_what_garbage_collection_changes_is_no_grant(writer: World) -> Non
         await write(writer, "clusterroles", new | {"metadata": {"name": "x", "labels": {"a": "b"}}}, old=old)
 
 
-async def test_a_binding_may_name_a_role_whose_rights_its_writer_holds(writer: World) -> None:
+async def test_a_binding_may_reference_a_role_whose_permissions_its_author_holds(writer: FakeCluster) -> None:
     await writer.cluster_role("reader", rule("get", "pods"))
     await write(writer, "clusterrolebindings", binding("reader"))
     await write(writer, "rolebindings", binding("reader"), namespace="team")
 
 
-async def test_a_binding_may_not_hand_out_more(writer: World) -> None:
+async def test_a_binding_that_grants_more_permissions_is_forbidden(writer: FakeCluster) -> None:
     await writer.cluster_role("cluster-admin", rule("*", "*", "*"), paths("*", "*"))
     with pytest.raises(Forbidden) as refusal:
         await write(writer, "rolebindings", binding("cluster-admin"), namespace="team")
@@ -136,7 +136,7 @@ async def test_a_binding_may_not_hand_out_more(writer: World) -> None:
     )
 
 
-async def test_who_may_bind_a_role_needs_none_of_its_rights(writer: World) -> None:
+async def test_a_user_with_the_bind_verb_needs_none_of_the_roles_permissions(writer: FakeCluster) -> None:
     await writer.cluster_role("secret-reader", rule("get", "secrets"))
     await writer.cluster_role("binder", rule("bind", "clusterroles", RBAC, names="secret-reader"))
     await writer.bind("binder", user("alice"), namespace="team")
@@ -145,14 +145,14 @@ async def test_who_may_bind_a_role_needs_none_of_its_rights(writer: World) -> No
         await write(writer, "rolebindings", binding("secret-reader"), namespace="other")
 
 
-async def test_binding_a_role_that_is_not_there_is_refused_as_not_found(writer: World) -> None:
+async def test_binding_a_missing_role_is_not_found(writer: FakeCluster) -> None:
     with pytest.raises(NotFound) as refusal:
         await write(writer, "rolebindings", binding("nope"), namespace="team")
     assert refusal.value.message == 'rolebindings.rbac.authorization.k8s.io "nope" not found'
     await write(writer, "rolebindings", binding("nope"), namespace="team", who=ADMIN)
 
 
-def test_missing_rules_are_put_together_by_what_they_are_about() -> None:
+def test_missing_rules_are_grouped_by_resource() -> None:
     assert missing_rules([rule("get", "pods")], [rule("get list watch", "pods"), paths("get", "/x")]) == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
         {"nonResourceURLs": ["/x"], "verbs": ["get"]},

@@ -12,13 +12,13 @@ from herder.engine.meta.errors import BadRequest, Conflict, Invalid, NotFound, S
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.store import Key
 from herder.engine.wire import Request
-from tests.unit.engine.apiserver.auth.world import ADMIN, World
+from tests.unit.engine.apiserver.auth.fake_cluster import ADMIN, FakeCluster
 from tests.unit.engine.apiserver.resources import resource
 
 
-async def ask(world: World, body: Object, *, name: str = "builder") -> Any:
+async def request_token(cluster: FakeCluster, body: Object, *, name: str = "builder") -> Any:
     def lookup(wanted: GroupResource, namespace: str, name: str) -> Object | None:
-        record = world.store.get(Key(str(wanted), namespace, name))
+        record = cluster.store.get(Key(str(wanted), namespace, name))
         return json.decode(record.value) if record else None
 
     async def unused(*_: object) -> Object:
@@ -27,20 +27,20 @@ async def ask(world: World, body: Object, *, name: str = "builder") -> Any:
     call = SubresourceRequest(
         request=Request("POST", "/"), user=ADMIN, resource=resource("serviceaccounts"), version="v1",
         subresource="token", verb="create", namespace="ci", name=name, body=body,
-        parent=lookup(GroupResource("", "serviceaccounts"), "ci", name), now=world.now,
-        entropy=world.random.randbytes, dry_run=False, warnings=[], path=(), lookup=lookup,
+        parent=lookup(GroupResource("", "serviceaccounts"), "ci", name), now=cluster.now,
+        entropy=cluster.random.randbytes, dry_run=False, warnings=[], path=(), lookup=lookup,
         list=lambda *_: (), update=unused, delete=unused,
     )  # fmt: skip
-    return await TokenRequests(world.issuer).create(call)
+    return await TokenRequests(cluster.issuer).create(call)
 
 
 @pytest.fixture
-async def account(world: World) -> Object:
-    return await world.put("serviceaccounts", "builder", "ci")
+async def account(cluster: FakeCluster) -> Object:
+    return await cluster.put("serviceaccounts", "builder", "ci")
 
 
-async def test_a_token_for_an_hour_unless_asked_otherwise(world: World, account: Object) -> None:
-    answer = await ask(world, {})
+async def test_a_token_expires_after_an_hour_by_default(cluster: FakeCluster, account: Object) -> None:
+    answer = await request_token(cluster, {})
     token = answer["status"].pop("token")
     assert answer == {
         "kind": "TokenRequest",
@@ -58,7 +58,7 @@ async def test_a_token_for_an_hour_unless_asked_otherwise(world: World, account:
         },
         "status": {"expirationTimestamp": "2026-05-01T13:00:00Z"},
     }
-    assert await world.verifier(token) is not None
+    assert await cluster.verifier(token) is not None
 
 
 @pytest.mark.parametrize(
@@ -80,59 +80,65 @@ async def test_a_token_for_an_hour_unless_asked_otherwise(world: World, account:
          "cannot bind token to object of type batch/v1, Kind=Job"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_granted_is_refused(
-    world: World, account: Object, body: Object, kind: type[StatusError], expected: str
+async def test_invalid_token_requests_are_rejected(
+    cluster: FakeCluster, account: Object, body: Object, kind: type[StatusError], expected: str
 ) -> None:
     with pytest.raises(kind) as refusal:
-        await ask(world, body)
+        await request_token(cluster, body)
     assert refusal.value.message == expected
 
 
-async def test_the_account_must_be_there_and_be_the_one_meant(world: World, account: Object) -> None:
+async def test_the_account_must_exist_with_the_requested_uid(cluster: FakeCluster, account: Object) -> None:
     with pytest.raises(NotFound, match='serviceaccounts "nope" not found'):
-        await ask(world, {}, name="nope")
+        await request_token(cluster, {}, name="nope")
     with pytest.raises(Conflict) as refusal:
-        await ask(world, {"metadata": {"uid": "zz"}})
+        await request_token(cluster, {"metadata": {"uid": "zz"}})
     assert refusal.value.message == (
         'Operation cannot be fulfilled on TokenRequest.authentication.k8s.io "builder": the UID in the token request '
         f"(zz) does not match the UID of the service account ({account['metadata']['uid']})"
     )
 
 
-async def test_a_token_bound_to_a_pod_knows_its_node(world: World, account: Object) -> None:
-    node = await world.put("nodes", "worker")
+async def test_a_token_bound_to_a_pod_contains_its_node(cluster: FakeCluster, account: Object) -> None:
+    node = await cluster.put("nodes", "worker")
     spec = {"serviceAccountName": "builder", "nodeName": "worker"}
-    pod = await world.put("pods", "p", "ci", spec=spec)
-    answer = await ask(world, {"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}})
+    pod = await cluster.put("pods", "p", "ci", spec=spec)
+    answer = await request_token(
+        cluster, {"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}}
+    )
     private = unverified_claims(answer["status"]["token"])["kubernetes.io"]
     assert private["pod"] == {"name": "p", "uid": pod["metadata"]["uid"]}
     assert private["node"] == {"name": "worker", "uid": node["metadata"]["uid"]}
 
 
-async def test_a_pod_of_another_account_cannot_be_bound_to(world: World, account: Object) -> None:
-    await world.put("pods", "p", "ci", spec={"serviceAccountName": "other"})
+async def test_a_token_cannot_be_bound_to_a_pod_of_another_account(cluster: FakeCluster, account: Object) -> None:
+    await cluster.put("pods", "p", "ci", spec={"serviceAccountName": "other"})
     with pytest.raises(BadRequest) as refusal:
-        await ask(world, {"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}})
+        await request_token(cluster, {"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}})
     assert refusal.value.message == (
         'cannot bind token for serviceaccount "builder" to pod running with different serviceaccount name.'
     )
 
 
-async def test_an_object_that_was_made_anew_cannot_be_bound_to_by_its_old_uid(world: World, account: Object) -> None:
-    await world.put("secrets", "s", "ci")
+async def test_a_token_cannot_be_bound_to_the_old_uid_of_a_recreated_object(
+    cluster: FakeCluster, account: Object
+) -> None:
+    await cluster.put("secrets", "s", "ci")
     reference = {"kind": "Secret", "apiVersion": "v1", "name": "s", "uid": "u"}
     with pytest.raises(Conflict) as refusal:
-        await ask(world, {"spec": {"boundObjectRef": reference}})
+        await request_token(cluster, {"spec": {"boundObjectRef": reference}})
     assert refusal.value.message == (
         'Operation cannot be fulfilled on Secret "s": the UID in the bound object reference (u) does not match the UID '
         "in record. The object might have been deleted and then recreated"
     )
 
 
-async def test_what_pods_ask_for_lives_a_year_but_says_when_to_renew(world: World, account: Object) -> None:
-    await world.put("pods", "p", "ci", spec={"serviceAccountName": "builder"})
+async def test_a_pod_token_expires_after_a_year_and_contains_a_renewal_time(
+    cluster: FakeCluster, account: Object
+) -> None:
+    await cluster.put("pods", "p", "ci", spec={"serviceAccountName": "builder"})
     reference = {"kind": "Pod", "apiVersion": "v1", "name": "p"}
-    answer = await ask(world, {"spec": {"expirationSeconds": 3607, "boundObjectRef": reference}})
+    answer = await request_token(cluster, {"spec": {"expirationSeconds": 3607, "boundObjectRef": reference}})
     claims = unverified_claims(answer["status"]["token"])
     assert claims["exp"] - claims["iat"] == 365 * 24 * 3600
     assert claims["kubernetes.io"]["warnafter"] - claims["iat"] == 3607

@@ -1,4 +1,4 @@
-"""Evictions in downstream clusters: whatever comes of one is a value."""
+"""Evictions in downstream clusters return every outcome as a value."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.performers.evict import evict
 from herder.engine.runtime.view import View
 from herder.engine.wire import Request, Response
-from tests.unit.engine.runtime.far import Far, run
-from tests.unit.engine.runtime.world import CONFIG_MAP, now, thing, until
+from tests.unit.engine.runtime.envtest import CONFIG_MAP, new_object, now, until
+from tests.unit.engine.runtime.remote_cluster import RemoteCluster, run
 
 PODS = GroupVersionResource("", "v1", "pods")
 BUDGETS = GroupVersionResource("policy", "v1", "poddisruptionbudgets")
 
 
-async def running_pod(cluster: Far, name: str = "web-1") -> Object:
+async def create_running_pod(cluster: RemoteCluster, name: str = "web-1") -> Object:
     client = cluster.there.outside
     spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": "n", "terminationGracePeriodSeconds": 0}
     meta = {"name": name, "namespace": "default", "labels": {"app": "web"}}
@@ -36,26 +36,26 @@ async def running_pod(cluster: Far, name: str = "web-1") -> Object:
     return pod
 
 
-async def budget(cluster: Far, **status: int) -> None:
+async def create_budget(cluster: RemoteCluster, **status: int) -> None:
     client = cluster.there.outside
     meta = {"name": "web", "namespace": "default"}
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
-    made: Object = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
-    await client.create(BUDGETS, made, namespace="default")
-    known = {"observedGeneration": 1, "expectedPods": 1, **status}
-    await client.patch(BUDGETS, "web", {"status": known}, namespace="default", subresource="status")
+    pdb: Object = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
+    await client.create(BUDGETS, pdb, namespace="default")
+    reported = {"observedGeneration": 1, "expectedPods": 1, **status}
+    await client.patch(BUDGETS, "web", {"status": reported}, namespace="default", subresource="status")
 
 
-async def eviction(cluster: Far, **arguments: Any) -> Object:
+async def evict_pod(cluster: RemoteCluster, **arguments: Any) -> Object:
     cluster.ask(Connect("far"))
     await asyncio.sleep(1)
     return await evict(cluster.remotes, {"cluster": "far", "namespace": "default", "name": "web-1", **arguments})
 
 
-def test_a_pod_that_may_go_goes() -> None:
-    async def work(cluster: Far) -> None:
-        pod = await running_pod(cluster)
-        answer = await eviction(cluster, uid=pod["metadata"]["uid"], grace_seconds=0)
+def test_a_pod_without_a_budget_is_evicted() -> None:
+    async def work(cluster: RemoteCluster) -> None:
+        pod = await create_running_pod(cluster)
+        answer = await evict_pod(cluster, uid=pod["metadata"]["uid"], grace_seconds=0)
         assert answer == {"outcome": "evicted", "message": "", "causes": []}
         with pytest.raises(NotFound):
             await cluster.there.outside.get(PODS, "web-1", namespace="default")
@@ -63,29 +63,29 @@ def test_a_pod_that_may_go_goes() -> None:
     run(work)
 
 
-def test_a_pod_that_is_not_there_is_gone() -> None:
-    async def work(cluster: Far) -> None:
-        answer = await eviction(cluster, uid="old", grace_seconds=None)
+def test_a_missing_pod_is_gone() -> None:
+    async def work(cluster: RemoteCluster) -> None:
+        answer = await evict_pod(cluster, uid="old", grace_seconds=None)
         assert (answer["outcome"], answer["causes"]) == ("gone", [])
 
     run(work)
 
 
-def test_another_pod_of_the_same_name_is_spared() -> None:
-    async def work(cluster: Far) -> None:
-        await running_pod(cluster)
-        assert (await eviction(cluster, uid="of-its-predecessor"))["outcome"] == "gone"
+def test_a_recreated_pod_with_another_uid_is_not_evicted() -> None:
+    async def work(cluster: RemoteCluster) -> None:
+        await create_running_pod(cluster)
+        assert (await evict_pod(cluster, uid="of-its-predecessor"))["outcome"] == "gone"
         pod = await cluster.there.outside.get(PODS, "web-1", namespace="default")
         assert "deletionTimestamp" not in pod["metadata"]
 
     run(work)
 
 
-def test_a_budget_that_holds_a_pod_back_is_named() -> None:
-    async def work(cluster: Far) -> None:
-        await running_pod(cluster)
-        await budget(cluster, currentHealthy=1, desiredHealthy=1, disruptionsAllowed=0)
-        assert await eviction(cluster) == {
+def test_a_blocking_disruption_budget_is_reported() -> None:
+    async def work(cluster: RemoteCluster) -> None:
+        await create_running_pod(cluster)
+        await create_budget(cluster, currentHealthy=1, desiredHealthy=1, disruptionsAllowed=0)
+        assert await evict_pod(cluster) == {
             "outcome": "blocked",
             "message": "Cannot evict pod as it would violate the pod's disruption budget.",
             "causes": ["The disruption budget web needs 1 healthy pods and has 1 currently"],
@@ -98,7 +98,7 @@ TERMINATING: Object = {"causes": [{"reason": "NamespaceTerminating", "message": 
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("refusal", "expected"),
     [
         (StatusError("no", code=403, reason="Forbidden"), "no"),
         (
@@ -108,25 +108,25 @@ TERMINATING: Object = {"causes": [{"reason": "NamespaceTerminating", "message": 
         (StatusError("This pod has more than one PodDisruptionBudget", code=500, reason=""), "more than one"),
     ],
 )
-def test_every_other_refusal_is_told_in_the_servers_words(refusal: StatusError, told: str) -> None:
+def test_every_other_refusal_is_reported_with_the_servers_message(refusal: StatusError, expected: str) -> None:
     def refuse(request: Request) -> Request | Response:
         return Response(refusal.code, body=encode(refusal.to_status())) if request.method == "POST" else request
 
-    async def work(cluster: Far) -> None:
-        cluster.prepare = lambda wire: setattr(wire, "bend", refuse)
-        answer = await eviction(cluster)
+    async def work(cluster: RemoteCluster) -> None:
+        cluster.prepare = lambda wire: setattr(wire, "intercept", refuse)
+        answer = await evict_pod(cluster)
         assert answer["outcome"] == "failed"
-        assert told in answer["message"]
+        assert expected in answer["message"]
 
     run(work)
 
 
-def test_a_cluster_that_does_not_answer_is_a_failure_in_time() -> None:
-    async def work(cluster: Far) -> None:
+def test_an_unresponsive_cluster_fails_after_the_timeout() -> None:
+    async def work(cluster: RemoteCluster) -> None:
         cluster.ask(Connect("far"))
         await asyncio.sleep(1)
         cluster.wires[0].hung = True
-        answer = await eviction(cluster)
+        answer = await evict_pod(cluster)
         assert answer["outcome"] == "failed"
         assert "response timed out" in answer["message"]
         cluster.ask()
@@ -136,7 +136,7 @@ def test_a_cluster_that_does_not_answer_is_a_failure_in_time() -> None:
     run(work)
 
 
-def test_a_manager_performs_evictions_through_the_connections_that_decisions_ask_for() -> None:
+def test_a_manager_evicts_through_the_connections_that_decisions_request() -> None:
     def reconcile(view: View) -> Decision:
         connected = view.connection("far")
         if view.name != "drain" or connected is None or not connected.healthy:
@@ -144,12 +144,12 @@ def test_a_manager_performs_evictions_through_the_connections_that_decisions_ask
         arguments = {"cluster": "far", "namespace": "default", "name": "web-1"}
         effect = Effect("evict", ("uid", "1"), arguments, "drained")
         result = view.result(effect.key)
-        told = thing("told", data=result.value if result else {})
-        told["data"].pop("causes", None)
-        return Decision(writes=(Apply(CONFIG_MAP, told, "told"),), effects=(effect,), observe=(Connect("far"),))
+        report = new_object("told", data=result.value if result else {})
+        report["data"].pop("causes", None)
+        return Decision(writes=(Apply(CONFIG_MAP, report, "told"),), effects=(effect,), observe=(Connect("far"),))
 
-    async def work(cluster: Far) -> None:
-        await running_pod(cluster)
+    async def work(cluster: RemoteCluster) -> None:
+        await create_running_pod(cluster)
         manager = Manager(
             cluster.there.client,
             [Controller("drainer", CONFIG_MAP, reconcile)],

@@ -1,0 +1,165 @@
+"""Streams in the management cluster, such as watches, end when their user loses the right to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import SECRET
+from herder.api.identity.authn.tokens import NewToken
+from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, USER
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Forbidden, StatusError
+from herder.engine.meta.kinds import Kind, Object
+from tests.support.builders import new_manifest
+from tests.unit.gateway.gateway_server import GatewayServer, create_namespace, running_gateway
+
+PATIENCE = 10
+TEAM = "team"
+PREFIXES = {"management API": "", "cluster": "/k8s/clusters/local"}
+
+
+@dataclass
+class Watching:
+    """A started watch, until it ends by itself."""
+
+    task: asyncio.Task[None]
+    objects: list[Object] = field(default_factory=list)
+
+    async def end(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self.task
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture(scope="module", params=["embedded", "real"])
+async def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[GatewayServer]:
+    async with running_gateway(request.param, tmp_path_factory.mktemp("front")) as server:
+        await create_namespace(server.client, TEAM)
+        yield server
+
+
+async def bearer_of(gateway: GatewayServer, name: str) -> str:
+    """The token of a user without rights."""
+    body = {"apiVersion": USER.api_version, "kind": USER.kind, "metadata": {"name": name}, "username": name}
+    await gateway.client.apply(USER.resource, body)
+    issued = await gateway.parts.identity.issuer.issue_ext(NewToken(name, name, kind="kubeconfig", ttl_ms=3_600_000))
+    return issued.bearer
+
+
+def _role_binding(meta: Object, kind: Kind, name: str) -> Object:
+    reference = {"apiGroup": RBAC, "kind": kind.kind, "name": name}
+    subjects = [{"apiGroup": RBAC, "kind": "User", "name": name}]
+    return {
+        "apiVersion": ROLE_BINDING.api_version,
+        "kind": ROLE_BINDING.kind,
+        "metadata": meta,
+        "roleRef": reference,
+        "subjects": subjects,
+    }
+
+
+async def grant_in_team(client: Client, name: str) -> None:
+    """Grant what a project grants its members in its namespaces."""
+    meta = {"name": name, "namespace": TEAM}
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}]
+    await client.apply(
+        ROLE.resource, {"apiVersion": ROLE.api_version, "kind": "Role", "metadata": meta, "rules": rules}
+    )
+    await client.apply(ROLE_BINDING.resource, _role_binding(meta, ROLE, name))
+
+
+async def start_watch(client: Client, kind: Kind, **options: Any) -> Watching:
+    """Start a watch; it is rejected until new rights take effect."""
+    started, stream = asyncio.Event(), Watching(asyncio.ensure_future(asyncio.sleep(0)))
+
+    async def watch() -> None:
+        while True:
+            with suppress(Forbidden):
+                async with aclosing(client.watch(kind.resource, initial_events=True, **options)) as events:
+                    async for event in events:
+                        stream.objects.append(event.object)
+                        started.set()
+                return
+            await asyncio.sleep(0.05)
+
+    async def watch_to_end() -> None:
+        with suppress(StatusError, OSError):
+            await watch()
+
+    stream.task = asyncio.ensure_future(watch_to_end())
+    async with asyncio.timeout(PATIENCE):
+        await started.wait()
+    return stream
+
+
+def secret(name: str) -> Object:
+    return new_manifest(SECRET, name, TEAM)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+async def test_a_watch_ends_with_the_right_to_it(gateway: GatewayServer, prefix: str) -> None:
+    await gateway.client.apply(SECRET.resource, secret("first"))
+    names = ("u-leaves", "u-stays")
+    watches = []
+    for name in names:
+        client = gateway.client_with_token(await bearer_of(gateway, name), prefix)
+        await grant_in_team(gateway.client, name)
+        watches.append(await start_watch(client, SECRET, namespace=TEAM))
+    ended, unaffected = watches
+    await gateway.client.delete(ROLE_BINDING.resource, "u-leaves", namespace=TEAM)
+    try:
+        await ended.end()
+        assert not unaffected.task.done(), "the watch of another user continues"
+    finally:
+        for each in watches:
+            await each.close()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+async def test_a_former_owner_does_not_see_the_next_cluster_of_the_name(gateway: GatewayServer, prefix: str) -> None:
+    """Rights on a name belong to the object that has it, and the next one may be another user's."""
+    client, name = gateway.client, "c-m-prod"
+    cluster = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": {"name": name}, "spec": {}}
+    await client.create(MANAGEMENT_CLUSTER.resource, cluster)
+    rule = {"apiGroups": [MANAGEMENT_CLUSTER.group], "resources": ["clusters"], "resourceNames": [name]}
+    await client.apply(CLUSTER_ROLE.resource, cluster_role("u-owner", [rule | {"verbs": ["get", "list", "watch"]}]))
+    subject = {"apiGroup": RBAC, "kind": "User", "name": "u-owner"}
+    await client.apply(CLUSTER_ROLE_BINDING.resource, cluster_role_binding("u-owner", "u-owner", subject))
+    owner = gateway.client_with_token(await bearer_of(gateway, "u-owner"), prefix)
+    watch = await start_watch(owner, MANAGEMENT_CLUSTER, fields=f"metadata.name={name}")
+    await client.delete(MANAGEMENT_CLUSTER.resource, name)
+    await client.delete(CLUSTER_ROLE_BINDING.resource, "u-owner")
+    try:
+        await watch.end()
+    finally:
+        await watch.close()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+async def test_an_upgraded_stream_ends_with_the_right_to_it(gateway: GatewayServer, prefix: str) -> None:
+    """For example a shell in a pod."""
+    if gateway.engine == "embedded":
+        return  # it has no such streams
+    await gateway.client.apply(SECRET.resource, secret("first"))
+    bearer = await bearer_of(gateway, "u-shell")
+    await grant_in_team(gateway.client, "u-shell")
+    await (await start_watch(gateway.client_with_token(bearer, prefix), SECRET, namespace=TEAM)).close()
+    stream = await gateway.upgrade(f"{prefix}/api/v1/namespaces/{TEAM}/secrets?watch=true", bearer)
+    assert stream.status == 101
+    await gateway.client.delete(ROLE_BINDING.resource, "u-shell", namespace=TEAM)
+    async with asyncio.timeout(PATIENCE):
+        await stream.read_to_end()
+    await stream.close()
