@@ -1,6 +1,6 @@
-"""Every benchmark against its peer, in one run on one machine, as ratios.
+"""Run benchmarks and write their results to docs/results/.
 
-python -m bench [NAME …]      all by default; results are written to docs/results/
+python -m bench [NAME …]      default: all benchmarks
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHMARKS)}")
-    parser.add_argument("--dry", action="store_true", help="print, but write no results file")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"benchmarks to run: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--dry", action="store_true", help="print the results, but write no file")
     options = parser.parse_args()
     for name in options.names or BENCHMARKS:
         file, run = BENCHMARKS[name]

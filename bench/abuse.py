@@ -1,6 +1,6 @@
-"""What one user's abuse costs another: latency of a small request and memory of the server, under each attack.
+"""Effect of one user's attacks on another user: latency of a small request and memory of the server.
 
-The same attacks, from a process of their own, against the embedded server and kube-apiserver with etcd in one run.
+The same attacks run from a separate process against the embedded server and kube-apiserver with etcd.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Measured:
 
 @dataclass
 class Result:
-    """Of one server: each attack, and memory before the first series and a minute after each series."""
+    """Results of one server: each attack, and memory before the first series and a minute after each series."""
 
     attacks: dict[str, Measured] = field(default_factory=dict)
     before: float = 0.0
@@ -65,17 +65,17 @@ class Result:
 
 
 def run(directory: Path) -> str:
-    found: dict[str, Result] = {}
-    for subject in servers(directory):  # one after the other: two cores are shared with attackers and the victim
+    results: dict[str, Result] = {}
+    for subject in servers(directory):  # one at a time: they share two cores with the attackers and the victim
         subject.server = subject.start()
         try:
-            found[subject.name] = asyncio.run(measure(subject))
+            results[subject.name] = asyncio.run(measure(subject))
         finally:
             subject.server.stop()
-    return report(found)
+    return report(results)
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------
+# --- measurement ----------------------------------------------------------------------------------------------------
 
 
 async def measure(subject: Subject) -> Result:
@@ -97,7 +97,7 @@ async def measure(subject: Subject) -> Result:
 
 
 async def attack_in_turn(subject: Subject, attacker: Target, victim: Client, result: Result) -> None:
-    """Every attack once, one after the other. What a second series adds to memory is a leak."""
+    """Run every attack once, in sequence. Memory that a second series adds is a leak."""
     for name in socket_attacks.CONNECTIONS:
         measured = result.attacks.setdefault(name, Measured())
         await probe(victim, measured, in_another_process(attack_by_connection, name, attacker, ATTACK_SECONDS))
@@ -124,7 +124,7 @@ async def probe(victim: Client, measured: Measured, while_: Awaitable[None]) -> 
 
 
 async def prepare(admin: Client, connection: RestConfig) -> tuple[Target, Client]:
-    """Two users, the kind that computations are done on, and 30 MB of objects to watch."""
+    """Create two users, the CRD for expensive computations, and 30 MB of objects to watch."""
     await admin.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     tokens = [await _token(admin, name) for name in ("attacker", "victim")]
     await admin.create(DEFINITIONS, attacks.definition())
@@ -149,11 +149,11 @@ async def _token(admin: Client, name: str) -> str:
     }
     await admin.create(BINDINGS, binding)
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
-    made = await admin.create(ACCOUNTS, request, namespace=NAMESPACE, name=name, subresource="token")
-    return str(made["status"]["token"])
+    response = await admin.create(ACCOUNTS, request, namespace=NAMESPACE, name=name, subresource="token")
+    return str(response["status"]["token"])
 
 
-# --- attacking, in another process: the victim's clock must not wait for the attacker's interpreter -----------------
+# --- attacks, in another process, so that the attacker's interpreter does not delay the victim's measurement --------
 
 
 async def in_another_process(work: Callable[..., None], *arguments: object) -> None:
@@ -174,10 +174,10 @@ async def _run(work: Awaitable[None]) -> None:
     await work
 
 
-# --- reporting ------------------------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------------------------
 
 
-def report(found: dict[str, Result]) -> str:
+def report(results: dict[str, Result]) -> str:
     lines = [
         "## Abuse",
         "",
@@ -188,8 +188,8 @@ def report(found: dict[str, Result]) -> str:
         "| attack | server | p50 | p99 | failed | memory after | goal |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in next(iter(found.values())).attacks:
-        lines += [_row(name, server, result.attacks[name]) for server, result in found.items()]
+    for name in next(iter(results.values())).attacks:
+        lines += [_row(name, server, result.attacks[name]) for server, result in results.items()]
     lines += [
         "",
         f"Memory before the first attack, and {SETTLE_SECONDS:.0f} s after each series, in MiB. Goals: within",
@@ -198,7 +198,7 @@ def report(found: dict[str, Result]) -> str:
         "| server | before | " + " | ".join(f"after series {number + 1}" for number in range(SERIES)) + " | goals |",
         "|---|---|" + "---|" * SERIES + "---|",
     ]
-    lines += [_memory_row(server, result) for server, result in found.items()]
+    lines += [_memory_row(server, result) for server, result in results.items()]
     return "\n".join(lines) + "\n"
 
 

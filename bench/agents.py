@@ -1,7 +1,7 @@
-"""What connected clusters cost a manager that nobody asks anything: five hundred agents, idle.
+"""Cost of 500 idle connected clusters to the manager.
 
-The agents are one process beside it, each with a tunnel of its own over TLS, and an API server of its own that it leads
-to: the manager watches what it keeps in each cluster, and its Nodes, of which there are none.
+The agents run in one separate process. Each has its own TLS tunnel and its own API server. The manager watches its own
+objects and the Nodes of each cluster; there are no Nodes.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ async def _measure(server: Embedded, directory: Path) -> str:
     try:
         tokens = await _import_all(client)
         before = _memory(server.process.pid)
-        told = directory / "agents.json"
-        given = {"url": connection.server, "ca": (connection.ca or b"").decode(), "tokens": tokens}
-        told.write_text(json.dumps(given))
-        command = (sys.executable, "-m", "bench.agents", str(told))
+        settings_file = directory / "agents.json"
+        settings = {"url": connection.server, "ca": (connection.ca or b"").decode(), "tokens": tokens}
+        settings_file.write_text(json.dumps(settings))
+        command = (sys.executable, "-m", "bench.agents", str(settings_file))
         agents = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         try:
             assert agents.stdout is not None
-            await agents.stdout.readline()  # their clusters are there
+            await agents.stdout.readline()  # the API servers of the agents are ready
             began = time.monotonic()
             await _until_connected(client)
             connected = time.monotonic() - began
@@ -79,9 +79,9 @@ async def _measure(server: Embedded, directory: Path) -> str:
         await client.close()
     return (
         f"## {CLUSTERS} connected clusters\n\n"
-        f"All are connected {connected:.0f} s after their agents begin, all at once. Idle, the manager (API server,\n"
-        f"controllers and gateway in one process) uses {idle * 100:.1f} % of a core (goal: 5), and {each:.0f} KB more\n"
-        "than before for each, the watch of its Nodes included.\n"
+        f"All are connected {connected:.0f} s after their agents start simultaneously. Idle, the manager (API server,\n"
+        f"controllers and gateway in one process) uses {idle * 100:.1f} % of a core (goal: 5), and {each:.0f} KB of\n"
+        "additional memory per cluster, including the watch of its Nodes.\n"
     )
 
 
@@ -95,14 +95,14 @@ async def _import_all(client: Client) -> list[str]:
             await asyncio.sleep(0.2)
     await client.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WORKSPACE}})
     for number in range(CLUSTERS):
-        wanted: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": f"c{number}"}}
-        await client.create(kind.resource, {**wanted, "spec": {}}, namespace=WORKSPACE)
+        cluster: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": f"c{number}"}}
+        await client.create(kind.resource, {**cluster, "spec": {}}, namespace=WORKSPACE)
     tokens: list[str] = []
     while len(tokens) < CLUSTERS:
         await asyncio.sleep(1)
         secrets = (await client.list_all(SECRET.resource, fields="metadata.name=crt-token-default-token")).items
-        ours = [one for one in secrets if one["metadata"]["namespace"].startswith("c-m-")]
-        tokens = [base64.b64decode(one["data"]["token"]).decode() for one in ours]
+        tunnel_tokens = [secret for secret in secrets if secret["metadata"]["namespace"].startswith("c-m-")]
+        tokens = [base64.b64decode(secret["data"]["token"]).decode() for secret in tunnel_tokens]
     return tokens
 
 
@@ -115,7 +115,7 @@ async def _until_connected(client: Client) -> None:
 
 
 async def _until_quiet(pid: int) -> None:
-    """What their coming set off is over: no less is done than in the time before."""
+    """Wait until the work caused by the connections is done: CPU usage no longer decreases."""
     before, now = float("inf"), _cpu(pid)
     while True:
         await asyncio.sleep(QUIET_SECONDS)
@@ -136,33 +136,33 @@ def _cpu(pid: int) -> float:
 
 
 def _memory(pid: int) -> float:
-    """KB that are its own."""
+    """Return the proportional set size in KB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("Pss:")))
 
 
-# --- the agents -----------------------------------------------------------------------------------------------------
+# --- agents ---------------------------------------------------------------------------------------------------------
 
 
-async def be_agents(told: Path) -> None:
-    given = json.loads(told.read_text())
-    context = ssl.create_default_context(cadata=given["ca"])
-    url = "wss" + given["url"].removeprefix("https") + "/v3/connect"
-    pki = Pki.load_or_create(None, now=_now())  # one for all: they need not keep apart
+async def run_agents(settings_file: Path) -> None:
+    settings = json.loads(settings_file.read_text())
+    context = ssl.create_default_context(cadata=settings["ca"])
+    url = "wss" + settings["url"].removeprefix("https") + "/v3/connect"
+    pki = Pki.load_or_create(None, now=_now())  # shared by all clusters: isolation does not matter here
 
     def agent(token: str, cluster: dict[str, str]) -> TunnelClient:
         parameters = base64.b64encode(json.dumps({"cluster": cluster}).encode()).decode()
         headers = {TUNNEL_TOKEN: token, TUNNEL_PARAMETERS: parameters}
         return TunnelClient(lambda: Target(url, headers, context), lambda _proto, _address: True)
 
-    agents = [agent(token, await _cluster(pki)) for token in given["tokens"]]
+    agents = [agent(token, await _cluster(pki)) for token in settings["tokens"]]
     print("ready", flush=True)
-    logging.disable(logging.WARNING)  # of agents that are told to come again: not so many at once
+    logging.disable(logging.WARNING)  # agents above the connection rate limit log that they retry
     await asyncio.gather(*(agent.run() for agent in agents))
 
 
 async def _cluster(pki: Pki) -> dict[str, str]:
-    """An API server, in memory; what an agent in its cluster tells of it, with every right there."""
+    """Start an in-memory API server; return the connection parameters of an agent with cluster-admin rights."""
     server = await assemble(None, clock=_now, entropy=os.urandom, inline=True, pki=pki)
     host, port = await HttpFront(server, clock=_now, body_bytes=BODY_BYTES).listen("127.0.0.1", 0, pki.server_context())
     client = Client(InProcess(server, User("bench", groups=("system:masters",))))
@@ -178,11 +178,15 @@ async def _cluster(pki: Pki) -> dict[str, str]:
     }
     await client.create(GroupVersionResource(group, "v1", "clusterrolebindings"), binding)
     system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cattle-system"}}
-    await client.create(NAMESPACES, system)  # where an agent lives
-    wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
-    made = await client.create(ACCOUNTS, wish, namespace="default", name="agent", subresource="token")
+    await client.create(NAMESPACES, system)  # the agent's namespace
+    token_request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 7200},
+    }
+    response = await client.create(ACCOUNTS, token_request, namespace="default", name="agent", subresource="token")
     authority = base64.b64encode(pki.authority.certificate_pem).decode()
-    return {"address": f"{host}:{port}", "token": made["status"]["token"], "caCert": authority}
+    return {"address": f"{host}:{port}", "token": response["status"]["token"], "caCert": authority}
 
 
 def _now() -> datetime:
@@ -190,4 +194,4 @@ def _now() -> datetime:
 
 
 if __name__ == "__main__":
-    uvloop.run(be_agents(Path(sys.argv[1])))
+    uvloop.run(run_agents(Path(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""The embedded API server against kube-apiserver with etcd (fsync on): same requests, same Go client, same run."""
+"""The embedded API server compared with kube-apiserver and etcd (fsync on): same requests, same Go client."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ spec:
 
 @dataclass
 class Subject:
-    """A server under test and what was measured of it."""
+    """A server under test and its results."""
 
     name: str
     start: Callable[[], Any]
@@ -52,14 +52,14 @@ class Subject:
 
     def load(self, mode: str, **options: object) -> dict[str, Any]:
         flags = [f"-{name}={value}" for name, value in options.items()]
-        done = subprocess.run(
+        finished = subprocess.run(
             [peer("load"), f"-kubeconfig={self.server.kubeconfig}", f"-mode={mode}", *flags],
             capture_output=True, text=True, check=True, timeout=900,
         )  # fmt: skip
-        answer: dict[str, Any] = json.loads(done.stdout)
-        if answer.get("failed") or answer.get("missing"):
-            raise RuntimeError(f"{self.name} {mode}: {answer} {done.stderr[-500:]}")
-        return answer
+        result: dict[str, Any] = json.loads(finished.stdout)
+        if result.get("failed") or result.get("missing"):
+            raise RuntimeError(f"{self.name} {mode}: {result} {finished.stderr[-500:]}")
+        return result
 
     def kubectl(self, *arguments: str, text: str = "") -> None:
         subprocess.run(
@@ -79,7 +79,7 @@ def _resident(pid: int) -> int:
 
 
 def servers(directory: Path) -> list[Subject]:
-    """The embedded server, and kube-apiserver. etcd is part of the latter, as the store is part of the former."""
+    """Return the embedded server, including its store, and kube-apiserver, including etcd."""
 
     def start_real() -> RealKube:
         (directory / "real").mkdir()
@@ -93,7 +93,7 @@ def servers(directory: Path) -> list[Subject]:
 
 def run(directory: Path, *, objects: int = 10_000) -> str:
     subjects = servers(directory)
-    for subject in subjects:  # one after the other: two cores are shared with the client
+    for subject in subjects:  # one at a time: they share two cores with the client
         measure(subject, objects)
     return report(*subjects, objects)
 
@@ -124,7 +124,7 @@ def measure(subject: Subject, objects: int) -> None:
 
 
 def grow_history(subject: Subject, objects: int) -> None:
-    """Three more revisions of every object; then the same measurements again: none may grow with history."""
+    """Write three more revisions of every object and repeat the measurements: no cost may grow with history."""
     results = subject.results
     for _ in range(3):
         updated = subject.load("update", n=objects)
@@ -142,7 +142,7 @@ def measure_watchers(subject: Subject) -> None:
     subject.results["watch events"] = watched["events"]
 
 
-ROWS = [  # name, goal, higher is better, how to show
+ROWS = [  # name, goal, higher is better, label
     ("creates", "≥ 4×", True, "durable creates/s, 32 parallel"),
     ("create p99", "≤ 1/2", False, "p99 of a create under that load, s"),
     ("create p50", "", False, "p50, s"),
@@ -153,9 +153,9 @@ ROWS = [  # name, goal, higher is better, how to show
     ("start", "≤ 1/8", False, "start to ready, s"),
     ("resident", "≤ 1/4", False, "resident memory with all objects, MB"),
     ("creates, after history", "≥ 4×", True, "creates/s after 3 more revisions of everything"),
-    ("create p99, after history", "≤ 1/2", False, "p99 then, s"),
-    ("list, after history", "≤ 1/4", False, "list then, s"),
-    ("resident, after history", "≤ 1/4", False, "resident memory then, MB"),
+    ("create p99, after history", "≤ 1/2", False, "p99 after that, s"),
+    ("list, after history", "≤ 1/4", False, "list after that, s"),
+    ("resident, after history", "≤ 1/4", False, "resident memory after that, MB"),
 ]
 
 
@@ -163,14 +163,15 @@ def report(ours: Subject, theirs: Subject, objects: int) -> str:
     lines = [
         f"## API server: {objects:,} custom resources of 3 KB",
         "",
-        f"| what | {ours.name} | {theirs.name} | ratio | goal | |",
+        f"| measurement | {ours.name} | {theirs.name} | ratio | goal | |",
         "|---|---|---|---|---|---|",
     ]
-    for name, goal, higher, shown in ROWS:
-        mine, other = ours.results[name], theirs.results[name]
-        ratio = mine / other
+    for name, goal, higher, label in ROWS:
+        our_value, their_value = ours.results[name], theirs.results[name]
+        ratio = our_value / their_value
         lines.append(
-            f"| {shown} | {_number(mine)} | {_number(other)} | {ratio:.2f}× | {goal} | {_met(ratio, goal, higher)} |"
+            f"| {label} | {_number(our_value)} | {_number(their_value)} | {ratio:.2f}× | {goal} "
+            f"| {_met(ratio, goal, higher)} |"
         )
     return "\n".join(lines) + "\n"
 

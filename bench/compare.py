@@ -88,8 +88,8 @@ print(json.dumps({
 
 def own_benchmarks(checkout: Path, directory: Path) -> Costs:
     command = (checkout / ".venv" / "bin" / "python", "-c", PROBE, directory)
-    done = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True)
-    costs: Costs = json.loads(done.stdout.splitlines()[-1])
+    finished = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True)
+    costs: Costs = json.loads(finished.stdout.splitlines()[-1])
     return costs
 
 
@@ -98,7 +98,7 @@ def program(checkout: Path) -> Path:
 
 
 def measure(old: Path, new: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, list[tuple[float, float]]] = {}
+    costs_by_operation: dict[str, list[tuple[float, float]]] = {}
     for number in range(rounds):
         sides: dict[Path, Costs] = {}
         for checkout in (old, new) if number % 2 == 0 else (new, old):
@@ -107,19 +107,19 @@ def measure(old: Path, new: Path, rounds: int) -> dict[str, list[tuple[float, fl
                 sides[checkout] |= cluster_api(checkout, Path(directory) / "race")
                 sides[checkout] |= own_benchmarks(checkout, Path(directory) / "growth")
         for name in sides[old]:
-            found.setdefault(name, []).append((sides[old][name], sides[new][name]))
+            costs_by_operation.setdefault(name, []).append((sides[old][name], sides[new][name]))
         print(f"round {number + 1}: {sides}", flush=True)
-    return found
+    return costs_by_operation
 
 
-def report(found: dict[str, list[tuple[float, float]]], rounds: int, goal: float) -> str:
+def report(costs_by_operation: dict[str, list[tuple[float, float]]], rounds: int, goal: float) -> str:
     lines = [
         f"CPU milliseconds per operation, {rounds} interleaved rounds.",
         "",
         f"| operation | before: median (min–max) | after: median (min–max) | median ratio | goal ≤ {goal} |",
         "|---|---|---|---|---|",
     ]
-    for name, pairs in found.items():
+    for name, pairs in costs_by_operation.items():
         ratio = statistics.median(after / before for before, after in pairs)
         before, after = (spread([pair[side] for pair in pairs]) for side in (0, 1))
         lines.append(f"| {name} | {before} | {after} | {ratio:.3f} | {'reached' if ratio <= goal else 'not reached'} |")
@@ -139,10 +139,10 @@ def main() -> None:
     parser.add_argument("--title", default="Cost of a change")
     parser.add_argument("--write", metavar="FILE", help="file in docs/results to write")
     options = parser.parse_args()
-    found = measure(options.old.resolve(), options.new.resolve(), options.rounds)
+    costs_by_operation = measure(options.old.resolve(), options.new.resolve(), options.rounds)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     text = f"# {options.title}\n\n{today}, {machine()}. Written by `python -m bench.compare`.\n\n"
-    text += report(found, options.rounds, options.goal)
+    text += report(costs_by_operation, options.rounds, options.goal)
     print(text)
     if options.write:
         (RESULTS / options.write).write_text(text)

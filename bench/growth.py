@@ -1,7 +1,7 @@
-"""What one Machine's news costs in a small herd and in a large one, and what a herd costs that has no news.
+"""CPU cost of one status change, and of an idle cluster, by the number of Machines.
 
-Everything runs in one `herder up` with the in-memory provider; what is measured is the CPU time of that process, the
-API server included.
+Everything runs in one `herder up` process with the in-memory provider. The CPU time is that of this process, including
+the API server.
 """
 
 from __future__ import annotations
@@ -21,77 +21,78 @@ from herder.engine.meta.errors import NotFound
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 
-HERDS = (10, 1000, 5000)
-NEWS = 40
+SIZES = (10, 1000, 5000)
+CHANGES = 40
 IDLE_SECONDS = 20.0
-QUIET_SECONDS = 5.0  # for what was put off to be written
+QUIET_SECONDS = 5.0  # until debounced writes are done
 FLAGS = ("--capi-core=own", "--no-machines", "--in-memory", "--no-runner", "--log-level=warning")
 
 
 @dataclass
-class Herd:
+class GrowthResult:
     machines: int
     seconds: float  # until all run
     idle: float  # CPU seconds per second
-    news: float  # CPU seconds for one Machine's Node to fail and recover
+    # CPU seconds for one Machine's Node to fail and recover. bench.compare reads this name in older checkouts.
+    news: float
     peak_mb: float
 
 
 def run(directory: Path) -> str:
-    herds = [asyncio.run(measure(directory / str(size), size)) for size in HERDS]
+    results = [asyncio.run(measure(directory / str(size), size)) for size in SIZES]
     lines = [
         "## One Machine among many",
         "",
-        "One process: API server, core, provider and the workload cluster's API. `news`: one Node becomes NotReady and",
-        "Ready again, through Machine, MachineSet, MachineDeployment and Cluster.",
+        "One process: API server, core, provider and the workload cluster's API. `change`: one Node becomes NotReady",
+        "and Ready again, through Machine, MachineSet, MachineDeployment and Cluster.",
         "",
-        "| Machines | s until all run | CPU per news, ms | CPU while idle, % of a core | peak MB |",
+        "| Machines | s until all run | CPU per change, ms | CPU while idle, % of a core | peak MB |",
         "|---|---|---|---|---|",
     ]
-    for herd in herds:
+    for result in results:
         cells = [
-            str(herd.machines),
-            f"{herd.seconds:.1f}",
-            f"{herd.news * 1000:.1f}",
-            f"{herd.idle * 100:.2f}",
-            f"{herd.peak_mb:.0f}",
+            str(result.machines),
+            f"{result.seconds:.1f}",
+            f"{result.news * 1000:.1f}",
+            f"{result.idle * 100:.2f}",
+            f"{result.peak_mb:.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-async def measure(directory: Path, size: int) -> Herd:
+async def measure(directory: Path, size: int) -> GrowthResult:
     with Embedded(directory, flags=FLAGS) as server:
         assert server.process is not None
         pid = server.process.pid
         client = Engine("embedded", server.kubeconfig).client()
         try:
             started = time.perf_counter()
-            await put_up(client, size)
-            await all_run(client, size + 1)
+            await create_cluster(client, size)
+            await wait_until_running(client, size + 1)
             seconds = time.perf_counter() - started
             await asyncio.sleep(QUIET_SECONDS)
             before = cpu_seconds(pid)
             await asyncio.sleep(IDLE_SECONDS)
             idle = (cpu_seconds(pid) - before) / IDLE_SECONDS
-            news = await cost_of_news(client, pid, idle)
-            return Herd(size + 1, seconds, idle, news, high_water(pid))
+            news = await cost_per_change(client, pid, idle)
+            return GrowthResult(size + 1, seconds, idle, news, high_water(pid))
         finally:
             await client.close()
 
 
-async def put_up(client: Client, size: int) -> None:
+async def create_cluster(client: Client, size: int) -> None:
     for kind, obj in in_memory_cluster("c", workers=size):
         obj["metadata"]["namespace"] = "default"
         while True:
             try:
                 await client.create(kind.resource, obj, namespace="default")
                 break
-            except NotFound:  # the kinds are installed beside the first requests
+            except NotFound:  # the CRDs may not be installed yet
                 await asyncio.sleep(0.1)
 
 
-async def all_run(client: Client, machines: int) -> None:
+async def wait_until_running(client: Client, machines: int) -> None:
     running: set[str] = set()
     async for event in client.watch(MACHINE.resource, namespace="default", initial_events=True):
         if event.type != "BOOKMARK" and (event.object.get("status") or {}).get("phase") == "Running":
@@ -100,15 +101,15 @@ async def all_run(client: Client, machines: int) -> None:
             return
 
 
-async def cost_of_news(client: Client, pid: int, idle: float) -> float:
-    page = await client.list(IN_MEMORY_MACHINE.resource, namespace="default", limit=NEWS)
+async def cost_per_change(client: Client, pid: int, idle: float) -> float:
+    page = await client.list(IN_MEMORY_MACHINE.resource, namespace="default", limit=CHANGES)
     names = [obj["metadata"]["name"] for obj in page.items]
     before, began = cpu_seconds(pid), time.perf_counter()
     for status in ("False", None):
         for name in names:
             patch = {"metadata": {"annotations": {NODE_READY: status}}}
             await client.patch(IN_MEMORY_MACHINE.resource, name, patch, namespace="default")
-            await asyncio.sleep(0.05)  # one after the other, not as a burst
+            await asyncio.sleep(0.05)  # spaced out, not as a burst
         await asyncio.sleep(QUIET_SECONDS)
     spent = cpu_seconds(pid) - before - idle * (time.perf_counter() - began)
     return spent / len(names)

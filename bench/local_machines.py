@@ -1,4 +1,4 @@
-"""Real machines of this host: how long one takes to answer SSH, what it costs while idle, and twenty at once."""
+"""`local` machines: time until SSH responds, cost while idle, and twenty concurrent ones."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def run(directory: Path) -> str:
     image.make("", lambda _percent, _text: None)
     with Host(directory) as host:
         host.create("warm-up").hosted.remove()
-        seeded = [boot(host, f"seeded-{number}") for number in range(ROUNDS)]
-        clouded = [boot(host, f"clouded-{number}", cloud_init=True) for number in range(ROUNDS)]
-        finished = [
+        without_cloud_init = [boot(host, f"seeded-{number}") for number in range(ROUNDS)]
+        with_cloud_init = [boot(host, f"clouded-{number}", cloud_init=True) for number in range(ROUNDS)]
+        script_finished = [
             boot(host, f"run-{number}", "cloud-init status --wait", cloud_init=True) for number in range(ROUNDS)
         ]
-        together = herd(host)
+        concurrent = measure_concurrently(host)
     return REPORT.format(
-        seeded=_described(seeded),
-        clouded=_described(clouded),
-        finished=_described(finished),
+        without_cloud_init=_median_and_worst(without_cloud_init),
+        with_cloud_init=_median_and_worst(with_cloud_init),
+        script_finished=_median_and_worst(script_finished),
         at_once=AT_ONCE,
-        all_up=together["up"],
-        slowest=together["slowest"],
-        memory=together["memory"],
-        supervisor=together["supervisor"],
-        idle=together["idle"],
-        all_gone=together["gone"],
+        all_up=concurrent["up"],
+        slowest=concurrent["slowest"],
+        memory=concurrent["memory"],
+        supervisor=concurrent["supervisor"],
+        idle=concurrent["idle"],
+        all_gone=concurrent["removed"],
     )
 
 
@@ -46,18 +46,18 @@ REPORT = """\
 
 | | goal | median | worst of five |
 |---|---|---|---|
-| create until SSH answers, s (script seeded) | 2 | {seeded} |
-| create until SSH answers, s (cloud-init) | 4 | {clouded} |
-| create until the script has run, s (cloud-init) | | {finished} |
+| create until SSH responds, s (script seeded) | 2 | {without_cloud_init} |
+| create until SSH responds, s (cloud-init) | 4 | {with_cloud_init} |
+| create until the script has run, s (cloud-init) | | {script_finished} |
 
-{at_once} at once: all answer after {all_up:.1f} s, the slowest creation took {slowest:.1f} s; all are gone in
+{at_once} at once: all respond after {all_up:.1f} s, the slowest creation took {slowest:.1f} s; all are removed in
 {all_gone:.1f} s. An idle machine has {memory:.1f} MB in its control group (goal: 40), its supervisor has
-{supervisor:.1f} MB beside it, and it uses {idle:.2f} % of a core.
+{supervisor:.1f} MB in addition, and it uses {idle:.2f} % of a core.
 """
 
 
 def boot(host: Host, name: str, command: str = "", **options: object) -> float:
-    """Seconds from asking the daemon to the banner of the machine's sshd, or to the end of a command by SSH."""
+    """Return the seconds from the request to the banner of the machine's sshd, or to the end of a command by SSH."""
     started = time.monotonic()
     machine = host.create(name, script=SCRIPT, **options)
     if command:
@@ -67,36 +67,36 @@ def boot(host: Host, name: str, command: str = "", **options: object) -> float:
     return took
 
 
-def herd(host: Host) -> dict[str, float]:
-    """All at once, then idle, then all removed at once."""
+def measure_concurrently(host: Host) -> dict[str, float]:
+    """Create all machines concurrently, measure them while idle, and remove them concurrently."""
 
     def create(number: int) -> tuple[Booted, float]:
         started = time.monotonic()
-        return host.create(f"herd-{number}", script=SCRIPT), time.monotonic() - started
+        return host.create(f"concurrent-{number}", script=SCRIPT), time.monotonic() - started
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         started = time.monotonic()
-        made = list(threads.map(create, range(AT_ONCE)))
+        created = list(threads.map(create, range(AT_ONCE)))
         up = time.monotonic() - started
         time.sleep(SETTLING_SECONDS)
-        machines = [machine for machine, _ in made]
+        machines = [machine for machine, _ in created]
         memory = statistics.mean(memory_of(machine) for machine in machines) / MEGABYTE
         supervisor = statistics.mean(private_memory(machine.supervisor) for machine in machines) / MEGABYTE
         idle = idle_share(machines)
         started = time.monotonic()
         list(threads.map(lambda machine: machine.hosted.remove(), machines))
-        gone = time.monotonic() - started
-    slowest = max(took for _, took in made)
-    return {"up": up, "slowest": slowest, "gone": gone, "memory": memory, "supervisor": supervisor, "idle": idle}
+        removed = time.monotonic() - started
+    slowest = max(took for _, took in created)
+    return {"up": up, "slowest": slowest, "removed": removed, "memory": memory, "supervisor": supervisor, "idle": idle}
 
 
 def memory_of(machine: Booted) -> int:
-    """Bytes that its control group is charged, with the kernel's cache of files that it read."""
+    """Return the bytes charged to the machine's control group, including the page cache."""
     return _first_number(machine, "memory.usage_in_bytes", "memory.current")
 
 
 def idle_share(machines: list[Booted], seconds: float = 10.0) -> float:
-    """Percent of a core that one of them uses."""
+    """Return the average CPU usage of a machine, in percent of a core."""
     before = sum(cpu_seconds(machine) for machine in machines)
     time.sleep(seconds)
     return 100 * (sum(cpu_seconds(machine) for machine in machines) - before) / seconds / len(machines)
@@ -112,7 +112,7 @@ def cpu_seconds(machine: Booted) -> float:
 
 
 def private_memory(pid: int) -> int:
-    """Bytes of a process that it shares with no other, and its part of those that it does."""
+    """Return the proportional set size of a process, in bytes."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -124,5 +124,5 @@ def _first_number(machine: Booted, *files: str) -> int:
     return int(found[0].read_text())
 
 
-def _described(seconds: list[float]) -> str:
+def _median_and_worst(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} | {max(seconds):.2f}"

@@ -1,4 +1,4 @@
-"""Our node agent and the Go one, in turns on one server: a plan written until it is applied and told, and memory."""
+"""herder-agent compared with rancher-system-agent on one server: latency of a plan, and memory."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.support.embedded import Embedded
 from tests.support.node_agents import GO, OURS, NodeAgent, decoded, encoded, plan_secret
 
 ROUNDS = 60
-REST_SECONDS = 0.25  # the Go agent gives up when a plan comes while it still tells of the last one
+REST_SECONDS = 0.25  # the Go agent exits if a plan arrives while it still reports the previous one
 
 
 def run(directory: Path) -> str:
-    with _ahead_of_others(), Embedded(directory / "server") as server:
+    with _realtime_priority(), Embedded(directory / "server") as server:
         return asyncio.run(_measure(server, directory))
 
 
 @contextmanager
-def _ahead_of_others() -> Iterator[None]:
-    """Milliseconds are measured: what else the machine does would drown them. Server and agents inherit it alike."""
+def _realtime_priority() -> Iterator[None]:
+    """Run with real-time priority, so that other load does not distort milliseconds. Server and agents inherit it."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except PermissionError:
-        print("not root: other processes of this machine are measured too")
+        print("not root: other processes on this machine distort the results")
     try:
         yield
     finally:
@@ -48,25 +48,25 @@ async def _measure(server: Embedded, directory: Path) -> str:
         agent.environment = {"CATTLE_LOGLEVEL": "info"}
         agents[program] = agent.start()
     try:
-        taken: dict[str, list[float]] = {program: [] for program in agents}
+        durations: dict[str, list[float]] = {program: [] for program in agents}
         for number in range(ROUNDS):
             for program in agents:
-                taken[program].append(await _one(api, program, number))
+                durations[program].append(await _apply_plan(api, program, number))
                 await asyncio.sleep(REST_SECONDS)
         memory = {program: agent.resident() for program, agent in agents.items()}
     finally:
         for agent in agents.values():
             agent.kill()
         await api.close()
-    return _report(taken, memory)
+    return _report(durations, memory)
 
 
-async def _one(api: Api, secret: str, number: int) -> float:
-    """Seconds from the write of a plan until its end is seen, both by this process."""
+async def _apply_plan(api: Api, secret: str, number: int) -> float:
+    """Return the seconds from writing a plan until its success is observed."""
     plan = {"instructions": [{"name": "it", "command": "true", "env": [f"ROUND={number}"]}]}
     url = api.at("secrets", secret)
     revision = str(number + 1).encode()
-    seen = asyncio.create_task(
+    applied = asyncio.create_task(
         api.until_object(
             url,
             lambda found: (
@@ -78,26 +78,28 @@ async def _one(api: Api, secret: str, number: int) -> float:
     began = time.monotonic()
     change = {"data": encoded({"plan": json.dumps(plan), "plan-state": "pending"})}
     (await api.patch(url, change)).expect(200)
-    await seen
+    await applied
     return time.monotonic() - began
 
 
-def _report(taken: dict[str, list[float]], memory: dict[str, int]) -> str:
-    ours, go = (statistics.median(taken[program]) for program in (OURS, GO))
+def _report(durations: dict[str, list[float]], memory: dict[str, int]) -> str:
+    ours, go = (statistics.median(durations[program]) for program in (OURS, GO))
     lines = [
-        f"A plan of one command, {ROUNDS} times on each agent in turns, on the embedded server over TLS, ahead of what",
-        f"else runs on the machine; {os.cpu_count()} cores. Ours has every result on the disk before it is told.",
+        f"A plan of one command, {ROUNDS} times on each agent in turns, on the embedded server over TLS, with",
+        f"real-time priority; {os.cpu_count()} cores. herder-agent writes every result to disk before it is reported.",
         "",
         "| | herder-agent | rancher-system-agent v0.15.0 | ratio | goal |",
         "|---|---|---|---|---|",
-        f"| plan written until applied and told, median | {ours * 1000:.1f} ms | {go * 1000:.1f} ms "
+        f"| plan written until applied and reported, median | {ours * 1000:.1f} ms | {go * 1000:.1f} ms "
         f"| {ours / go:.2f} | ≤ 1 |",
-        "| … 90 of 100 | " + " | ".join(f"{_ninth(taken[program]) * 1000:.1f} ms" for program in (OURS, GO)) + " | | |",
+        "| … 90th percentile | "
+        + " | ".join(f"{_p90(durations[program]) * 1000:.1f} ms" for program in (OURS, GO))
+        + " | | |",
         f"| resident memory | {memory[OURS] / 1e6:.1f} MB | {memory[GO] / 1e6:.1f} MB "
         f"| {memory[OURS] / memory[GO]:.2f} | ≤ 0.5 |",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _ninth(values: list[float]) -> float:
+def _p90(values: list[float]) -> float:
     return statistics.quantiles(values, n=10)[-1]

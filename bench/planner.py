@@ -1,7 +1,7 @@
-"""What one machine's news costs the planner of a small cluster and of a large one.
+"""CPU cost of one machine's change to the planner, by the size of the cluster.
 
-Simulated: the real API server, the planner and its guards in one process on a virtual clock, with agents that answer
-plans at once. What is measured is CPU time, the API server's included.
+Simulated: the real API server, the planner and its guards in one process on a virtual clock, with agents that apply
+plans immediately. The CPU time includes the API server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.unit.controllers.planner.simulated_cluster import NAMESPACE, SERVER_R
 
 SIZES = (10, 100, 1000)
 SERVERS = 3
-NEWS = 20
+CHANGES = 20
 SETTLED_SECONDS = 30.0  # of virtual time
 
 
@@ -37,17 +37,17 @@ class Cost:
 def run(directory: Path) -> str:
     costs = [loop.run(measure(size)) for size in SIZES]
     lines = [
-        "## One machine's news",
+        "## One change of one machine",
         "",
         f"{SERVERS} servers and workers. `report`: a probe of one worker fails, or succeeds again. `plan`: one worker",
-        "is to have another taint: its plan is rendered, let through by the guards, written, applied and reported.",
+        "gets another taint: its plan is rendered, accepted by the guards, written, applied and reported.",
         "",
         "| machines | CPU ms per report | CPU ms per plan | CPU ms per machine until all are up |",
         "|---|---|---|---|",
     ]
     for cost in costs:
-        told = (cost.report * 1000, cost.plan * 1000, cost.up * 1000)
-        lines.append("| " + " | ".join((str(cost.machines), *(f"{each:.1f}" for each in told))) + " |")
+        numbers = (cost.report * 1000, cost.plan * 1000, cost.up * 1000)
+        lines.append("| " + " | ".join((str(cost.machines), *(f"{each:.1f}" for each in numbers))) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -68,17 +68,17 @@ async def measure(size: int) -> Cost:
         probes = [f'{{"{probe}":{{"healthy":{healthy}}}}}' for healthy in ("false", "true")]
         reports = [{"data": {plan_secret.PROBE_STATUSES: encoded(statuses)}} for statuses in probes]
         taints = [f'[{{"key":"{key}","effect":"NoSchedule"}}]' for key in ("a", "b")]
-        wishes = [{"metadata": {"annotations": {names.TAINTS: taint}}} for taint in taints]
+        taint_changes = [{"metadata": {"annotations": {names.TAINTS: taint}}} for taint in taints]
         idle = await _spent(cluster, [])
-        return Cost(size, up / size, await _spent(cluster, reports) - idle, await _spent(cluster, wishes) - idle)
+        return Cost(size, up / size, await _spent(cluster, reports) - idle, await _spent(cluster, taint_changes) - idle)
 
 
-async def _spent(cluster: SimulatedCluster, news: Sequence[Mapping[str, Any]]) -> float:
-    """CPU seconds for one of several such moments, with these patches of a plan Secret in turn."""
+async def _spent(cluster: SimulatedCluster, patches: Sequence[Mapping[str, Any]]) -> float:
+    """Return the CPU seconds per change, alternating between these patches of a plan Secret."""
     began = time.process_time()
-    for number in range(NEWS):
-        if news:
-            name, patch = names.plan_secret(f"m{SERVERS}"), news[number % len(news)]
+    for number in range(CHANGES):
+        if patches:
+            name, patch = names.plan_secret(f"m{SERVERS}"), patches[number % len(patches)]
             await cluster.client.patch(PLAN_SECRET.resource, name, dict(patch), namespace=NAMESPACE)
         await asyncio.sleep(SETTLED_SECONDS)
-    return (time.process_time() - began) / NEWS
+    return (time.process_time() - began) / CHANGES

@@ -1,8 +1,8 @@
 """A cluster of many machines, from one Cluster object to Ready.
 
 Simulated: the real API server, all controllers of a manager and the agents' own core in one process on a virtual clock;
-machines are made, and start what their plans ask for, without being anything. What is measured is the time of that
-process, and what is written to the manager's API.
+machines are simulated and run nothing. The benchmark measures the time of that process and the writes to the manager's
+API.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from herder.sim.provisioned import Provisioned, pool
 SIZES = (10, 100, 1000)
 SERVERS = 3
 VERSION = "v1.34.1+k3s1"
-PATIENCE = 7200.0  # of virtual time
+TIMEOUT_SECONDS = 7200.0  # of virtual time
 
 
 @dataclass
-class Growth:
+class ProvisioningResult:
     machines: int
     wall: float
     cpu: float
@@ -46,37 +46,39 @@ class Growth:
 
 
 def run(_directory: Path) -> str:
-    grown = [loop.run(measure(size)) for size in SIZES]
+    results = [loop.run(measure(size)) for size in SIZES]
     lines = [
         "## From one object to Ready",
         "",
         f"{SERVERS} servers, the rest workers, of one Cluster object. Writes: requests that change the manager's API,",
-        "the manager's own, its provider of machines left out, and those of the machines' agents.",
+        "by the manager, without its machine provider, and by the machines' agents.",
         "",
         "| machines | wall s | CPU ms per machine | writes per machine: manager | agents | peak MB | virtual s |",
         "|---|---|---|---|---|---|---|",
     ]
-    for each in grown:
+    for result in results:
         cells = [
-            str(each.machines),
-            f"{each.wall:.1f}",
-            f"{each.cpu * 1000 / each.machines:.1f}",
-            f"{each.manager_writes / each.machines:.1f}",
-            f"{each.agents_writes / each.machines:.1f}",
-            f"{each.peak_mb:.0f}",
-            f"{each.virtual:.0f}",
+            str(result.machines),
+            f"{result.wall:.1f}",
+            f"{result.cpu * 1000 / result.machines:.1f}",
+            f"{result.manager_writes / result.machines:.1f}",
+            f"{result.agents_writes / result.machines:.1f}",
+            f"{result.peak_mb:.0f}",
+            f"{result.virtual:.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-async def measure(size: int) -> Growth:
-    async with Provisioned(1, _controllers(), faults=Faults(delay=0.001), prepare=_admit, strict=False) as sim:
+async def measure(size: int) -> ProvisioningResult:
+    async with Provisioned(
+        1, _controllers(), faults=Faults(delay=0.001), prepare=_install_admission, strict=False
+    ) as sim:
         wall, cpu = time.perf_counter(), time.process_time()
         workers = pool("workers", size - SERVERS, "worker")
         await sim.ask_for(VERSION, pool("servers", SERVERS, "etcd", "controlPlane"), workers)
-        await _ready(sim, size)
-        return Growth(
+        await _wait_until_ready(sim, size)
+        return ProvisioningResult(
             machines=size,
             wall=time.perf_counter() - wall,
             cpu=time.process_time() - cpu,
@@ -87,9 +89,9 @@ async def measure(size: int) -> Growth:
         )
 
 
-async def _ready(sim: Provisioned, size: int) -> None:
-    """Looked at seldom: who looks counts too."""
-    for _ in range(int(PATIENCE / 10)):
+async def _wait_until_ready(sim: Provisioned, size: int) -> None:
+    """Poll rarely, since polling counts towards the measured time."""
+    for _ in range(int(TIMEOUT_SECONDS / 10)):
         sim.check()
         planes, clusters = await sim.all(CONTROL_PLANE), await sim.all(PROVISIONING_CLUSTER)
         if all(is_true(each, "Ready") for each in (*planes, *clusters)) and planes:
@@ -97,7 +99,7 @@ async def _ready(sim: Provisioned, size: int) -> None:
             if sum((machine.get("status") or {}).get("phase") == "Running" for machine in machines) == size:
                 return
         await asyncio.sleep(10)
-    raise TimeoutError(f"{size} machines are not Ready within {PATIENCE} s of virtual time")
+    raise TimeoutError(f"{size} machines are not Ready within {TIMEOUT_SECONDS} s of virtual time")
 
 
 def _controllers() -> list[Controller]:
@@ -105,6 +107,6 @@ def _controllers() -> list[Controller]:
     return [*core_controllers(), *(module.CONTROLLER for module in managed), *provisioning_controllers()]
 
 
-def _admit(server: ApiServer) -> None:
+def _install_admission(server: ApiServer) -> None:
     install_admission(server)
     install_cluster_admission(server)

@@ -1,7 +1,7 @@
-"""The race: from a Cluster's manifest to Machines that run, on one real kube-apiserver with etcd (fsync on).
+"""Herder compared with upstream Cluster API: from manifests to running Machines on kube-apiserver and etcd (fsync on).
 
-Contestants take turns on a fresh API server each, so that none inherits another's objects or caches. Simulated
-delays are zero: what is measured is what the managers themselves cost.
+Contestants run in sequence, each on a fresh API server, so that none inherits another's objects or caches. Simulated
+delays are zero, so that only the cost of the managers is measured.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SIZES = (Size(1, 200), Size(25, 3))
 
 @dataclass
 class Managers:
-    """Processes that take part, and which of them count as the core."""
+    """The processes of a contestant, and those of them that are the core."""
 
     processes: list[subprocess.Popen[bytes]]
     core: list[subprocess.Popen[bytes]]
@@ -80,8 +80,8 @@ class Contestant:
 
 
 @dataclass
-class Leg:
-    """One way of the race: up, or down again."""
+class Phase:
+    """Costs of one phase: creation or deletion."""
 
     seconds: float = 0.0
     writes: float = 0.0  # each per Machine
@@ -96,11 +96,11 @@ class Leg:
 class Result:
     contestant: str
     size: Size
-    up: Leg
-    down: Leg
+    up: Phase
+    down: Phase
     peak_mb: float
     core_peak_mb: float
-    surplus: int  # Machines that were made beyond those asked for
+    surplus: int  # Machines created in excess of those requested
 
 
 # --- contestants ----------------------------------------------------------------------------------------------------
@@ -158,24 +158,24 @@ def stop_all(*processes: subprocess.Popen[bytes]) -> None:
 
 
 async def start_ours(engine: Engine, directory: Path, program: Path = HERDER) -> Managers:
-    """Everything in one process, as a user runs it."""
+    """Run everything in one process, as users do."""
     whole = own_core(engine, directory, "--in-memory", program=program)
-    await served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
+    await wait_until_served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
     return Managers([whole], [whole], lambda: stop_all(whole))
 
 
-async def start_our_core_alone(engine: Engine, directory: Path) -> Managers:
+async def start_our_core(engine: Engine, directory: Path) -> Managers:
     core = own_core(engine, directory)
-    await served(engine, "machines.cluster.x-k8s.io")
+    await wait_until_served(engine, "machines.cluster.x-k8s.io")
     provider = in_memory_provider(engine, directory)
-    await served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
+    await wait_until_served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
     return Managers([core, provider], [core], lambda: stop_all(core, provider))
 
 
-async def start_their_core_alone(engine: Engine, directory: Path) -> Managers:
+async def start_upstream_core(engine: Engine, directory: Path) -> Managers:
     managers = await start_upstream(engine, directory, (CORE,), {})
     provider = in_memory_provider(engine, directory)
-    await served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
+    await wait_until_served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
 
     def stop() -> None:
         stop_all(provider)
@@ -184,12 +184,12 @@ async def start_their_core_alone(engine: Engine, directory: Path) -> Managers:
     return Managers([*managers.processes, provider], managers.core, stop)
 
 
-async def start_theirs(engine: Engine, directory: Path) -> Managers:
+async def start_upstream_stack(engine: Engine, directory: Path) -> Managers:
     return await start_upstream(engine, directory, (CORE, *PROVIDERS), {})
 
 
-async def start_theirs_at_their_best(engine: Engine, directory: Path) -> Managers:
-    """With ten workers for each controller, which suits two cores better than their defaults."""
+async def start_tuned_upstream_stack(engine: Engine, directory: Path) -> Managers:
+    """Use ten workers per controller, which suits two cores better than the defaults."""
     names = {
         CORE: ("cluster-", "machine-", "machineset-", "machinedeployment-", "clustercache-"),
         KUBEADM_BOOTSTRAP: ("kubeadmconfig-", "clustercache-"),
@@ -213,11 +213,11 @@ def dev(name: str, workers: int) -> list[tuple[GroupVersionResource, Object]]:
 
 
 CONTESTANTS = (
-    Contestant("our core, our provider", start_our_core_alone, in_memory),
-    Contestant("upstream's core, our provider", start_their_core_alone, in_memory),
+    Contestant("our core, our provider", start_our_core, in_memory),
+    Contestant("upstream's core, our provider", start_upstream_core, in_memory),
     Contestant("our whole stack", start_ours, in_memory),
-    Contestant("upstream's whole stack", start_theirs, dev),
-    Contestant("upstream's whole stack, concurrency 10", start_theirs_at_their_best, dev),
+    Contestant("upstream's whole stack", start_upstream_stack, dev),
+    Contestant("upstream's whole stack, concurrency 10", start_tuned_upstream_stack, dev),
 )
 
 
@@ -239,39 +239,39 @@ async def race(contestant: Contestant, size: Size, directory: Path) -> Result:
             )
             meter = Meter(client, managers, [process.pid for process in kube.processes.values()], size)
             await meter.begin()
-            await put_up(client, contestant, size)
-            made = await running(client, size, managers)
+            await create_clusters(client, contestant, size)
+            created = await wait_until_running(client, size, managers)
             up = await meter.read()
-            await settled(client, meter)
+            await wait_until_quiet(client, meter)
             await meter.begin()
             for number in range(size.clusters):
                 await client.delete(CLUSTER.resource, f"c{number}", namespace=NAMESPACE)
-            await gone(client)
+            await wait_until_deleted(client)
             down = await meter.read()
             peak = sum(high_water(process.pid) for process in managers.processes)
             core_peak = sum(high_water(process.pid) for process in managers.core)
         finally:
             managers.stop()
             await client.close()
-    return Result(contestant.name, size, up, down, peak, core_peak, made - size.machines)
+    return Result(contestant.name, size, up, down, peak, core_peak, created - size.machines)
 
 
-async def put_up(client: Client, contestant: Contestant, size: Size) -> None:
+async def create_clusters(client: Client, contestant: Contestant, size: Size) -> None:
     for number in range(size.clusters):
         for resource, obj in contestant.objects(f"c{number}", size.workers):
             obj["metadata"]["namespace"] = NAMESPACE
             await client.create(resource, obj, namespace=NAMESPACE)
 
 
-async def running(client: Client, size: Size, managers: Managers) -> int:
-    """Until as many Machines run as were asked for; how many there ever were."""
+async def wait_until_running(client: Client, size: Size, managers: Managers) -> int:
+    """Wait until all requested Machines run; return the number of Machines that ever existed."""
     phases: dict[str, str] = {}
-    async with asyncio.timeout(LONGEST_SECONDS), all_alive(managers):
+    async with asyncio.timeout(LONGEST_SECONDS), require_all_alive(managers):
         while True:
             try:
                 if await all_run(client, size, phases):
                     return len(phases)
-            except StatusError:  # a server under such load ends watches, or cannot begin them for a while
+            except StatusError:  # under this load, the server may end watches or reject new ones
                 await asyncio.sleep(0.5)
 
 
@@ -287,25 +287,25 @@ async def all_run(client: Client, size: Size, phases: dict[str, str]) -> bool:
 
 
 @asynccontextmanager
-async def all_alive(managers: Managers) -> AsyncIterator[None]:
-    """One that has ended would be waited for in vain."""
+async def require_all_alive(managers: Managers) -> AsyncIterator[None]:
+    """Cancel the current task if a manager ends, instead of waiting for its work forever."""
     working = asyncio.current_task()
     assert working is not None
 
-    async def look() -> None:
+    async def watch_processes() -> None:
         while all(process.poll() is None for process in managers.processes):
             await asyncio.sleep(0.5)
         working.cancel("a manager has ended")
 
-    looking = asyncio.ensure_future(look())
+    watcher = asyncio.ensure_future(watch_processes())
     try:
         yield
     finally:
-        looking.cancel()
+        watcher.cancel()
 
 
-async def settled(client: Client, meter: Meter) -> None:
-    """Until no writes are made any more: a deletion is not to be charged with the rest of a creation."""
+async def wait_until_quiet(client: Client, meter: Meter) -> None:
+    """Wait until writes stop, so that late writes of the creation do not count towards the deletion."""
     before = -1.0
     for _ in range(60):
         now = await meter.total_writes()
@@ -315,13 +315,13 @@ async def settled(client: Client, meter: Meter) -> None:
         await asyncio.sleep(2)
 
 
-async def gone(client: Client) -> None:
+async def wait_until_deleted(client: Client) -> None:
     async with asyncio.timeout(LONGEST_SECONDS):
         while (await client.list(CLUSTER.resource, namespace=NAMESPACE, limit=1)).items:
             await asyncio.sleep(0.1)
 
 
-async def served(engine: Engine, definition: str) -> None:
+async def wait_until_served(engine: Engine, definition: str) -> None:
     client = engine.client()
     crds = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
     try:
@@ -339,7 +339,7 @@ async def served(engine: Engine, definition: str) -> None:
         await client.close()
 
 
-# --- what is measured -----------------------------------------------------------------------------------------------
+# --- measurement ----------------------------------------------------------------------------------------------------
 
 
 class Meter:
@@ -353,12 +353,12 @@ class Meter:
         self._before = await self._reading()
         self._began = time.perf_counter()
 
-    async def read(self) -> Leg:
+    async def read(self) -> Phase:
         seconds = time.perf_counter() - self._began
         after = await self._reading()
         each = {name: (after[name] - self._before.get(name, 0.0)) / self._size.machines for name in after}
         by_resource = {name[6:]: round(n, 2) for name, n in each.items() if name.startswith("write:") and n > 0.005}
-        return Leg(
+        return Phase(
             seconds,
             sum(n for name, n in each.items() if name.startswith("write:")),
             each.get("conflicts", 0.0),
@@ -396,14 +396,14 @@ def cpu_seconds(pid: int) -> float:
 
 
 def high_water(pid: int) -> float:
-    """The most memory that was resident at any time, in MB."""
+    """Return the peak resident memory in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return 0.0
 
 
-# --- all of them ----------------------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------------------------
 
 
 def run(directory: Path, only: Callable[[Contestant, Size], bool] = lambda _contestant, _size: True) -> str:
@@ -421,10 +421,10 @@ def report(results: list[Result]) -> str:
         "## From a manifest to running Machines",
         "",
         "On a real kube-apiserver with etcd (fsync on), webhooks on, simulated delays zero. Writes, conflicts and CPU",
-        "seconds are per Machine; `core` is the core manager alone where it is a process of its own.",
+        "seconds are per Machine; `core` is the core manager alone if it is a separate process.",
         "",
         "| size | contestant | s to Running | writes (409) | CPU s: managers / core / server | peak MB: all / core "
-        "| s to delete | writes to delete | too many |",
+        "| s to delete | writes to delete | surplus |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in results:
@@ -451,8 +451,8 @@ def _row(one: Result) -> str:
 def _detail(results: list[Result]) -> list[str]:
     lines = ["Writes by kind, per Machine:", ""]
     for one in results:
-        told = ", ".join(
+        counts = ", ".join(
             f"{name} {n}" for name, n in sorted(one.up.by_resource.items(), key=lambda item: -item[1])[:12]
         )
-        lines.append(f"- {one.size}, {one.contestant}: {told}")
+        lines.append(f"- {one.size}, {one.contestant}: {counts}")
     return lines

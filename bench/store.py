@@ -1,4 +1,4 @@
-"""What the store does by itself: durable inserts for several numbers of callers, opening, listing, paging, stalls.
+"""Benchmark of the store alone: durable inserts by number of callers, opening, listing, paging, and compaction.
 
 Run with `python bench/store.py [--directory D] [--seconds S]`; the directory decides which disk is measured.
 """
@@ -44,7 +44,7 @@ async def main() -> None:
 
 
 async def fsync(directory: Path, seconds: float) -> None:
-    """How fast the disk is just now, which every other figure here depends on."""
+    """Measure the current speed of the disk, on which all other results depend."""
     file = os.open(directory / "probe", os.O_CREAT | os.O_RDWR)
     os.pwrite(file, bytes(4096 * 256), 0)
     os.fsync(file)
@@ -91,7 +91,7 @@ async def measure(store: Store, title: str, callers: int, seconds: float) -> Non
 
 
 async def opening(directory: Path, seconds: float) -> None:
-    """10,000 live objects with 100,000 superseded revisions behind them, or none."""
+    """Open a store of 10,000 live objects, with and without 100,000 superseded revisions."""
     for history in (0, 100_000):
         path = directory / str(history)
         store = Store.open(path, clock=time.time)
@@ -130,7 +130,7 @@ async def reading(store: Store, middle: int) -> None:
 
 
 async def compaction(directory: Path, seconds: float) -> None:
-    """How long writes wait while 50,000 superseded revisions are removed."""
+    """Measure how long writes wait while 50,000 superseded revisions are compacted."""
     store = Store.open(directory / "store", clock=time.time)
     keys = [Key("things.example.com", "default", f"thing-{n}") for n in range(500)]
     for _ in range(100):

@@ -1,7 +1,7 @@
-"""The tunnel against Go's remotedialer: every pairing of servers and clients, one after the other on loopback, no TLS.
+"""The tunnel compared with Go's remotedialer: every pairing of servers and clients, on loopback without TLS.
 
-Each part is a process of its own: what is dialled (Go, for all alike), the client, the server with a TCP port that it
-forwards, and whoever reads there. Our server and client are started as `python -m bench.tunnel server|client …`.
+Each part is a separate process: the dial target (Go in all pairings), the client, the server with a forwarded TCP port,
+and the reader. Herder's server and client are started as `python -m bench.tunnel server|client …`.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Result:
     idle: tuple[float, float] = (0.0, 0.0)  # ms, p50 and p99
     busy: tuple[float, float] = (0.0, 0.0)
     busy_many: tuple[float, float] = (0.0, 0.0)
-    stalled: tuple[float, float] = (0.0, 0.0)  # MB more than before, server and client
+    stalled: tuple[float, float] = (0.0, 0.0)  # additional MB of server and client
 
 
 def run(directory: Path) -> str:
-    """Each pairing several times, in turn: what else goes on meets all alike, and the median none."""
+    """Measure each pairing several times, interleaved, so that other load affects all pairings equally."""
     rounds = [[measure(server, client) for server, client in PAIRS] for _ in range(ROUNDS)]
     return report([median(results) for results in zip(*rounds, strict=True)])
 
 
 def median(results: tuple[Result, ...]) -> Result:
-    """Of each number by itself."""
+    """Return the median of each number."""
 
     def one(number: Callable[[Result], float]) -> float:
         return statistics.median(map(number, results))
@@ -81,9 +81,9 @@ def report(results: list[Result]) -> str:
     lines = [
         "## Tunnel",
         "",
-        f"Loopback, no TLS, {SECONDS:.0f} s each, the median of {ROUNDS} runs in turn; load averages then: {load()}.",
-        f"A request: {len(REQUEST)} bytes there and back on an open stream;",
-        f"busy: beside one bulk transfer; very busy: beside {STREAMS}. Stalled: {STALLED} transfers that nobody reads.",
+        f"Loopback, no TLS, {SECONDS:.0f} s each, the median of {ROUNDS} interleaved runs; load averages: {load()}.",
+        f"A request: {len(REQUEST)} bytes in both directions on an open stream;",
+        f"busy: beside one bulk transfer; very busy: beside {STREAMS}. Stalled: {STALLED} transfers without a reader.",
         "",
         f"| server | client | MB/s, 1 stream | {STREAMS} streams | CPU s/GB, server | client | connections/s "
         "| idle p50, ms | p99 | busy p50 | p99 | very busy p50 | p99 | stalled, MB server | client |",
@@ -130,7 +130,7 @@ def measure(server: str, client: str) -> Result:
 
 
 class Tunnel:
-    """One server, one client, and what they lead to."""
+    """A tunnel of one server and one client, with its dial targets."""
 
     def __init__(self, server: str, client: str) -> None:
         self._stack = contextlib.ExitStack()
@@ -142,12 +142,12 @@ class Tunnel:
         self._start(go_server, "-echo", local(echo), "-source", local(source))
         ours = (sys.executable, "-m", "bench.tunnel")
         forwards = [f"{KEY}={local(self._echo)}={local(echo)}", f"{KEY}={local(self._source)}={local(source)}"]
-        words = ["-listen", local(listen), "-token", TOKEN, *(w for f in forwards for w in ("-forward", f))]
-        self._server_pid = self._start(*((go_server,) if self._server == "go" else (*ours, "server")), *words)
+        arguments = ["-listen", local(listen), "-token", TOKEN, *(w for f in forwards for w in ("-forward", f))]
+        self._server_pid = self._start(*((go_server,) if self._server == "go" else (*ours, "server")), *arguments)
         headers = ["-header", f"X-API-Tunnel-Token: {TOKEN}", "-header", f"X-Tunnel-Key: {KEY}"]
-        words = ["-url", f"ws://{local(listen)}/connect", "-retry", "100ms", *headers]
+        arguments = ["-url", f"ws://{local(listen)}/connect", "-retry", "100ms", *headers]
         client = (build.path_of("remotedialer-client"),) if self._client == "go" else (*ours, "client")
-        self._client_pid = self._start(*client, *words)
+        self._client_pid = self._start(*client, *arguments)
         self._wait_until_up()
         return self
 
@@ -163,10 +163,10 @@ class Tunnel:
     def _wait_until_up(self) -> None:
         for _ in range(500):
             with contextlib.suppress(OSError), connected(self._echo) as sock:
-                if asked(sock):
+                if request_succeeds(sock):
                     return
             time.sleep(0.02)
-        raise RuntimeError(f"the tunnel of {self._server} and {self._client} does not come up")
+        raise RuntimeError(f"the tunnel of {self._server} and {self._client} did not become ready")
 
     def throughput(self, streams: int) -> tuple[float, float, float]:
         """MB/s, and CPU seconds per GB of server and client."""
@@ -180,7 +180,7 @@ class Tunnel:
 
     @contextlib.contextmanager
     def bulk(self, streams: int) -> Iterator[Bulk]:
-        """Transfers that are read as fast as they come, by another process."""
+        """Run transfers that another process reads at full speed."""
         command = (sys.executable, "-m", "bench.tunnel", "read", str(self._source), str(streams))
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         bulk = Bulk(process)
@@ -192,14 +192,14 @@ class Tunnel:
             process.communicate()
 
     def connections(self) -> float:
-        """Opened, asked once and closed, eight at a time."""
+        """Return connections per second, each used for one request, eight at a time."""
         until = time.monotonic() + SECONDS
 
         def work(_: int) -> int:
             done = 0
             while time.monotonic() < until:
                 with connected(self._echo) as sock:
-                    done += asked(sock)
+                    done += request_succeeds(sock)
             return done
 
         with ThreadPoolExecutor(8) as pool:
@@ -212,7 +212,7 @@ class Tunnel:
         with connected(self._echo) as sock:
             while time.monotonic() < until:
                 began = time.perf_counter()
-                if not asked(sock):
+                if not request_succeeds(sock):
                     raise RuntimeError("the tunnel broke")
                 times.append((time.perf_counter() - began) * 1000)
                 time.sleep(0.001)
@@ -221,7 +221,7 @@ class Tunnel:
 
     def stalled(self) -> tuple[float, float]:
         before = memory(self._server_pid), memory(self._client_pid)
-        most = [0.0, 0.0]
+        peaks = [0.0, 0.0]
         with contextlib.ExitStack() as stack:
             for _ in range(STALLED):
                 stack.enter_context(connected(self._source, buffer=4096))
@@ -229,8 +229,8 @@ class Tunnel:
             while time.monotonic() < until:
                 time.sleep(0.1)
                 now = memory(self._server_pid), memory(self._client_pid)
-                most = [max(m, n - b) for m, n, b in zip(most, now, before, strict=True)]
-        return most[0], most[1]
+                peaks = [max(m, n - b) for m, n, b in zip(peaks, now, before, strict=True)]
+        return peaks[0], peaks[1]
 
 
 class Bulk:
@@ -238,7 +238,7 @@ class Bulk:
         self._process = process
 
     def received(self) -> int:
-        """Bytes so far."""
+        """Return the bytes received so far."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -246,11 +246,11 @@ class Bulk:
         return int(self._process.stdout.readline())
 
 
-# --- small things -------------------------------------------------------------------------------------------------
+# --- helpers ------------------------------------------------------------------------------------------------------
 
 
 def load() -> str:
-    """Of 1, 5 and 15 minutes."""
+    """Return the load averages of 1, 5 and 15 minutes."""
     return ", ".join(f"{average:.1f}" for average in os.getloadavg())
 
 
@@ -276,12 +276,12 @@ def connected(port: int, buffer: int = 0) -> Iterator[socket.socket]:
         yield sock
 
 
-def asked(sock: socket.socket) -> bool:
+def request_succeeds(sock: socket.socket) -> bool:
     sock.sendall(REQUEST)
-    got = b""
-    while len(got) < len(REQUEST) and (piece := sock.recv(len(REQUEST))):
-        got += piece
-    return got == REQUEST
+    response = b""
+    while len(response) < len(REQUEST) and (chunk := sock.recv(len(REQUEST))):
+        response += chunk
+    return response == REQUEST
 
 
 def cpu(pid: int) -> float:
@@ -290,15 +290,15 @@ def cpu(pid: int) -> float:
 
 
 def memory(pid: int) -> float:
-    """Resident, in MB."""
+    """Return the resident memory in MB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-# --- the processes ------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------------
 
 
 def read(port: int, streams: int) -> None:
-    """Read so many transfers without a pause; answer each line with the bytes so far."""
+    """Read this many transfers at full speed; respond to each input line with the bytes received so far."""
     received = [0] * streams
 
     def drain(number: int) -> None:
@@ -332,7 +332,7 @@ async def our_server(listen: str, forwards: list[str]) -> None:
 
 
 class Closed(asyncio.Protocol):
-    """While no client is there."""
+    """Closes connections while no client is connected."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -354,20 +354,20 @@ def host_port(address: str) -> tuple[str, int]:
 def main() -> None:
     import uvloop
 
-    role, *words = sys.argv[1:]
+    role, *arguments = sys.argv[1:]
     if role == "read":
-        read(int(words[0]), int(words[1]))
+        read(int(arguments[0]), int(arguments[1]))
         return
     parser = argparse.ArgumentParser()
     for flag in ("-listen", "-token", "-url", "-retry"):
         parser.add_argument(flag)
     parser.add_argument("-forward", action="append", default=[])
     parser.add_argument("-header", action="append", default=[])
-    given = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     if role == "server":
-        uvloop.run(our_server(given.listen, given.forward))
+        uvloop.run(our_server(options.listen, options.forward))
     else:
-        uvloop.run(our_client(given.url, dict(header.split(": ", 1) for header in given.header)))
+        uvloop.run(our_client(options.url, dict(header.split(": ", 1) for header in options.header)))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Build the real programs that tests and benchmarks run against, once, into a cache outside the tree.
+"""Build the upstream programs that tests and benchmarks use, once, into a cache outside of the tree.
 
-Each peer is a Go main package of a module required by name in a `go.mod` beside this file, which is the one
-place that says its version. A finished binary lies at `<cache>/<name>-<version>-<go version>/<name>`; it is
-built beside that place and renamed, so an interrupted build never leaves half a program behind.
+Each peer is a Go main package of a module whose version is set only in the `go.mod` of a folder next to this file.
+The binary is `<cache>/<name>-<version>-<go version>/<name>`. A build writes to a temporary directory and renames it, so
+an interrupted build leaves no partial program.
 
     python3 peers/build.py [NAME ...]     build what is missing (all by default), print each path
     python3 peers/build.py --core         build only what `make test` needs
     python3 peers/build.py --list         print names and paths without building
 
-Core peers are built by `make test` on every machine that has none, so each one costs every cold run. Extended peers
-serve `make interop`, `make soak` and `make bench`, which run by hand and commit their results.
+`make test` builds the core peers if they are missing, so each one adds to the first run. Extended peers are for
+`make interop`, `make soak` and `make bench`, which run manually and commit their results.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ CACHE = Path(
 @dataclass(frozen=True)
 class Peer:
     name: str
-    wrapper: str  # the folder beside this file whose go.mod requires the module
-    module: str  # whose version keys the cache
-    package: str  # a main package by import path, or ./folder for a program of our own
-    stamp: bool = False  # write the Kubernetes version into the binary, as its own build does
-    version_in: str = ""  # the variable that tells the version, where the program has one of its own
-    tags: str = ""  # build tags, as its own build sets them
+    wrapper: str  # folder next to this file whose go.mod requires the module
+    module: str  # its version is part of the cache key
+    package: str  # import path of a main package, or ./folder for our own program
+    stamp: bool = False  # set the Kubernetes version in the binary, as the upstream build does
+    version_in: str = ""  # variable that holds the version, if the program has one
+    tags: str = ""  # build tags of the upstream build
     test_binary: bool = False  # built by `go test -c`
-    data: tuple[str, ...] = ()  # folders of the module's source to keep beside the binary
+    data: tuple[str, ...] = ()  # folders of the module's source to copy next to the binary
     extended: bool = False  # not needed by `make test`
 
 
@@ -126,7 +126,7 @@ BY_NAME = {peer.name: peer for peer in PEERS}
 
 def go(*args: str, cwd: Path, quiet: bool = False) -> str:
     env = os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -buildvcs=false"}
-    done = subprocess.run(
+    finished = subprocess.run(
         ["go", *args],
         cwd=cwd,
         env=env,
@@ -135,9 +135,9 @@ def go(*args: str, cwd: Path, quiet: bool = False) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if quiet else None,
     )
-    if done.returncode:
-        raise SystemExit(f"peers: 'go {' '.join(args[:2])} …' failed in {cwd.name}\n{done.stderr or ''}")
-    return done.stdout.strip()
+    if finished.returncode:
+        raise SystemExit(f"peers: 'go {' '.join(args[:2])} …' failed in {cwd.name}\n{finished.stderr or ''}")
+    return finished.stdout.strip()
 
 
 def go_version() -> str:
@@ -147,7 +147,7 @@ def go_version() -> str:
 
 
 def module_version(peer: Peer) -> str:
-    """The required version, read from go.mod rather than asked of `go list`, which would want the network."""
+    """Return the required version from go.mod; `go list` would need network access."""
     text = (HERE / peer.wrapper / "go.mod").read_text()
     match = re.search(rf"^\s*(?:require\s+)?{re.escape(peer.module)} (v\S+)", text, re.MULTILINE)
     if match is None:
@@ -179,8 +179,8 @@ def build(peer: Peer, toolchain: str) -> Path:
     staging.mkdir(parents=True)
     wrapper = HERE / peer.wrapper
     command = ["test", "-c"] if peer.test_binary else ["build"]
-    how = ("-trimpath", "-ldflags", ldflags(peer), "-tags", peer.tags, "-o", str(staging / peer.name))
-    go(*command, *how, peer.package, cwd=wrapper)
+    flags = ("-trimpath", "-ldflags", ldflags(peer), "-tags", peer.tags, "-o", str(staging / peer.name))
+    go(*command, *flags, peer.package, cwd=wrapper)
     if peer.data:
         source = Path(go("list", "-m", "-f", "{{.Dir}}", peer.module, cwd=wrapper))
         for folder in peer.data:
@@ -204,16 +204,16 @@ def ldflags(peer: Peer) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which peers (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="peers to build (default: all)")
     parser.add_argument("--core", action="store_true", help="only the peers that `make test` needs")
     parser.add_argument("--list", action="store_true", help="print names and paths, build nothing")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in BY_NAME]
     if unknown:
-        parser.error(f"no such peer: {', '.join(unknown)} (there are: {', '.join(BY_NAME)})")
+        parser.error(f"no such peer: {', '.join(unknown)} (known peers: {', '.join(BY_NAME)})")
     toolchain = go_version()
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / ".lock").open("w") as lock:  # two builds at once would only fight for the same cores
+    with (CACHE / ".lock").open("w") as lock:  # concurrent builds would compete for the same cores
         if not options.list:
             fcntl.flock(lock, fcntl.LOCK_EX)
         for name in options.names or [peer.name for peer in PEERS if not (options.core and peer.extended)]:

@@ -1,4 +1,4 @@
-"""Write the tables of `docs/compatibility.md` from the tables that the tests themselves use.
+"""Write the tables of `docs/compatibility.md` from the tables that the tests use.
 
 python -m tools.compatibility_page [--check]
 """
@@ -64,9 +64,9 @@ def _code(pattern: str) -> str:
 def rendered(page: str) -> str:
     for name, table in TABLES.items():
         opening, closing = f"<!-- {name} -->\n", "<!-- end -->"
-        before, found, rest = page.partition(opening)
-        if not found:
-            raise SystemExit(f"{PAGE.name} has no place for {name}")
+        before, marker, rest = page.partition(opening)
+        if not marker:
+            raise SystemExit(f"{PAGE.name} has no marker for {name}")
         page = before + opening + table() + closing + rest.partition(closing)[2]
     return page
 
@@ -75,10 +75,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
     current = PAGE.read_text()
-    wanted = rendered(current)
+    expected = rendered(current)
     if parser.parse_args().check:
-        raise SystemExit(0 if current == wanted else f"{PAGE.name} is out of date: python -m tools.compatibility_page")
-    PAGE.write_text(wanted)
+        raise SystemExit(
+            0 if current == expected else f"{PAGE.name} is out of date: python -m tools.compatibility_page"
+        )
+    PAGE.write_text(expected)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the default RBAC policy as data, from what a freshly started kube-apiserver made.
+"""Write the default RBAC policy as data, from the objects that a new kube-apiserver creates.
 
 kubectl get clusterroles,clusterrolebindings,roles,rolebindings -A -o json | python tools/dump_bootstrap_policy.py
 """
@@ -12,24 +12,24 @@ from typing import Any
 
 TARGET = Path(__file__).parent.parent / "src/herder/engine/apiserver/auth/data/bootstrap_policy.json"
 BOOTSTRAPPING = "kubernetes.io/bootstrapping"
-KEPT = ("aggregationRule", "rules", "roleRef", "subjects")
+FIELDS = ("aggregationRule", "rules", "roleRef", "subjects")
 
 
-def reduced(obj: dict[str, Any]) -> dict[str, Any]:
+def reduce_object(obj: dict[str, Any]) -> dict[str, Any]:
     metadata = obj["metadata"]
-    kept: dict[str, Any] = {"kind": obj["kind"]}
+    result: dict[str, Any] = {"kind": obj["kind"]}
     if metadata.get("namespace"):
-        kept["namespace"] = metadata["namespace"]
-    kept["name"] = metadata["name"]
+        result["namespace"] = metadata["namespace"]
+    result["name"] = metadata["name"]
     labels = {key: value for key, value in metadata["labels"].items() if key != BOOTSTRAPPING}
     if labels:
-        kept["labels"] = labels
-    return kept | {field: obj[field] for field in KEPT if obj.get(field)}
+        result["labels"] = labels
+    return result | {field: obj[field] for field in FIELDS if obj.get(field)}
 
 
 def main() -> None:
     items = json.load(sys.stdin)["items"]
-    policy = [reduced(item) for item in items if (item["metadata"].get("labels") or {}).get(BOOTSTRAPPING)]
+    policy = [reduce_object(item) for item in items if (item["metadata"].get("labels") or {}).get(BOOTSTRAPPING)]
     policy.sort(key=lambda item: (item["kind"], item.get("namespace", ""), item["name"]))
     TARGET.parent.mkdir(exist_ok=True)
     lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in policy)

@@ -1,8 +1,8 @@
-"""Writes what Herder knows of the built-in kinds as data, from the sources of the real server of one version.
+"""Generate the data of the built-in kinds from the sources of one version of kube-apiserver.
 
 Three sources, all in the Go module cache: the published OpenAPI documents (schemas, list types, defaults), the
-discovery documents (resources, verbs, short names), and the Go types themselves (protobuf numbers, which zero values
-are left out of JSON, the type names that error messages quote). No prose is kept.
+discovery documents (resources, verbs, short names), and the Go types themselves (protobuf numbers, omitted zero
+values in JSON, type names in error messages). Descriptions are dropped.
 
     python tools/generate_builtins.py        # needs `go env GOMODCACHE` to hold k8s.io/kubernetes and its modules
 """
@@ -44,7 +44,7 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "intstr": (f"k8s.io/apimachinery@{STAGING}/pkg/util/intstr", "io.k8s.apimachinery.pkg.util.intstr"),
     "quantity": (f"k8s.io/apimachinery@{STAGING}/pkg/api/resource", "io.k8s.apimachinery.pkg.api.resource"),
 }
-# Types whose JSON is not that of their Go fields: decoders know them by name.
+# Types with custom JSON, which decoders handle by name.
 LEAVES = {
     "meta.v1.Time", "meta.v1.MicroTime", "meta.v1.Duration", "meta.v1.FieldsV1", "runtime.RawExtension",
     "intstr.IntOrString", "resource.Quantity", "apiextensions.v1.JSON", "apiextensions.v1.JSONSchemaPropsOrArray",
@@ -117,7 +117,7 @@ def published_schemas(directory: Path) -> dict[str, Any]:
 
 
 def without_prose(schema: Any, *, names: bool = False) -> Any:
-    """The schema without descriptions; `names` says that the keys here are property names, not keywords."""
+    """Return the schema without descriptions; `names`: the keys are property names, not keywords."""
     if isinstance(schema, list):
         return [without_prose(item) for item in schema]
     if not isinstance(schema, dict):
@@ -130,7 +130,7 @@ def without_prose(schema: Any, *, names: bool = False) -> Any:
 
 
 def flat_fields(name: str, structs: dict[str, Any]) -> list[list[Any]]:
-    """A struct's fields with those of the structs embedded in it."""
+    """Return the fields of a struct, including those of embedded structs."""
     fields = []
     for field in structs.get(name, []):
         fields += [field] if field[0] else flat_fields(field[1].rpartition(".")[2], structs)
@@ -138,7 +138,7 @@ def flat_fields(name: str, structs: dict[str, Any]) -> list[list[Any]]:
 
 
 def add_enums(schema: dict[str, Any], fields: list[list[Any]], enums: dict[str, list[str]]) -> None:
-    """The real server publishes the values of a field's type; the documents in its sources do not have them."""
+    """Add enum values, which kube-apiserver publishes but the OpenAPI documents in its sources omit."""
     for name, kind, *_ in fields:
         found = schema.get("properties", {}).get(name, {})
         values = enums.get(kind.lstrip("*[]"))
@@ -190,7 +190,7 @@ def go_types(directory: Path, short: str) -> tuple[dict[str, Any], dict[str, str
 
 
 def go_enums(directory: Path, known: dict[str, str]) -> dict[str, list[str]]:
-    """The types that are marked as enumerations, with their constants; `known` remembers those of other packages."""
+    """Return the enum types with their constants; `known` collects those of other packages."""
     texts = [path.read_text() for path in sorted(directory.glob("*.go")) if not path.name.endswith("_test.go")]
     marked = {name for text in texts for name in _ENUM.findall(text)}
     values: dict[str, set[str]] = {name: set() for name in marked}

@@ -1,7 +1,7 @@
-"""Small changes to a module's source, one at a time, such as a tired programmer makes: a comparison flipped, a
-condition dropped or negated, a number off by one, a statement left out.
+"""Mutation testing: small changes to a module's source, one at a time.
 
-Written here since it is small, and since whatever runs the mutants wants to choose how: a whole simulation for each.
+A mutant flips a comparison, drops or negates a condition, changes a number by one, or omits a statement. This module
+exists since it is small and the caller must control the run: one whole simulation per mutant.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _CALLS = {"any": "all", "all": "any", "min": "max", "max": "min"}
 class Mutant:
     module: str
     line: int
-    number: int  # among all of its module
-    change: str  # in words
+    number: int  # index among the mutants of the module
+    change: str  # description of the change
 
     def __str__(self) -> str:
         return f"{self.module.rpartition('.')[2]}:{self.line} {self.change}"
 
 
 class _Point:
-    """One place where one thing may be changed: `apply` changes the tree that it was found in."""
+    """A possible change at one place; `apply` changes the tree in which it was found."""
 
     def __init__(self, node: ast.AST, field: str, index: int | None, new: Any, change: str) -> None:
         self.node, self.field, self.index, self.new, self.change = node, field, index, new, change
 
     @property
     def line(self) -> int:
-        place = self.new if hasattr(self.new, "lineno") else self.node
-        return int(getattr(place, "lineno", 0))
+        located = self.new if hasattr(self.new, "lineno") else self.node
+        return int(getattr(located, "lineno", 0))
 
     def apply(self) -> None:
         if self.index is None:
@@ -79,11 +79,11 @@ def _source(module: str) -> str:
     return Path(found.origin).read_text()
 
 
-# --- where, and into what -------------------------------------------------------------------------------------------
+# --- mutations ------------------------------------------------------------------------------------------------------
 
 
 def _points(tree: ast.Module) -> Iterator[_Point]:
-    """Within functions and the constants of the module; annotations, imports and texts are left alone."""
+    """Yield the mutations of functions and module constants, except annotations, imports and strings."""
     for parent in ast.walk(tree):
         for field, value in ast.iter_fields(parent):
             if field in ("annotation", "returns", "decorator_list", "bases", "type_comment"):
@@ -138,7 +138,7 @@ def _text(node: ast.AST) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-# --- in place of the module -----------------------------------------------------------------------------------------
+# --- import hook ----------------------------------------------------------------------------------------------------
 
 
 class _Loader(importlib.abc.Loader):
@@ -168,6 +168,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(mutant: Mutant) -> None:
-    """From now on its module is imported so; it must not have been imported yet."""
+    """Import the mutated module from now on; it must not have been imported yet."""
     assert mutant.module not in sys.modules, f"{mutant.module} is in memory already"
     sys.meta_path.insert(0, _Finder(mutant))

@@ -1,4 +1,4 @@
-"""A picture of a terminal session, as SVG, from what a command really printed.
+"""Render the output of a command as an SVG picture of a terminal.
 
 python tools/terminal_picture.py 'make demo' docs/demo.svg < OUTPUT
 """
@@ -17,7 +17,7 @@ def picture(command: str, output: str) -> str:
     width = max(60, max(map(len, lines))) * CHARACTER + 2 * MARGIN
     height = len(lines) * LINE + 2 * MARGIN + 24
     rows = "\n".join(row(line, MARGIN + 24 + (number + 0.8) * LINE) for number, line in enumerate(lines))
-    dots = "".join(f'<circle cx="{22 + 18 * i}" cy="20" r="6" fill="{c}"/>' for i, c in enumerate(COLOURS))
+    dots = "".join(f'<circle cx="{22 + 18 * i}" cy="20" r="6" fill="{c}"/>' for i, c in enumerate(COLORS))
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" role="img">
 <title>{escape(command)}</title>
 <rect width="100%" height="100%" rx="10" fill="#14181f"/>{dots}
@@ -27,19 +27,19 @@ def picture(command: str, output: str) -> str:
 """
 
 
-COLOURS = ("#ff5f57", "#febc2e", "#28c840")
+COLORS = ("#ff5f57", "#febc2e", "#28c840")
 
 
 def row(line: str, y: float) -> str:
     if line.startswith("$ "):
-        colour = "#ffffff"
+        color = "#ffffff"
     elif line.startswith("» "):
-        colour = "#7ee787"
+        color = "#7ee787"
     elif line.lstrip().startswith("4"):
-        colour = "#ffa657"
+        color = "#ffa657"
     else:
-        colour = "#c9d1d9"
-    return f'<text x="{MARGIN}" y="{y:.0f}" fill="{colour}" xml:space="preserve">{escape(line)}</text>'
+        color = "#c9d1d9"
+    return f'<text x="{MARGIN}" y="{y:.0f}" fill="{color}" xml:space="preserve">{escape(line)}</text>'
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ KINDS = kinds_of("example")
 @pytest.fixture(scope="module")
 def reported_flags() -> dict[str, list[dict[str, Any]]]:
     peer("machine-driver-flags")
-    return tool.asked({"rancher-machine": peer("rancher-machine")})
+    return tool.read_flags({"rancher-machine": peer("rancher-machine")})
 
 
 def test_the_table_matches_the_drivers(reported_flags: dict[str, list[dict[str, Any]]]) -> None:
@@ -154,7 +154,7 @@ async def test_flags_of_a_downloaded_driver_are_read(published: Published, name:
     found = await probed(published.url(name), published.digest(name, algorithm))
     assert found["name"] == "example"
     programs = {EXAMPLE: peer("machine-driver-example")}
-    theirs = {flag["name"]: flag for flag in tool.asked(programs, "example")["example"]}
+    theirs = {flag["name"]: flag for flag in tool.read_flags(programs, "example")["example"]}
     ours = {flag["name"]: flag for flag in found["flags"]}
     assert set(ours) == set(theirs)
     assert [name for name in ours if ours[name] != theirs[name]] == ["example-network"], "a list with a default"

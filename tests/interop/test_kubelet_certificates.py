@@ -69,7 +69,8 @@ def manifest(directory: Path, *arguments: str) -> Any:
     """The manifest of kube-controller-manager that kubeadm writes with the installer's configuration."""
     patches, written = directory / "patches", directory / "written"
     written.mkdir(parents=True)
-    script = f"set -eu\npatches={patches}\nbuild=v1.36.3+kubeadm1\n{installer_function('note_build')}\nnote_build\n"
+    function = installer_function("annotate_build")
+    script = f"set -eu\npatches={patches}\nbuild=v1.36.3+kubeadm1\n{function}\nannotate_build\n"
     subprocess.run(["sh"], input=script, text=True, check=True)
     spec = {"machineGlobalConfig": {"kube-controller-manager-arg": [*arguments]}} if arguments else {}
     server = MachineInputs(

@@ -14,7 +14,7 @@ from herder.tunnel.errors import NoSession, StreamError
 from herder.tunnel.limits import Limits
 from herder.tunnel.registry import Registry
 from herder.tunnel.server import serve
-from tests.unit.tunnel.world import (
+from tests.unit.tunnel.endpoints import (
     HEADERS,
     KEY,
     clients_of,

@@ -17,7 +17,7 @@ from tests.support.capi import condition_status, none_left, wait_until
 from tests.support.engines import unique
 from tests.support.provisioned import ManagerSite, ProvisionedCluster
 from tests.support.simulated_nodes import SimulatedNodes, simulated
-from tests.unit.machine.process.visits import run
+from tests.unit.machine.process.machine_ssh import run
 
 ALL_ROLES = ("--worker", "--etcd", "--controlplane")
 OWN = "its own address"

@@ -278,12 +278,23 @@ def _kube_inside(directory: Path, command_prefix: tuple[str, ...]) -> Iterator[N
 
 @contextmanager
 def site_in(
-    directory: Path, settings: Mapping[str, str], *, timeout: int, pods: bool, engine: str = EMBEDDED
+    directory: Path,
+    settings: Mapping[str, str],
+    *,
+    timeout: int,
+    pods: bool,
+    engine: str = EMBEDDED,
+    program: Path = HERDER,
 ) -> Iterator[Site]:
-    """A site that is removed after the block. `pods`: with images of the cluster agent and of test pods."""
+    """A site that is removed after the block.
+
+    `pods`: with images of the cluster agent and of test pods. `program`: the `herder` command of another release.
+    """
     require_local_machines()
     with ExitStack() as stack:
         site = Site(directory, settings, timeout, engine)
+        if isinstance(site.manager, Embedded):
+            site.manager.program = program
         stack.enter_context(network_namespace(site.network))
         stack.enter_context(site.registry)
         if engine == REAL:

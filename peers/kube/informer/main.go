@@ -1,5 +1,5 @@
 // A plain client-go program: a shared informer that lists by WatchList, and writes that go out as protobuf.
-// It prints one line for each thing it saw or did; the test reads them.
+// It prints one line per event and action; the test reads them.
 package main
 
 import (

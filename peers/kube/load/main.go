@@ -1,5 +1,5 @@
-// The load generator for benchmarks: the same requests, by the same client, to whichever API server the kubeconfig
-// names. Bodies are sent and answers read as bytes, so that what is measured is the server.
+// The load generator of the benchmarks: the same requests, from the same client, to the API server of the kubeconfig.
+// Bodies and responses are raw bytes, so that only the server is measured.
 //
 //	load create  -n 5000 -parallel 32 -bytes 3000     creates custom resources, prints rate and latencies
 //	load update  -n 5000 -parallel 32                 updates them in turn
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// Keeps as many connections as it has requests under way, and speaks HTTP/2 where that is offered.
+// Keeps as many connections as parallel requests, and uses HTTP/2 if the server offers it.
 func newClient(config *rest.Config) *client {
 	tls, err := rest.TLSConfigFor(config)
 	must(err)
@@ -153,7 +153,7 @@ func (c *client) list() map[string]any {
 	return map[string]any{"seconds": seconds[len(seconds)/2], "bytes": total}
 }
 
-// Each watcher has a connection of its own, as separate clients would.
+// Each watcher has its own connection, like a separate client.
 func (c *client) watch(config *rest.Config) map[string]any {
 	var ready, done sync.WaitGroup
 	var delivered atomic.Int64

@@ -1,4 +1,4 @@
-// The first process of a pod: it waits for its end, and for the end of those that nobody else waits for.
+// The first process of a pod: waits for a termination signal and reaps orphaned processes.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// A driver that is not part of rancher-machine, as others ship theirs: one flag of each type, and machines that are
-// nothing but a name. Installed as docker-machine-driver-example, rancher-machine finds it on its PATH.
+// A third-party driver with one flag of each type. Its machines consist only of a name. Installed as
+// docker-machine-driver-example, rancher-machine finds it on its PATH.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Prints the create flags of drivers as JSON, asked of the plugins themselves: their help leaves the defaults of lists
-// out, and does not tell numbers from text. Drivers are found as rancher-machine finds them, on the PATH.
+// Prints the create flags of drivers as JSON, as reported by the plugins: their help output omits the defaults of lists
+// and does not distinguish numbers from strings. Drivers are looked up on the PATH, as rancher-machine does.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 		json.NewEncoder(os.Stdout).Encode(localbinary.CoreDrivers)
 		return
 	}
-	log.SetOutWriter(io.Discard) // what plugins say would come between
+	log.SetOutWriter(io.Discard) // plugin output would mix with the JSON
 	found := map[string][]flag{}
 	for _, driver := range os.Args[1:] {
 		flags, err := flagsOf(driver)
@@ -57,13 +57,13 @@ func flagsOf(driver string) ([]flag, error) {
 	}
 	defer connection.Close()
 	client := rpcdriver.NewInternalClient(connection)
-	var told []mcnflag.Flag
-	if err := client.Call(rpcdriver.GetCreateFlagsMethod, struct{}{}, &told); err != nil {
+	var reported []mcnflag.Flag
+	if err := client.Call(rpcdriver.GetCreateFlagsMethod, struct{}{}, &reported); err != nil {
 		return nil, err
 	}
 	client.Call(rpcdriver.CloseMethod, struct{}{}, nil)
 	flags := []flag{}
-	for _, one := range told {
+	for _, one := range reported {
 		switch f := one.(type) {
 		case *mcnflag.StringFlag:
 			flags = append(flags, flag{f.Name, f.Usage, "string", f.Value, f.EnvVar})

@@ -1,4 +1,4 @@
-// The client of remotedialer as its users build it: dials a server, executes what it is told to dial, and comes again.
+// A remotedialer client: connects to a server, dials the addresses that the server requests, and reconnects.
 package main
 
 import (
@@ -28,12 +28,12 @@ func (h headers) Set(value string) error {
 }
 
 func main() {
-	given := headers{}
+	extra := headers{}
 	url := flag.String("url", "", "ws:// or wss:// address of the server")
 	allow := flag.String("allow", "", "the only address that may be dialled (default: all)")
 	retry := flag.Duration("retry", 5*time.Second, "pause before connecting again")
 	sessions := flag.Int("sessions", 1, "so many at once; '{}' in headers is the number of each")
-	flag.Var(given, "header", "'Name: value', may be repeated")
+	flag.Var(extra, "header", "'Name: value', may be repeated")
 	flag.Parse()
 	logrus.SetLevel(logrus.WarnLevel)
 
@@ -42,12 +42,12 @@ func main() {
 	authorize := func(proto, address string) bool { return *allow == "" || address == *allow }
 	var all sync.WaitGroup
 	for number := range *sessions {
-		all.Go(func() { stay(ctx, *url, numbered(given, number), authorize, *retry) })
+		all.Go(func() { keepConnected(ctx, *url, numbered(extra, number), authorize, *retry) })
 	}
 	all.Wait()
 }
 
-func stay(ctx context.Context, url string, headers http.Header, authorize remotedialer.ConnectAuthorizer, retry time.Duration) {
+func keepConnected(ctx context.Context, url string, headers http.Header, authorize remotedialer.ConnectAuthorizer, retry time.Duration) {
 	for ctx.Err() == nil {
 		err := remotedialer.ConnectToProxy(ctx, url, headers, authorize, nil, nil)
 		logrus.Warnf("session over: %v", err)
@@ -58,9 +58,9 @@ func stay(ctx context.Context, url string, headers http.Header, authorize remote
 	}
 }
 
-func numbered(given headers, number int) http.Header {
+func numbered(extra headers, number int) http.Header {
 	own := http.Header{}
-	for name, values := range given {
+	for name, values := range extra {
 		for _, value := range values {
 			own.Add(name, strings.ReplaceAll(value, "{}", strconv.Itoa(number)))
 		}

@@ -1,6 +1,6 @@
-// A server with remotedialer. Tunnels come in at /connect with the header X-Tunnel-Key (the client's key) and the token.
+// A remotedialer server. Clients connect to /connect with the header X-Tunnel-Key (the client's key) and the token.
 // Each -forward key=listen=target listens on TCP and dials the target through the client of that key.
-// Targets for measurements: -echo, -sink and -source listen on TCP and send back, swallow, or produce without end.
+// Targets for measurements: -echo, -sink and -source listen on TCP and echo, discard, or produce data endlessly.
 package main
 
 import (
@@ -89,7 +89,7 @@ func serve(address string, handle func(net.Conn)) {
 	}()
 }
 
-// join copies both ways. What goes wrong in the tunnel is told to who connected, as text.
+// join copies in both directions. Tunnel errors are sent to the connected client as text.
 func join(local net.Conn, dial remotedialer.Dialer, target string) {
 	remote, err := dial(context.Background(), "tcp", target)
 	if err != nil {

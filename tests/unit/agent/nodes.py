@@ -16,7 +16,7 @@ from tests.support.node_agents import write_private
 from tests.support.oci import Image
 
 
-def hands_in(directory: Path, **settings: str) -> NodeExecutor:
+def new_executor(directory: Path, **settings: str) -> NodeExecutor:
     lines = {"workDirectory": str(directory / "work"), "localEnabled": "true", **settings}
     write_private(directory / "config.yaml", "".join(f"{name}: {value}\n" for name, value in lines.items()))
     return NodeExecutor(config.load(str(directory / "config.yaml")), Log("error"))
@@ -34,7 +34,7 @@ class StagingNode:
         self.directory = directory
         self.images, self.own = directory / "images", directory / "own"
         self.images.mkdir()
-        self.said: list[str] = []
+        self.log: list[str] = []
         self._staged = 0
 
     def configure_registries(self, **sections: object) -> None:
@@ -45,7 +45,7 @@ class StagingNode:
         self._staged += 1
         self.root.mkdir()
         registries = str(self.directory / "registries.yaml")
-        stager = Stager(str(self.images), registries, str(self.own), self.said.append, self.keychain())
+        stager = Stager(str(self.images), registries, str(self.own), self.log.append, self.keychain())
         stager.begin(plan or (name,))
         stager.stage(name, str(self.root))
         assert not (self.own / "scratch").exists()
@@ -60,5 +60,5 @@ class StagingNode:
         return self.directory / f"root-{self._staged}"
 
 
-def archive(of: Image, form: str, name: str) -> bytes:
-    return of.docker_archive(name) if form == "docker" else of.oci_archive(name)
+def image_archive(image: Image, layout: str, name: str) -> bytes:
+    return image.docker_archive(name) if layout == "docker" else image.oci_archive(name)

@@ -11,7 +11,7 @@ from herder.agent.core import outputs
 from herder.agent.core.events import AcquireInterlock, Event, Finished, RequestFailed, Run, Secret, SecretSeen, Write
 from herder.agent.core.plan import checksum
 from tests.support.node_agents import decoded_outputs, unpack
-from tests.unit.agent.node import SimulatedNode, plan
+from tests.unit.agent.simulated_node import SimulatedNode, plan
 
 PENDING = {"plan": plan("one", "two"), "plan-state": "pending"}
 
@@ -81,7 +81,11 @@ def test_the_planner_requests_retries_and_they_start_at_attempt_one() -> None:
     assert node.ran == [("bad", 1)] * 3
     assert node.state == "succeeded"
     assert node.value_of("plan-revision") == "3"
-    assert (node.value_of("failure-count"), node.value_of("failed-checksum"), node.value_of("failed-evidence")) == ("0", "", "")
+    assert (node.value_of("failure-count"), node.value_of("failed-checksum"), node.value_of("failed-evidence")) == (
+        "0",
+        "",
+        "",
+    )
 
 
 def test_failures_of_another_plan_do_not_count() -> None:
@@ -113,7 +117,9 @@ def test_nothing_runs_without_a_plan() -> None:
 def test_an_invalid_plan_fails_with_the_reason() -> None:
     node = SimulatedNode({"plan": '{"instructions": {}}', "plan-state": "pending"})
     assert node.state == "failed"
-    assert json.loads(node.value_of("failed-evidence"))["error"] == "plan.instructions: expected a list, found an object"
+    assert (
+        json.loads(node.value_of("failed-evidence"))["error"] == "plan.instructions: expected a list, found an object"
+    )
 
 
 def test_an_unwritable_file_fails_the_plan_before_its_instructions() -> None:
@@ -140,9 +146,7 @@ def running(data: Mapping[str, str]) -> SimulatedNode:
 def disconnected_during_a_run() -> SimulatedNode:
     """Return a node that reported in-progress and then lost its connection to the API server."""
     node = SimulatedNode(PENDING, boot=False)
-    node.after = lambda action: setattr(
-        node, "reachable", node.reachable and not isinstance(action, AcquireInterlock)
-    )
+    node.after = lambda action: setattr(node, "reachable", node.reachable and not isinstance(action, AcquireInterlock))
     node.boot()
     node.after = lambda action: None
     assert node.state == "in-progress"

@@ -17,13 +17,13 @@ from herder.agent.images.reference import ImageError
 from tests.support.oci import Image, Link, Registry, image, layer, registry
 from tests.unit.agent.nodes import StagingNode
 
-SOUND = image({"run.sh": "sound"})
+VALID = image({"run.sh": "sound"})
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Registry]:
     with registry() as found:
-        found.push("team/sound", "v1", SOUND)
+        found.push("team/sound", "v1", VALID)
         yield found
 
 
@@ -33,8 +33,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagingNode:
     return StagingNode(tmp_path)
 
 
-def staged(node: StagingNode, served: Registry, *contents: bytes) -> str:
-    """The error of the image with these layers; empty where it was unpacked."""
+def stage_layers(node: StagingNode, served: Registry, *contents: bytes) -> str:
+    """Stage an image with these layers; return the error message, or an empty string on success."""
     served.push("team/hostile", "v1", Image(contents))
     names = (f"{served.host}/team/sound:v1", f"{served.host}/team/hostile:v1")
     assert node.stage(names[0], names) == {"run.sh": "sound"}
@@ -51,7 +51,7 @@ def staged(node: StagingNode, served: Registry, *contents: bytes) -> str:
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Everything below it, but for what stages write about themselves."""
+    """Return all files below a directory, except the stager's own indexes."""
     return {
         str(path.relative_to(directory)): os.readlink(path) if path.is_symlink() else path.read_text()
         for path in sorted(directory.rglob("*"))
@@ -60,19 +60,19 @@ def tree(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [".wh...", "d/.wh...", ".wh..", "d/.wh..", ".wh.", "d/.wh."])
-def test_a_whiteout_names_an_entry_of_its_directory(node: StagingNode, served: Registry, name: str) -> None:
-    assert "whiteout" in staged(node, served, layer({"a": "1", "d/b": "2", name: ""}))
+def test_a_whiteout_must_name_an_entry_of_its_directory(node: StagingNode, served: Registry, name: str) -> None:
+    assert "whiteout" in stage_layers(node, served, layer({"a": "1", "d/b": "2", name: ""}))
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, *, size: int = 0, link: str = "", **pax: str) -> bytes:
-    """The header of one entry alone, with whatever size it claims."""
+    """Return the header of one entry, which claims this size."""
     member = tarfile.TarInfo(name)
     member.type, member.size, member.linkname, member.pax_headers = kind, size, link, pax
     return member.tobuf(tarfile.PAX_FORMAT)
 
 
 def sparse(name: str, size: int) -> bytes:
-    """A file of 512 bytes that claims to be larger, as GNU tar writes it."""
+    """Return a 512-byte sparse file, in GNU tar format, that claims a larger size."""
     pax = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.size": str(size), "GNU.sparse.map": "0,512"}
     return entry(name, size=512, **pax) + bytes(512)
 
@@ -107,7 +107,7 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("case", OUTSIDE)
 def test_no_entry_changes_anything_outside_of_its_image(node: StagingNode, served: Registry, case: str) -> None:
-    staged(node, served, OUTSIDE[case])
+    stage_layers(node, served, OUTSIDE[case])
     assert not Path("/x").exists()
 
 
@@ -122,10 +122,10 @@ LARGE = {
 
 
 @pytest.mark.parametrize("case", LARGE)
-def test_what_is_too_large_is_refused_before_it_is_written(node: StagingNode, served: Registry, case: str) -> None:
+def test_oversized_entries_are_rejected_before_they_are_written(node: StagingNode, served: Registry, case: str) -> None:
     tracemalloc.start()
     try:
-        assert staged(node, served, LARGE[case])
+        assert stage_layers(node, served, LARGE[case])
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -142,27 +142,27 @@ def test_all_layers_of_an_image_share_one_budget(tmp_path: Path) -> None:
         layers.unpack(io.BytesIO(layer(dict.fromkeys("abcd"))), str(tmp_path), "", layers.Budget(size=10, entries=3))
 
 
-def test_a_bomb_is_measured_while_it_is_decompressed(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_rejected_while_it_is_read(tmp_path: Path) -> None:
     second = layer({"a": "1"})[:1024] + entry("x", comment="c" * (4 << 20))
     bomb = gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(second)))
     with pytest.raises(ImageError, match="header"):
         layers.unpack(bomb, str(tmp_path))  # type: ignore[arg-type]
 
 
-def test_an_opaque_whiteout_is_for_layers_below_in_whatever_order(tmp_path: Path) -> None:
+def test_an_opaque_whiteout_hides_lower_layers_in_any_order(tmp_path: Path) -> None:
     layers.unpack(io.BytesIO(layer({"o/old": "1", "o/d/old": "1", "o/e/old": "1"})), str(tmp_path))
     layers.unpack(io.BytesIO(layer({"o/new": "2", "o/d/new": "2", "o/.wh..wh..opq": ""})), str(tmp_path))
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert found == ["o", "o/d", "o/d/new", "o/new"]
 
 
-def test_a_hard_link_to_itself_stays(tmp_path: Path) -> None:
+def test_a_hard_link_to_itself_keeps_the_file(tmp_path: Path) -> None:
     layers.unpack(io.BytesIO(layer({"a": "1"})), str(tmp_path))
     layers.unpack(io.BytesIO(layer({"a": Link("./a", hard=True)})), str(tmp_path))
     assert (tmp_path / "a").read_text() == "1"
 
 
-def test_a_manifest_has_limits(node: StagingNode, served: Registry) -> None:
+def test_manifest_limits_are_enforced(node: StagingNode, served: Registry) -> None:
     many = Image([layer({})] * 300)
     served.push("team/many", "v1", many)
     with pytest.raises(ImageError, match="300 layers"):
@@ -172,12 +172,12 @@ def test_a_manifest_has_limits(node: StagingNode, served: Registry) -> None:
 
 
 @pytest.mark.parametrize("name", ["a:b", "a\\b", "NUL", "con.txt", "a.", "a ", "..", "a/b", "x\x1f"])
-def test_on_windows_a_name_is_only_a_name(name: str) -> None:
+def test_special_windows_names_are_rejected(name: str) -> None:
     with pytest.raises(trees.BadName):
         trees.WindowsDirectory.check(name)
 
 
-def test_on_windows_no_link_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_links_are_created_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "KIND", trees.WindowsDirectory)
     layers.unpack(
         io.BytesIO(layer({"out": Link("/"), "out/x": "1", "d/a": "2", "d/.wh.a": "", "h": Link("out/x", hard=True)})),

@@ -1,4 +1,4 @@
-"""Images from archives and registries: found, checked to the last byte, and unpacked nowhere else."""
+"""Images from archives and registries: lookup, digest verification, and unpacking below the root only."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from herder.agent.images.registries import Registries
 from herder.engine import certificates
 from tests.support.canaries import canary
 from tests.support.oci import Link, Registry, digest_of, image, layer, registry
-from tests.unit.agent.nodes import StagingNode, archive
+from tests.unit.agent.nodes import StagingNode, image_archive
 
 TOOL = image({"a": "one", "d/b": "two"}, {"a": "three", "d/.wh.b": ""})
-HERE = blobs.platform()
+PLATFORM = blobs.platform()
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagingNode:
     return StagingNode(tmp_path)
 
 
-# --- names ----------------------------------------------------------------------------------------------------------
+# --- references -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagingNode:
         (f"h.test/a@sha256:{'0' * 64}", ("h.test", "a", "", f"sha256:{'0' * 64}")),
     ],
 )
-def test_names_of_images(text: str, parts: tuple[str, ...]) -> None:
+def test_image_references_are_parsed(text: str, parts: tuple[str, ...]) -> None:
     assert tuple(reference.parse(text)) == parts
 
 
 @pytest.mark.parametrize("text", ["", "UPPER/x", "a:b c", "h.test/../x", "x@sha256:12", "a//b", "x:"])
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_invalid_references_are_rejected(text: str) -> None:
     with pytest.raises(ImageError, match="image"):
         reference.parse(text)
 
@@ -80,33 +80,33 @@ ARCHIVES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("form", ["docker", "oci"])
+@pytest.mark.parametrize("layout", ["docker", "oci"])
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_an_image_is_found_in_archives_of_every_kind(node: StagingNode, name: str, form: str) -> None:
-    (node.images / name).write_bytes(ARCHIVES[name](archive(TOOL, form, "h.test/a:v1")))
+def test_an_image_is_found_in_every_archive_format(node: StagingNode, name: str, layout: str) -> None:
+    (node.images / name).write_bytes(ARCHIVES[name](image_archive(TOOL, layout, "h.test/a:v1")))
     assert node.stage("h.test/a:v1") == {"a": "three"}
 
 
-def test_an_archive_is_found_by_digest_too(node: StagingNode) -> None:
+def test_an_archive_is_found_by_digest(node: StagingNode) -> None:
     (node.images / "x.tar").write_bytes(TOOL.oci_archive("h.test/a:v1"))
     assert node.stage(f"h.test/a@{TOOL.manifest}") == {"a": "three"}
 
 
-def test_a_program_that_is_missing_is_named(node: StagingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_decompressor_is_named(node: StagingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     (node.images / "x.tar.zst").write_bytes(ARCHIVES["x.tar.zst"](TOOL.docker_archive("h.test/a:v1")))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ImageError, match="install zstd"):
         node.stage("h.test/a:v1")
 
 
-def test_an_archive_whose_layer_is_another_is_refused(node: StagingNode) -> None:
+def test_an_archive_with_a_corrupt_layer_is_rejected(node: StagingNode) -> None:
     content = TOOL.docker_archive("h.test/a:v1").replace(b"three", b"thref")
     (node.images / "x.tar").write_bytes(content)
     with pytest.raises(ImageError, match="digest of its content"):
         node.stage("h.test/a:v1")
 
 
-def test_hidden_files_and_other_kinds_are_not_looked_at(node: StagingNode, served: Registry) -> None:
+def test_hidden_files_and_other_file_types_are_ignored(node: StagingNode, served: Registry) -> None:
     (node.images / ".x.tar").write_bytes(b"junk")
     (node.images / "x.txt").write_bytes(b"junk")
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
@@ -120,37 +120,37 @@ def test_an_image_is_pulled_by_tag_and_by_digest(node: StagingNode, served: Regi
     assert node.stage(f"{served.host}/team/tool@{TOOL.manifest}") == {"a": "three"}
 
 
-def test_of_an_index_what_is_for_this_machine_is_taken(node: StagingNode, served: Registry) -> None:
-    served.push("team/many", "v1", TOOL, index=TOOL.index(os="linux", architecture=HERE))
+def test_the_image_for_this_platform_is_chosen_from_an_index(node: StagingNode, served: Registry) -> None:
+    served.push("team/many", "v1", TOOL, index=TOOL.index(os="linux", architecture=PLATFORM))
     served.push("team/other", "v1", TOOL, index=TOOL.index(os="plan9", architecture="mips"))
     assert node.stage(f"{served.host}/team/many:v1") == {"a": "three"}
-    with pytest.raises(ImageError, match=f"nothing for linux/{HERE}, only plan9/mips"):
+    with pytest.raises(ImageError, match=f"nothing for linux/{PLATFORM}, only plan9/mips"):
         node.stage(f"{served.host}/team/other:v1")
 
 
 @pytest.mark.parametrize("scheme", ["basic", "bearer"])
-@pytest.mark.parametrize("form", ["pair", "encoded", "docker"])
-def test_credentials_are_told_to_the_registry_alone(
-    node: StagingNode, served: Registry, scheme: str, form: str, tmp_path: Path
+@pytest.mark.parametrize("layout", ["pair", "encoded", "docker"])
+def test_credentials_are_sent_to_the_registry_only(
+    node: StagingNode, served: Registry, scheme: str, layout: str, tmp_path: Path
 ) -> None:
     served.credentials, served.scheme = ("robot", canary("registry")), scheme
     encoded = served.basic().split()[1]
-    if form == "docker":
+    if layout == "docker":
         (tmp_path / ".docker").mkdir()
         (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": {served.host: {"auth": encoded}}}))
     else:
-        auth = {"auth": encoded} if form == "encoded" else {"username": "robot", "password": canary("registry")}
+        auth = {"auth": encoded} if layout == "encoded" else {"username": "robot", "password": canary("registry")}
         node.configure_registries(configs={served.host: {"auth": auth}})
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
 
 
-def test_without_credentials_the_message_says_so(node: StagingNode, served: Registry) -> None:
+def test_missing_credentials_are_reported(node: StagingNode, served: Registry) -> None:
     served.credentials, served.scheme = ("robot", canary("registry")), "basic"
     with pytest.raises(ImageError, match="wants a password, and registries"):
         node.stage(f"{served.host}/team/tool:v1")
 
 
-def test_blobs_may_be_elsewhere(node: StagingNode, served: Registry) -> None:
+def test_redirects_to_blobs_are_followed(node: StagingNode, served: Registry) -> None:
     with registry() as elsewhere:
         elsewhere.blobs = served.blobs
         served.redirect_blobs_to = elsewhere.url
@@ -159,19 +159,17 @@ def test_blobs_may_be_elsewhere(node: StagingNode, served: Registry) -> None:
 
 
 @pytest.mark.parametrize("key", ["h.test", "*"])
-def test_mirrors_are_asked_in_their_order_under_the_rewritten_name(
-    node: StagingNode, served: Registry, key: str
-) -> None:
+def test_mirrors_are_tried_in_order_with_the_rewritten_name(node: StagingNode, served: Registry, key: str) -> None:
     mirror = {"endpoint": ["http://127.0.0.1:1", served.url], "rewrite": {"^old/(.*)$": "team/$1"}}
     node.configure_registries(mirrors={key: mirror})
     assert node.stage("h.test/old/tool:v1") == {"a": "three"}
-    assert [line.rpartition(" ")[2] for line in node.said if line.startswith("looking")] == [
+    assert [line.rpartition(" ")[2] for line in node.log if line.startswith("looking")] == [
         "http://127.0.0.1:1/v2",
         f"{served.url}/v2",
     ]
 
 
-def test_when_nobody_has_it_everybodys_answer_is_told(node: StagingNode, served: Registry) -> None:
+def test_a_missing_image_reports_the_error_of_every_endpoint(node: StagingNode, served: Registry) -> None:
     node.configure_registries(mirrors={served.host: {"endpoint": ["http://127.0.0.1:1"]}})
     with pytest.raises(ImageError) as found:
         node.stage(f"{served.host}/team/none:v1")
@@ -179,7 +177,7 @@ def test_when_nobody_has_it_everybodys_answer_is_told(node: StagingNode, served:
     assert "404 no such image" in str(found.value)
 
 
-ODD_ANSWERS = {
+INVALID_RESPONSES = {
     "redirect to no address": (302, {"Location": "https://[bad"}, b""),
     "redirect to no port": (302, {"Location": "http://127.0.0.1:x/"}, b""),
     "redirect to a port too high": (302, {"Location": "http://127.0.0.1:99999999/"}, b""),
@@ -190,37 +188,39 @@ ODD_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", ODD_ANSWERS.values(), ids=ODD_ANSWERS.keys())
-def test_a_mirror_that_answers_nonsense_is_passed_over(
-    node: StagingNode, served: Registry, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, dict[str, str], bytes]
+@pytest.mark.parametrize("response", INVALID_RESPONSES.values(), ids=INVALID_RESPONSES.keys())
+def test_a_mirror_with_invalid_responses_is_skipped(
+    node: StagingNode, served: Registry, monkeypatch: pytest.MonkeyPatch, response: tuple[int, dict[str, str], bytes]
 ) -> None:
-    with registry() as odd:
-        status, headers, body = answer
-        challenge = {"WWW-Authenticate": f'Bearer realm="{odd.url}/token"'} if status == 401 and not headers else {}
+    with registry() as invalid:
+        status, headers, body = response
+        challenge = {"WWW-Authenticate": f'Bearer realm="{invalid.url}/token"'} if status == 401 and not headers else {}
         monkeypatch.setattr(
-            odd, "answer", lambda path, _: (200, {}, body) if "/token" in path else (status, headers | challenge, b"")
+            invalid,
+            "answer",
+            lambda path, _: (200, {}, body) if "/token" in path else (status, headers | challenge, b""),
         )
-        node.configure_registries(mirrors={served.host: {"endpoint": [odd.url]}})
+        node.configure_registries(mirrors={served.host: {"endpoint": [invalid.url]}})
         assert node.stage(f"{served.host}/team/tool:v1")
 
 
-def test_a_mirror_that_lies_is_passed_over(node: StagingNode, served: Registry) -> None:
-    with registry() as liar:
-        liar.push("team/tool", "v1", TOOL)
-        liar.blobs = {digest: content[:-1] + b"?" for digest, content in liar.blobs.items()}
-        node.configure_registries(mirrors={served.host: {"endpoint": [liar.url]}})
+def test_a_mirror_with_corrupt_blobs_is_skipped(node: StagingNode, served: Registry) -> None:
+    with registry() as corrupt:
+        corrupt.push("team/tool", "v1", TOOL)
+        corrupt.blobs = {digest: content[:-1] + b"?" for digest, content in corrupt.blobs.items()}
+        node.configure_registries(mirrors={served.host: {"endpoint": [corrupt.url]}})
         assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
-        assert liar.requests
+        assert corrupt.requests
 
 
-def test_a_manifest_that_is_not_what_was_asked_for_is_refused(node: StagingNode, served: Registry) -> None:
+def test_a_manifest_with_another_digest_is_rejected(node: StagingNode, served: Registry) -> None:
     other = digest_of(b"other")
     served.manifests["team/tool", other] = served.manifests["team/tool", "v1"]
     with pytest.raises(ImageError, match=f"and {other} was asked for"):
         node.stage(f"{served.host}/team/tool@{other}")
 
 
-def test_tls_with_its_own_authority_or_unchecked(node: StagingNode, tmp_path: Path) -> None:
+def test_tls_uses_the_configured_ca_or_skips_verification(node: StagingNode, tmp_path: Path) -> None:
     now, life = datetime.now(UTC), timedelta(days=1)
     signer = certificates.authority("an authority", now=now, life=life)
     pair = certificates.serving(signer, "a registry", ["127.0.0.1"], now=now, life=life)
@@ -259,7 +259,7 @@ def test_tls_with_its_own_authority_or_unchecked(node: StagingNode, tmp_path: Pa
         ({"configs": {"h.test": {"auth": {"password": True}}}}, "configs.h.test.auth.password must be text"),
     ],
 )
-def test_a_registries_file_that_is_wrong_says_where(content: dict[str, object], message: str) -> None:
+def test_an_invalid_registries_file_names_the_field(content: dict[str, object], message: str) -> None:
     with pytest.raises(ImageError, match=message):
         Registries(content).endpoints(reference.parse("h.test/a:v1"))
 
@@ -272,7 +272,7 @@ def unpack(root: Path, *contents: dict[str, bytes | str | Link | None]) -> None:
         layers.unpack(io.BytesIO(layer(each)), str(root))
 
 
-def test_layers_lie_on_each_other(tmp_path: Path) -> None:
+def test_layers_are_applied_in_order(tmp_path: Path) -> None:
     unpack(
         tmp_path,
         {"a": "1", "d/x": "1", "d/y": "1", "o/old": "1", "f": "1", "sub": None},
@@ -306,7 +306,7 @@ def test_layers_lie_on_each_other(tmp_path: Path) -> None:
     ],
     ids=["dots", "dots inside", "by a link up", "by a link to the root", "by a link", "circle", "hard", "over a link"],
 )
-def test_nothing_is_ever_written_outside(tmp_path: Path, contents: list[dict[str, object]]) -> None:
+def test_nothing_is_written_outside_of_the_root(tmp_path: Path, contents: list[dict[str, object]]) -> None:
     root, outside = tmp_path / "deep" / "root", tmp_path / "outside"
     root.mkdir(parents=True)
     outside.mkdir()
@@ -326,13 +326,13 @@ def test_nothing_is_ever_written_outside(tmp_path: Path, contents: list[dict[str
     assert not Path("/x").exists()
 
 
-def test_modes_are_kept_without_what_only_root_may_give(tmp_path: Path) -> None:
+def test_modes_are_kept_without_setuid_bits(tmp_path: Path) -> None:
     layers.unpack(io.BytesIO(layer({"run.sh": "x"}, mode=0o4777)), str(tmp_path))
     layers.unpack(io.BytesIO(layer({"none": "x"}, mode=0)), str(tmp_path))
     assert [oct((tmp_path / name).stat().st_mode & 0o7777) for name in ("run.sh", "none")] == ["0o755", "0o755"]
 
 
-def test_devices_are_left_out(tmp_path: Path) -> None:
+def test_devices_are_skipped(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         member = tarfile.TarInfo("null")

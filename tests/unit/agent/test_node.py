@@ -1,4 +1,4 @@
-"""What the daemon does to a node: files, commands, the interlock, kept copies; and what it refuses to read."""
+"""The agent's effects on a node: files, commands, interlock and plan copies; and invalid configuration."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def file(path: Path, content: str = "aGVsbG8=", **more: object) -> File:
         ),
     ],
 )
-def test_a_plan_that_cannot_be_read_names_the_field(raw: str, message: str) -> None:
+def test_an_invalid_plan_names_the_field(raw: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         parse(raw.encode())
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_means_absent() -> None:
     assert parse(b'{"files": null, "instructions": [{"args": null, "env": null}]}').instructions[0].args == []
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
-def test_times_are_written_as_the_protocol_has_them_and_read_back() -> None:
+def test_times_use_the_unix_date_format() -> None:
     assert outputs.unix_date(1794725844) == "Sun Nov 15 06:57:24 UTC 2026"
     assert outputs.unix_date(1793926644) == "Fri Nov  6 00:57:24 UTC 2026"
     assert outputs.parse_unix_date("Fri Nov  6 00:57:24 UTC 2026") == 1793926644
@@ -70,7 +70,7 @@ def test_times_are_written_as_the_protocol_has_them_and_read_back() -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_as_wanted_is_not_written(tmp_path: Path) -> None:
+def test_an_up_to_date_file_is_not_written(tmp_path: Path) -> None:
     files.apply([file(tmp_path / "f")])
     before = (tmp_path / "f").stat()
     files.apply([file(tmp_path / "f", permissions="0644")])
@@ -79,7 +79,7 @@ def test_a_file_that_is_as_wanted_is_not_written(tmp_path: Path) -> None:
     assert stat.S_IMODE(after.st_mode) == 0o644
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_writing_through_a_link_keeps_the_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("old")
     (tmp_path / "link").symlink_to("target")
     files.apply([file(tmp_path / "link")])
@@ -88,20 +88,20 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("fields", "message"),
     [
         ({"content": "?"}, "its content is not base64"),
         ({"permissions": "rw"}, "its permissions are not an octal number: 'rw'"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, wrong: dict[str, str], message: str) -> None:
+def test_an_invalid_file_is_named_in_the_error(tmp_path: Path, fields: dict[str, str], message: str) -> None:
     with pytest.raises(files.FileError, match=f"{tmp_path}/f: {message}"):
-        files.apply([file(tmp_path / "f", **wrong)])
+        files.apply([file(tmp_path / "f", **fields)])
 
 
-def test_who_is_not_root_owns_what_it_writes() -> None:
+def test_an_unprivileged_agent_owns_the_files_it_writes() -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs root, to become somebody else")
+        pytest.skip("needs root to change the user")
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o777)
         child = os.fork()
@@ -120,13 +120,13 @@ def test_who_is_not_root_owns_what_it_writes() -> None:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_command_is_killed_with_its_children_on_timeout(tmp_path: Path) -> None:
     finished = InstructionRunner(str(tmp_path / "s")).run(str(tmp_path), instruction("echo a; sleep 600", timeout=1), 1)
     assert (finished.exit_code, finished.stdout) == (-1, b"a\n")
     assert finished.error == "did not end within 1 s, and was ended"
 
 
-def test_output_is_kept_from_its_beginning_and_errors_to_their_end(tmp_path: Path) -> None:
+def test_the_start_of_stdout_and_the_end_of_stderr_are_kept(tmp_path: Path) -> None:
     script = "head -c 3000000 /dev/zero; echo first >&2; head -c 2000000 /dev/zero >&2; echo last >&2; exit 1"
     finished = InstructionRunner(str(tmp_path / "s")).run(str(tmp_path), instruction(script), 1)
     assert len(finished.stdout) == 1 << 20
@@ -134,7 +134,7 @@ def test_output_is_kept_from_its_beginning_and_errors_to_their_end(tmp_path: Pat
     assert len(finished.stderr) == 1 << 20
 
 
-def test_an_instruction_that_runs_at_the_end_is_ended(tmp_path: Path) -> None:
+def test_a_running_instruction_is_killed_at_shutdown(tmp_path: Path) -> None:
     executor = InstructionRunner(str(tmp_path / "s"))
     fifo = tmp_path / "started"
     os.mkfifo(fifo)
@@ -149,7 +149,7 @@ def test_an_instruction_that_runs_at_the_end_is_ended(tmp_path: Path) -> None:
 # --- interlock -------------------------------------------------------------------------------------------------------
 
 
-def test_a_pending_restart_is_waited_for_five_minutes_at_most(tmp_path: Path) -> None:
+def test_a_pending_restart_delays_plans_for_five_minutes_at_most(tmp_path: Path) -> None:
     interlock, pending = Interlock(str(tmp_path)), tmp_path / "restart-pending"
     pending.touch()
     assert "300 s at most" in interlock.enter(1000.0)
@@ -161,7 +161,7 @@ def test_a_pending_restart_is_waited_for_five_minutes_at_most(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_restart_is_waited_for_while_who_wants_it_lives(tmp_path: Path) -> None:
+def test_a_pending_restart_delays_plans_while_its_process_runs(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "600"])
     (tmp_path / "restart-pending").write_text(json.dumps({"pid": process.pid}))
     interlock = Interlock(str(tmp_path))
@@ -172,18 +172,18 @@ def test_a_restart_is_waited_for_while_who_wants_it_lives(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "left", ["Sun Nov 15 06:57:24 UTC 2026", '{"pid": 1, "boot": "another"}', '{"pid": 999999999}']
+    "content", ["Sun Nov 15 06:57:24 UTC 2026", '{"pid": 1, "boot": "another"}', '{"pid": 999999999}']
 )
-def test_what_a_daemon_that_was_killed_has_left_is_removed(tmp_path: Path, left: str) -> None:
-    (tmp_path / "applyinator-active").write_text(left)
+def test_files_of_a_killed_agent_are_deleted(tmp_path: Path, content: str) -> None:
+    (tmp_path / "applyinator-active").write_text(content)
     Interlock(str(tmp_path)).clean()
     assert list(tmp_path.iterdir()) == []
 
 
-# --- kept copies -----------------------------------------------------------------------------------------------------
+# --- plan copies -----------------------------------------------------------------------------------------------------
 
 
-def test_sixty_four_applied_plans_are_kept_and_none_twice_in_a_row(tmp_path: Path) -> None:
+def test_the_last_64_applied_plans_are_kept_without_repetition(tmp_path: Path) -> None:
     for number in range(70):
         for again in range(2):
             keep_plan(str(tmp_path), f"20260101-{number:06d}{again}", json.dumps({"n": number}).encode(), str(number))
@@ -205,27 +205,27 @@ def test_sixty_four_applied_plans_are_kept_and_none_twice_in_a_row(tmp_path: Pat
         ("a: &b\n", "line 1"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_says_why(tmp_path: Path, content: str, message: str) -> None:
+def test_an_invalid_configuration_is_rejected_with_the_reason(tmp_path: Path, content: str, message: str) -> None:
     write_private(tmp_path / "config.yaml", content)
     with pytest.raises(config.ConfigError, match=message):
         config.load(str(tmp_path / "config.yaml"))
 
 
-def test_files_that_others_may_read_are_refused(tmp_path: Path) -> None:
+def test_files_readable_by_others_are_rejected(tmp_path: Path) -> None:
     write_private(tmp_path / "connection.json", "{}")
     (tmp_path / "connection.json").chmod(0o640)
     with pytest.raises(config.ConfigError, match="has mode 0640 instead of 0600; run: chmod 0600"):
         config.load_connection(str(tmp_path / "connection.json"))
 
 
-def test_a_connection_without_its_fields_says_which(tmp_path: Path) -> None:
+def test_a_missing_connection_field_is_named(tmp_path: Path) -> None:
     write_private(tmp_path / "connection.json", '{"kubeConfig": "x", "namespace": "n"}')
     with pytest.raises(config.ConfigError, match="secretName is missing"):
         config.load_connection(str(tmp_path / "connection.json"))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "output"),
     [
         (["version"], 0, "herder-agent version"),
         (["help"], 0, "validate-connection FILE"),
@@ -235,16 +235,16 @@ def test_a_connection_without_its_fields_says_which(tmp_path: Path) -> None:
         (["sentinel"], 1, "/nowhere.yaml: cannot read it"),
     ],
 )
-def test_the_command_answers_and_fails_by_its_status(arguments: list[str], status: int, said: str) -> None:
+def test_command_output_and_exit_status(arguments: list[str], status: int, output: str) -> None:
     environment = {**os.environ, "CATTLE_AGENT_CONFIG": "/nowhere.yaml"}
     done = subprocess.run(
         [sys.executable, "-m", "herder.agent", *arguments], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == status
-    assert said in done.stdout + done.stderr
+    assert output in done.stdout + done.stderr
 
 
-def test_levels_of_the_log_are_checked() -> None:
+def test_unknown_log_levels_are_rejected() -> None:
     with pytest.raises(ValueError, match="CATTLE_LOGLEVEL: unknown level 'loud'; use trace, debug"):
         Log("loud")
 
@@ -255,7 +255,7 @@ PROXY = {"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": "10.0.0.0/8,.inter
 
 
 @pytest.mark.parametrize(
-    ("url", "goes_by_proxy"),
+    ("url", "uses_proxy"),
     [
         ("https://manager.test", True),
         ("http://manager.test", False),
@@ -272,6 +272,6 @@ PROXY = {"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": "10.0.0.0/8,.inter
         ("https://ported.test", True),
     ],
 )
-def test_proxies_are_as_the_environment_says(url: str, goes_by_proxy: bool) -> None:
-    assert bool(transport.proxy_for(url, PROXY)) is goes_by_proxy
+def test_proxies_follow_the_environment(url: str, uses_proxy: bool) -> None:
+    assert bool(transport.proxy_for(url, PROXY)) is uses_proxy
     assert transport.proxy_for(url, {**PROXY, "NO_PROXY": "*"}) == ""

@@ -1,4 +1,4 @@
-"""How often probes are asked: often while what was just started comes up, and then as the period says."""
+"""How often probes run: quickly after a run until they succeed, then once per period."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ def probes() -> list[Probe]:
     return parse(plan).probes
 
 
-def rounds(answers: list[bool], *, after_run: bool) -> list[float]:
-    """When each next round is due, in seconds after the last one ended."""
+def delays_between_rounds(results: list[bool], *, after_run: bool) -> list[float]:
+    """Return the delay before each next round, in seconds after the previous one ended."""
     probing = Probing()
     probing.watch(probes(), {})
     if after_run:
         probing.after_run()
-    pauses = []
-    for number, succeeded in enumerate(answers):
+    delays = []
+    for number, succeeded in enumerate(results):
         (started,) = probing.start_round()
         probing.take(Probed(started.round, "kubelet", succeeded, ""), float(number), PERIOD)
-        pauses.append(probing.next_round - number)
-    return pauses
+        delays.append(probing.next_round - number)
+    return delays
 
 
 @pytest.mark.parametrize(
-    ("answers", "pauses"),
+    ("results", "delays"),
     [
         ([False] * 6, [EAGER_SECONDS, 1.0, 2.0, 4.0, PERIOD, PERIOD]),
         ([False, True, True], [EAGER_SECONDS, PERIOD, PERIOD]),
         ([True, False, False], [PERIOD, PERIOD, PERIOD]),
     ],
 )
-def test_after_a_run_rounds_follow_quickly_until_all_is_well(answers: list[bool], pauses: list[float]) -> None:
-    assert rounds(answers, after_run=True) == pauses
+def test_probes_run_quickly_after_a_run_until_they_succeed(results: list[bool], delays: list[float]) -> None:
+    assert delays_between_rounds(results, after_run=True) == delays
 
 
-def test_what_was_not_just_started_is_asked_as_the_period_says() -> None:
-    assert rounds([False, False], after_run=False) == [PERIOD, PERIOD]
+def test_probes_follow_the_period_without_a_run() -> None:
+    assert delays_between_rounds([False, False], after_run=False) == [PERIOD, PERIOD]

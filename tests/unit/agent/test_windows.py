@@ -1,4 +1,4 @@
-"""The service of Windows, with a service manager that is played by the test."""
+"""The Windows service, with a fake service manager."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from herder.agent import cli, windows
 from herder.agent.windows import INTERROGATE, RUNNING, SHUTDOWN, START_PENDING, STOP, STOP_PENDING, STOPPED, Service
 
 
-class Manager:
-    """advapi32, as far as a service sees it."""
+class ServiceManager:
+    """The functions of advapi32 that a service calls."""
 
-    def __init__(self, controls: tuple[int, ...] = (), *, knows_us: bool = True) -> None:
-        self.controls, self.knows_us = controls, knows_us
-        self.told: list[tuple[int, int, int]] = []
-        self.answers: list[int] = []
+    def __init__(self, controls: tuple[int, ...] = (), *, connects: bool = True) -> None:
+        self.controls, self.connects = controls, connects
+        self.statuses: list[tuple[int, int, int]] = []
+        self.results: list[int] = []
 
     def StartServiceCtrlDispatcherW(self, table: Any) -> int:
-        if self.knows_us:
+        if self.connects:
             assert (table[0].name, table[1].name) == (windows.NAME, None)
             table[0].main(0, None)
-        return int(self.knows_us)
+        return int(self.connects)
 
     def RegisterServiceCtrlHandlerExW(self, name: str, handler: Any, context: object) -> int:
         self.handler = handler
@@ -34,14 +34,14 @@ class Manager:
     def SetServiceStatus(self, handle: int, pointer: Any) -> int:
         assert handle == 7
         status = ctypes.cast(pointer, ctypes.POINTER(windows.Status)).contents
-        self.told.append((status.state, status.accepted, status.specific_exit_code))
+        self.statuses.append((status.state, status.accepted, status.specific_exit_code))
         return 1
 
     def control(self) -> None:
-        self.answers = [self.handler(code, 0, None, None) for code in self.controls]
+        self.results = [self.handler(code, 0, None, None) for code in self.controls]
 
 
-def served(manager: Manager, code: int = 0) -> list[str]:
+def run_service(manager: ServiceManager, code: int = 0) -> list[str]:
     stopped: list[str] = []
 
     def run() -> int:
@@ -53,38 +53,38 @@ def served(manager: Manager, code: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("control", [STOP, SHUTDOWN])
-def test_it_runs_until_the_manager_says_stop(control: int) -> None:
-    manager = Manager((INTERROGATE, control))
-    assert served(manager) == ["stop"]
-    assert [state for state, _, _ in manager.told] == [START_PENDING, RUNNING, RUNNING, STOP_PENDING, STOPPED]
-    assert [accepted != 0 for _, accepted, _ in manager.told] == [False, True, True, False, False]
-    assert manager.answers == [0, 0]
+def test_the_service_runs_until_it_is_stopped(control: int) -> None:
+    manager = ServiceManager((INTERROGATE, control))
+    assert run_service(manager) == ["stop"]
+    assert [state for state, _, _ in manager.statuses] == [START_PENDING, RUNNING, RUNNING, STOP_PENDING, STOPPED]
+    assert [accepted != 0 for _, accepted, _ in manager.statuses] == [False, True, True, False, False]
+    assert manager.results == [0, 0]
 
 
-def test_what_it_does_not_know_it_says_so() -> None:
-    manager = Manager((99,))
-    assert served(manager) == []
-    assert manager.answers == [120]
+def test_unknown_controls_are_rejected() -> None:
+    manager = ServiceManager((99,))
+    assert run_service(manager) == []
+    assert manager.results == [120]
 
 
-def test_a_failure_is_told_with_its_code() -> None:
-    manager = Manager()
-    served(manager, code=3)
-    assert manager.told[-1] == (STOPPED, 0, 3)
+def test_a_failure_is_reported_with_its_exit_code() -> None:
+    manager = ServiceManager()
+    run_service(manager, code=3)
+    assert manager.statuses[-1] == (STOPPED, 0, 3)
 
 
-def test_by_hand_it_says_how_it_is_started() -> None:
+def test_a_manual_start_explains_how_to_start_the_service() -> None:
     with pytest.raises(OSError, match="sc start rancher-system-agent"):
-        served(Manager(knows_us=False))
+        run_service(ServiceManager(connects=False))
 
 
-def test_elsewhere_there_is_no_service(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_service_command_fails_on_other_systems(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["service"]) == 1
     assert "service runs only on Windows; use: herder-agent sentinel" in capsys.readouterr().err
 
 
-def test_the_install_script_registers_what_is_here() -> None:
-    """The only place where the name of the service and the word that starts it are written a second time."""
+def test_the_install_script_registers_this_service() -> None:
+    """The script repeats the name of the service and its subcommand."""
     script = (Path(cli.__file__).parents[1] / "gateway" / "nodes" / "scripts" / "install.ps1").read_text()
     assert re.search(r'\$command = .*\$agent.* service"', script)
     assert f"New-Service -Name {windows.NAME} " in script

@@ -1,15 +1,15 @@
-"""The part of YAML that is read, with the library that reads all of it as the judge; and what is refused."""
+"""The supported subset of YAML, compared with PyYAML, and what is rejected."""
 
 from __future__ import annotations
 
 import pytest
-import yaml as judge
+import yaml as pyyaml
 
 from herder.agent import yaml
 from herder.agent.secret import kubeconfig
 from tests.support.canaries import canary
 
-READ = {
+SUPPORTED = {
     "nothing": "",
     "a comment alone": "# hello\n",
     "scalars": "a: 1\nb: true\nc: null\nd: ~\ne:\nf: TRUE\ng: text with spaces\nh: '1'\ni: \"tab\\t\\u00e9\"\nj: -3\n",
@@ -34,18 +34,18 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("text", READ.values(), ids=READ)
-def test_what_is_read_is_read_as_everybody_reads_it(text: str) -> None:
-    assert yaml.load(text) == judge.safe_load(text)
+@pytest.mark.parametrize("text", SUPPORTED.values(), ids=SUPPORTED)
+def test_supported_yaml_is_read_as_pyyaml_reads_it(text: str) -> None:
+    assert yaml.load(text) == pyyaml.safe_load(text)
 
 
 @pytest.mark.parametrize("text", ["0600", "0x1f", "1e5", "1.50", "1_000", "yes", "off", "2026-01-01", "+1", "12:30"])
-def test_what_versions_of_yaml_do_not_agree_on_stays_text(text: str) -> None:
+def test_values_that_yaml_versions_disagree_on_stay_text(text: str) -> None:
     assert yaml.load(f"password: {text}\n") == {"password": text}
     assert yaml.load(f"passwords: [{text}]\n") == {"passwords": [text]}
 
 
-REFUSED = {
+UNSUPPORTED = {
     "an anchor": ("a: &x 1\n", "line 1: '&'"),
     "an alias": ("a: 1\nb: *x\n", "line 2: '*'"),
     "a tag": ("a: !!str 1\n", "line 1: '!'"),
@@ -67,23 +67,23 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_is_beyond_it_is_refused_by_its_line(text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_unsupported_yaml_is_rejected_with_its_line(text: str, message: str) -> None:
     with pytest.raises(yaml.YamlError, match=r"^line \d+: ") as found:
         yaml.load(text)
     assert message in str(found.value)
 
 
 @pytest.mark.parametrize("line", ["{}", "password: x: {}", "password: 'x' {}", "password: ['{}", 'password: "{}'])
-def test_what_is_refused_is_not_told_on(line: str) -> None:
+def test_errors_do_not_contain_rejected_values(line: str) -> None:
     secret = canary("file")
     with pytest.raises(yaml.YamlError) as found:
         yaml.load("a: 1\n" + line.format(secret) + "\n")
     assert secret not in str(found.value)
 
 
-def test_a_kubeconfig_as_servers_write_it() -> None:
-    text = judge.safe_dump(
+def test_a_kubeconfig_from_a_server_is_parsed() -> None:
+    text = pyyaml.safe_dump(
         {
             "apiVersion": "v1",
             "kind": "Config",
@@ -113,7 +113,7 @@ def test_a_kubeconfig_as_servers_write_it() -> None:
         ({"users": [{"name": "u", "user": {"exec": {"command": "x"}}}]}, "exec is not supported"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_says_why(change: dict[str, object], message: str) -> None:
+def test_an_invalid_kubeconfig_is_rejected_with_the_reason(change: dict[str, object], message: str) -> None:
     good = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
@@ -121,4 +121,4 @@ def test_a_kubeconfig_that_cannot_be_used_says_why(change: dict[str, object], me
         "users": [{"name": "u", "user": {"token": "t"}}],
     }
     with pytest.raises(kubeconfig.KubeconfigError, match=message):
-        kubeconfig.parse(judge.safe_dump({**good, **change}))
+        kubeconfig.parse(pyyaml.safe_dump({**good, **change}))

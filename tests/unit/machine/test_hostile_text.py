@@ -1,4 +1,4 @@
-"""What a machine says, on the terminal of whoever works with it."""
+"""Text from machines is printed without control characters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("kind", [MachineError, Unreachable])
-def test_no_error_holds_control_characters(kind: type[MachineError]) -> None:
+def test_errors_contain_no_control_characters(kind: type[MachineError]) -> None:
     error = kind(f"the copy failed: {ESCAPE}no such file\n", f"see {ESCAPE}")
     assert not {"\x1b", "\x07", "\r", "\x9b"} & set(str(error) + error.message + error.advice)
 
 
 @pytest.mark.parametrize("line", [f"{ESCAPE}done", f"Installing{ESCAPE}: 50% {ESCAPE}"])
-def test_no_line_of_a_script_commands_the_terminal(line: str) -> None:
+def test_script_output_cannot_control_the_terminal(line: str) -> None:
     terminal = Terminal()
     Screen(terminal).show(line)
-    shown = terminal.getvalue().replace("\r\x1b[K", "", 1)  # our own bar
-    assert not {"\x1b", "\x07", "\r", "\x9b"} & set(shown)
+    printed = terminal.getvalue().replace("\r\x1b[K", "", 1)  # the progress bar itself
+    assert not {"\x1b", "\x07", "\r", "\x9b"} & set(printed)

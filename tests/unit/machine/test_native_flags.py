@@ -1,4 +1,4 @@
-"""What is said of our own drivers elsewhere is what they say themselves."""
+"""The API's description of the native drivers matches the drivers' own flags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from herder.api.machines.drivers.registered import default_node_drivers
 from herder.machine.drivers import NATIVE, create_flags
 
 
-def test_each_driver_of_ours_is_known_as_ours() -> None:
+def test_the_api_lists_every_native_driver() -> None:
     assert set(known.NATIVE_DRIVERS) == set(NATIVE)
 
 
 @pytest.mark.parametrize("driver", known.NATIVE_DRIVERS)
-def test_its_flags_become_fields_and_what_is_said_of_its_fields_is_true(driver: str) -> None:
+def test_flags_of_native_drivers_match_their_fields(driver: str) -> None:
     flags = create_flags(driver)
     assert flags
     node_driver = next(each for each in default_node_drivers() if each["metadata"]["name"] == driver)
@@ -26,4 +26,4 @@ def test_its_flags_become_fields_and_what_is_said_of_its_fields_is_true(driver: 
         assert known.ZONE_FIELD[driver] in fields
     names = {flag.name for flag in flags}
     aliases = known.file_aliases(node_driver)
-    assert {known.flag_name(driver, aliases.get(name, name)) for name in fields} == names, "and lead back to them"
+    assert {known.flag_name(driver, aliases.get(name, name)) for name in fields} == names, "fields map back to flags"

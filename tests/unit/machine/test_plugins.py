@@ -1,4 +1,4 @@
-"""Driver programs that others publish."""
+"""Downloaded driver programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = b"\x7fELF the program"
 NAME = "docker-machine-driver-linode"
 
 
-def zipped() -> bytes:
+def zip_archive() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("README", "text")
@@ -30,7 +30,7 @@ def zipped() -> bytes:
     return buffer.getvalue()
 
 
-def tarred(name: str = f"../../{NAME}") -> bytes:
+def tar_archive(name: str = f"../../{NAME}") -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         entry = tarfile.TarInfo(name)
@@ -41,13 +41,13 @@ def tarred(name: str = f"../../{NAME}") -> bytes:
 
 FILES = {
     f"{NAME}-v0.1.16": PROGRAM,
-    "driver.zip": zipped(),
-    "driver.tar.gz": tarred(),
+    "driver.zip": zip_archive(),
+    "driver.tar.gz": tar_archive(),
     "text": b"#!/bin/sh\n",
-    "half.zip": zipped()[:40],
-    "half.tar.gz": tarred()[:40],
+    "half.zip": zip_archive()[:40],
+    "half.tar.gz": tar_archive()[:40],
     "no-tar.gz": gzip.compress(b"x"),
-    "other.tar.gz": tarred("something"),
+    "other.tar.gz": tar_archive("something"),
     "unnamed": PROGRAM,
 }
 
@@ -74,7 +74,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", [f"{NAME}-v0.1.16", "driver.zip", "driver.tar.gz"])
-def test_programs_zips_and_tars_are_taken(site: str, tmp_path: Path, name: str) -> None:
+def test_programs_zips_and_tars_are_installed(site: str, tmp_path: Path, name: str) -> None:
     path = install(f"{site}/{name}", hashlib.sha256(FILES[name]).hexdigest(), tmp_path)
     assert path == tmp_path / NAME
     assert path.read_bytes() == PROGRAM
@@ -82,7 +82,7 @@ def test_programs_zips_and_tars_are_taken(site: str, tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("none", "download of driver from .* failed"),
         ("text", "in an accepted format"),
@@ -93,25 +93,25 @@ def test_programs_zips_and_tars_are_taken(site: str, tmp_path: Path, name: str) 
         ("unnamed", "is not named docker-machine-driver-"),
     ],
 )
-def test_what_cannot_be_used_is_told(site: str, tmp_path: Path, name: str, told: str) -> None:
-    with pytest.raises(MachineError, match=told):
+def test_invalid_downloads_are_rejected_with_the_reason(site: str, tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(MachineError, match=message):
         install(f"{site}/{name}", hashlib.sha256(FILES.get(name, b"")).hexdigest(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_without_a_checksum_is_not_fetched_without_tls(site: str, tmp_path: Path) -> None:
+def test_a_program_without_a_checksum_requires_tls(site: str, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="does not use TLS"):
         install(f"{site}/driver.zip", "", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_hash_is_refused(site: str, tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_rejected(site: str, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="failed sha256 checksum"):
         install(f"{site}/driver.zip", "0" * 64, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "/etc/passwd", "ftp://127.0.0.1/x"])
-def test_only_the_web_is_asked(tmp_path: Path, url: str) -> None:
+def test_only_http_urls_are_accepted(tmp_path: Path, url: str) -> None:
     with pytest.raises(MachineError, match="must start with https:// or http://"):
         install(url, "", tmp_path)

@@ -1,4 +1,4 @@
-"""Our client on our server, over sockets: streams in every form, TLS around and inside, what goes wrong."""
+"""Herder's client and server over sockets: streams, TLS outside and inside of the tunnel, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from herder.tunnel.limits import MIB, Limits
 from herder.tunnel.peering import Peering
 from herder.tunnel.registry import Registry
 from herder.tunnel.server import serve
-from tests.unit.tunnel.world import (
+from tests.unit.tunnel.endpoints import (
     HEADERS,
     KEY,
     TOKEN,
@@ -29,11 +29,16 @@ from tests.unit.tunnel.world import (
     tls,
 )
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
-async def test_raw_pieces_go_there_and_back() -> None:
-    async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), our_client(url):
+async def test_data_passes_in_both_directions() -> None:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        target(echo) as address,
+        our_server() as (registry, url),
+        our_client(url),
+    ):
         await connected(registry)
         connection = registry.dial(KEY, "tcp", address)
         await connection.send(b"there")
@@ -42,26 +47,36 @@ async def test_raw_pieces_go_there_and_back() -> None:
         assert await connection.receive() == b""
 
 
-async def test_a_reader_and_a_writer() -> None:
-    async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), our_client(url):
+async def test_a_stream_has_an_asyncio_reader_and_writer() -> None:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        target(echo) as address,
+        our_server() as (registry, url),
+        our_client(url),
+    ):
         await connected(registry)
-        question = os.urandom(3 * MIB)
+        request = os.urandom(3 * MIB)
         reader, writer = registry.dial(KEY, "tcp", address).streams()
 
         async def write() -> None:
-            for at in range(0, len(question), 100_000):
-                writer.write(question[at : at + 100_000])
+            for at in range(0, len(request), 100_000):
+                writer.write(request[at : at + 100_000])
                 await writer.drain()
 
-        _, answer = await asyncio.gather(write(), reader.readexactly(len(question)))
-        assert answer == question
+        _, response = await asyncio.gather(write(), reader.readexactly(len(request)))
+        assert response == request
         writer.close()
         await writer.wait_closed()
 
 
-async def test_a_bulk_transfer_each_way_at_once_through_slow_hands() -> None:
-    """Both ends pause each other all the time, and nobody waits for ever."""
-    async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), our_client(url):
+async def test_simultaneous_bulk_transfers_with_a_slow_reader_complete() -> None:
+    """Both ends keep pausing each other, and neither deadlocks."""
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        target(echo) as address,
+        our_server() as (registry, url),
+        our_client(url),
+    ):
         await connected(registry)
         connection = registry.dial(KEY, "tcp", address)
         size = 24 * MIB
@@ -71,10 +86,10 @@ async def test_a_bulk_transfer_each_way_at_once_through_slow_hands() -> None:
                 await connection.send(bytes(MIB))
 
         async def read() -> int:
-            got = 0
-            while got < size:
-                got += len(await connection.receive())
-            return got
+            received = 0
+            while received < size:
+                received += len(await connection.receive())
+            return received
 
         writing = asyncio.create_task(write())
         link = registry.sessions(KEY)[0]
@@ -86,9 +101,13 @@ async def test_a_bulk_transfer_each_way_at_once_through_slow_hands() -> None:
         assert registry.counters.traffic.overflows == 0
 
 
-async def test_a_dial_refused_or_never_answered_is_told() -> None:
-    impatient = Limits(dial=0.05)
-    async with asyncio.timeout(PATIENCE), our_server() as (registry, url), our_client(url, limits=impatient):
+async def test_a_failed_dial_is_reported() -> None:
+    short_timeouts = Limits(dial=0.05)
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        our_server() as (registry, url),
+        our_client(url, limits=short_timeouts),
+    ):
         await connected(registry)
         for address, text in [
             ("127.0.0.1:1", "dial tcp 127.0.0.1:1: connect: connection refused"),
@@ -101,7 +120,7 @@ async def test_a_dial_refused_or_never_answered_is_told() -> None:
             await registry.dial(KEY, "udp", "127.0.0.1:53").receive()
 
 
-async def test_tls_around_the_tunnel_and_inside_it() -> None:
+async def test_tls_outside_and_inside_the_tunnel() -> None:
     serving, trusting = tls()
     registry = Registry()
     outer = await serve(registry, authenticate, context=serving)
@@ -109,15 +128,15 @@ async def test_tls_around_the_tunnel_and_inside_it() -> None:
     port = outer.sockets[0].getsockname()[1]
     client = TunnelClient(lambda: Target(f"wss://127.0.0.1:{port}/", HEADERS, trusting), lambda _, __: True)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await client.connect()
             address = f"127.0.0.1:{inner.sockets[0].getsockname()[1]}"
             reader = asyncio.StreamReader()
             protocol = asyncio.StreamReaderProtocol(reader)
             transport = await registry.dial(KEY, "tcp", address).tls(protocol, trusting, "tunnel.example")
-            question = os.urandom(MIB)
-            transport.write(question)
-            assert await reader.readexactly(len(question)) == question
+            request = os.urandom(MIB)
+            transport.write(request)
+            assert await reader.readexactly(len(request)) == request
             transport.close()
             with pytest.raises(ssl.SSLCertVerificationError):
                 await registry.dial(KEY, "tcp", address).tls(asyncio.Protocol(), trusting, "other.example")
@@ -128,7 +147,7 @@ async def test_tls_around_the_tunnel_and_inside_it() -> None:
         inner.close()
 
 
-async def test_a_server_that_is_not_trusted_never_sees_the_token() -> None:
+async def test_an_untrusted_server_never_receives_the_token() -> None:
     serving, _ = tls()
     seen: list[object] = []
     outer = await serve(Registry(), lambda headers: seen.append(headers), context=serving)
@@ -140,7 +159,7 @@ async def test_a_server_that_is_not_trusted_never_sees_the_token() -> None:
     outer.close()
 
 
-async def test_a_refusal_is_told_with_its_status_and_without_the_token() -> None:
+async def test_a_rejection_reports_the_status_without_the_token() -> None:
     wrong = HEADERS | {"X-API-Tunnel-Token": "guessed"}
     async with our_server() as (_, url):
         client = TunnelClient(lambda: Target(url, wrong), lambda _, __: True)
@@ -150,8 +169,8 @@ async def test_a_refusal_is_told_with_its_status_and_without_the_token() -> None
         assert "guessed" not in str(refused.value)
 
 
-async def test_a_policy_that_says_no_ends_the_session_and_the_client_comes_again() -> None:
-    async with asyncio.timeout(PATIENCE), our_server() as (registry, url):
+async def test_a_dial_denied_by_policy_ends_the_session_and_the_client_reconnects() -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS), our_server() as (registry, url):
         client = TunnelClient(lambda: Target(url, HEADERS), lambda _, __: False, backoff=Backoff(first=0.01))
         running = asyncio.create_task(client.run())
         await connected(registry)
@@ -165,13 +184,13 @@ async def test_a_policy_that_says_no_ends_the_session_and_the_client_comes_again
         assert client.attempts > 1
 
 
-async def test_the_newest_session_is_used_and_the_oldest_goes_when_there_are_too_many() -> None:
+async def test_the_newest_session_is_used_and_the_oldest_is_closed_above_the_limit() -> None:
     registry = Registry(sessions_per_key=2)
     listener = await serve(registry, authenticate)
     url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
     clients = [TunnelClient(lambda: Target(url, HEADERS), lambda _, __: True) for _ in range(3)]
     links = [await client.connect() for client in clients]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await links[0].done
     assert len(registry.sessions(KEY)) == 2
     connection = registry.dial(KEY, "tcp", "127.0.0.1:1")
@@ -184,23 +203,23 @@ async def test_the_newest_session_is_used_and_the_oldest_goes_when_there_are_too
     listener.close()
 
 
-async def test_listeners_hear_of_a_client_that_comes_and_goes() -> None:
-    heard: list[tuple[str, bool]] = []
-    async with asyncio.timeout(PATIENCE), our_server() as (registry, url):
-        registry.listen(lambda key, present: heard.append((key, present)))
+async def test_listeners_are_notified_when_clients_connect_and_disconnect() -> None:
+    changes: list[tuple[str, bool]] = []
+    async with asyncio.timeout(TIMEOUT_SECONDS), our_server() as (registry, url):
+        registry.listen(lambda key, present: changes.append((key, present)))
         async with our_client(url):
             await connected(registry)
             link = registry.sessions(KEY)[0]
         await link.done
-        assert heard == [(KEY, True), (KEY, False)]
+        assert changes == [(KEY, True), (KEY, False)]
         assert registry.counters.sessions == 0
         with pytest.raises(NoSession, match=rf"^failed to find Session for client {KEY}$"):
             registry.dial(KEY, "tcp", "a:1")
 
 
-async def test_a_dial_can_wait_for_a_client_that_is_just_coming_back() -> None:
-    async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url):
-        waiting = asyncio.create_task(registry.dial_when_connected(KEY, "tcp", address, PATIENCE))
+async def test_a_dial_can_wait_for_a_reconnecting_client() -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS), target(echo) as address, our_server() as (registry, url):
+        waiting = asyncio.create_task(registry.dial_when_connected(KEY, "tcp", address, TIMEOUT_SECONDS))
         await asyncio.sleep(0)
         async with our_client(url):
             connection = await waiting
@@ -211,8 +230,13 @@ async def test_a_dial_can_wait_for_a_client_that_is_just_coming_back() -> None:
             await registry.dial_when_connected("nobody", "tcp", address, 0.01)
 
 
-async def test_a_disconnected_client_is_gone_at_once() -> None:
-    async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), our_client(url):
+async def test_disconnect_removes_a_client_immediately() -> None:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        target(echo) as address,
+        our_server() as (registry, url),
+        our_client(url),
+    ):
         await connected(registry)
         connection = registry.dial(KEY, "tcp", address)
         registry.disconnect(KEY, "its token was revoked")
@@ -221,9 +245,14 @@ async def test_a_disconnected_client_is_gone_at_once() -> None:
             await connection.receive()
 
 
-async def test_a_peer_servers_clients_are_reached_through_it() -> None:
-    """The far server announces its clients, and dials through them when asked for `<key>::tcp`."""
-    async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (far, far_url), our_client(far_url):
+async def test_clients_of_a_peer_server_are_reached_through_it() -> None:
+    """The far server announces its clients, and dials through them for requests with protocol `<key>::tcp`."""
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        target(echo) as address,
+        our_server() as (far, far_url),
+        our_client(far_url),
+    ):
         await connected(far)
         near = Registry()
         listener = await serve(near, authenticate, peering=True)
@@ -251,19 +280,19 @@ async def test_a_peer_servers_clients_are_reached_through_it() -> None:
         ("wss://a/", None, "needs a TLS context"),
     ],
 )
-async def test_a_bad_target_is_named(url: str, context: ssl.SSLContext | None, problem: str) -> None:
+async def test_an_invalid_target_is_rejected(url: str, context: ssl.SSLContext | None, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Target(url, {}, context)
 
 
-async def test_waiting_grows_and_never_falls_together() -> None:
+async def test_backoff_grows_with_jitter() -> None:
     backoff = Backoff(first=1, max_delay=30)
     assert [backoff.delay(failures, 1.0) for failures in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
     assert backoff.delay(7, 0.0) == 15
     assert backoff.delay(10_000, 0.5) == 22.5
 
 
-async def test_a_server_that_never_answers_is_given_up() -> None:
+async def test_the_handshake_times_out() -> None:
     async with target(lambda reader, writer: reader.read()) as address:
         client = TunnelClient(
             lambda: Target(f"ws://{address}/"), lambda _, __: True, limits=Limits(client_handshake=0.05)
@@ -275,14 +304,14 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        test_raw_pieces_go_there_and_back,
-        test_a_reader_and_a_writer,
-        test_a_bulk_transfer_each_way_at_once_through_slow_hands,
-        test_a_dial_refused_or_never_answered_is_told,
-        test_tls_around_the_tunnel_and_inside_it,
-        test_a_policy_that_says_no_ends_the_session_and_the_client_comes_again,
-        test_a_peer_servers_clients_are_reached_through_it,
+        test_data_passes_in_both_directions,
+        test_a_stream_has_an_asyncio_reader_and_writer,
+        test_simultaneous_bulk_transfers_with_a_slow_reader_complete,
+        test_a_failed_dial_is_reported,
+        test_tls_outside_and_inside_the_tunnel,
+        test_a_dial_denied_by_policy_ends_the_session_and_the_client_reconnects,
+        test_clients_of_a_peer_server_are_reached_through_it,
     ],
 )
-def test_all_this_on_the_event_loop_that_servers_use(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
+def test_scenarios_on_uvloop(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
     uvloop.run(scenario())

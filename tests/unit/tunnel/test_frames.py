@@ -1,4 +1,4 @@
-"""Messages as bytes: the contract's golden ones, their limits, and whatever else may come."""
+"""Encoding of messages: golden bytes, limits, and arbitrary input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("wire", "number", "connection", "kind", "payload"), GOLDEN)
-def test_golden_bytes(wire: str, number: int, connection: int, kind: Kind, payload: bytes) -> None:
+def test_frames_match_golden_bytes(wire: str, number: int, connection: int, kind: Kind, payload: bytes) -> None:
     message = frames.head(number, connection, kind) + payload
     assert message == bytes.fromhex(wire)
     assert frames.decode(message) == Frame(kind, connection, memoryview(payload))
@@ -40,13 +40,13 @@ def test_golden_bytes(wire: str, number: int, connection: int, kind: Kind, paylo
         (-(2**63), "ff" * 9 + "01"),
     ],
 )
-def test_numbers_are_written_as_go_writes_them(value: int, wire: str) -> None:
+def test_varints_match_go(value: int, wire: str) -> None:
     assert frames.varint(value).hex() == wire
     assert frames.decode(frames.varint(value) * 3 + b"\x00").connection == value
 
 
 @pytest.mark.parametrize(
-    ("message", "what"),
+    ("message", "problem"),
     [
         (b"", "varint is truncated"),
         (b"\x02", "varint is truncated"),
@@ -56,21 +56,21 @@ def test_numbers_are_written_as_go_writes_them(value: int, wire: str) -> None:
         (b"\xff" * 9 + b"\x02\x04\x06", "varint is truncated or too large"),  # more than 64 bits
     ],
 )
-def test_what_is_no_message_is_said_to_be_malformed(message: bytes, what: str) -> None:
-    with pytest.raises(Malformed, match=what):
+def test_malformed_messages_are_rejected(message: bytes, problem: str) -> None:
+    with pytest.raises(Malformed, match=problem):
         frames.decode(message)
 
 
 @pytest.mark.parametrize(
-    ("payload", "what"),
+    ("payload", "problem"),
     [
         (b"tcp:10.0.0.1:1", "address without a protocol"),
         (b"tcp/" + b"a" * 263, "address exceeds 266 bytes"),
         (b"tcp/\xff", "not UTF-8"),
     ],
 )
-def test_a_bad_address_is_refused_and_never_cut(payload: bytes, what: str) -> None:
-    with pytest.raises(Malformed, match=what):
+def test_an_invalid_address_is_rejected_and_not_truncated(payload: bytes, problem: str) -> None:
+    with pytest.raises(Malformed, match=problem):
         frames.read_connect(memoryview(payload))
 
 
@@ -82,31 +82,31 @@ def test_an_address_is_split_at_the_first_slash() -> None:
 
 
 @pytest.mark.parametrize(("proto", "address"), [("", "a:1"), ("tcp", ""), ("t/cp", "a:1"), ("tcp", "a" * 263)])
-def test_what_cannot_be_asked_for_is_refused_before_it_is_sent(proto: str, address: str) -> None:
+def test_an_invalid_dial_is_rejected_before_it_is_sent(proto: str, address: str) -> None:
     with pytest.raises(ValueError, match="not a protocol and an address"):
         frames.connect(proto, address)
 
 
-def test_of_an_errors_text_a_hundred_bytes_are_read_and_written() -> None:
+def test_error_messages_are_limited_to_100_bytes() -> None:
     assert frames.read_error(memoryview(b"x" * 1000)) == "x" * 100
     assert frames.error("x" * 1000) == b"x" * 100
     assert frames.read_error(memoryview("é".encode() * 100)) == "é" * 50
 
 
 @pytest.mark.parametrize("payload", [b"no-session", b"key/", b"key/x", b"key/" + b"1" * 20, b"k" * 99 + b"/1"])
-def test_an_announced_client_must_be_key_and_session(payload: bytes) -> None:
+def test_an_announced_client_needs_a_key_and_a_session(payload: bytes) -> None:
     with pytest.raises(Malformed, match="key/session"):
         frames.read_client(memoryview(payload))
 
 
-def test_a_list_of_connections_must_be_whole() -> None:
+def test_a_truncated_connection_list_is_rejected() -> None:
     assert list(frames.read_connections(memoryview(frames.connections([7, 2])))) == [2, 7]
     with pytest.raises(Malformed, match="truncated"):
         frames.read_connections(memoryview(bytes(9)))
 
 
 @given(st.binary(max_size=400))
-def test_no_bytes_break_the_reading_of_a_message(data: bytes) -> None:
+def test_arbitrary_bytes_do_not_crash_the_decoder(data: bytes) -> None:
     try:
         frame = frames.decode(data)
         for read in (frames.read_connect, frames.read_error, frames.read_client, frames.read_connections):
@@ -119,10 +119,10 @@ def test_no_bytes_break_the_reading_of_a_message(data: bytes) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1), st.sampled_from(Kind), st.binary(max_size=64))
-def test_what_is_written_is_read(number: int, connection: int, kind: Kind, payload: bytes) -> None:
+def test_encoded_frames_are_decoded_unchanged(number: int, connection: int, kind: Kind, payload: bytes) -> None:
     read = frames.decode(frames.head(number, connection, kind) + payload)
     assert (read.kind, read.connection, bytes(read.payload)) == (kind, connection, payload)
 
 
-def test_the_reason_of_an_end_moves_no_cursor() -> None:
+def test_control_characters_are_removed_from_errors() -> None:
     assert frames.read_error(memoryview(b"\x1b[2J\r\nno route\x00\xff")) == " [2J  no route \ufffd"

@@ -1,4 +1,4 @@
-"""Any sequence of messages and acts: a session ends by its own error or goes on, and its memory stays bounded."""
+"""Any sequence of messages and actions: a session continues or ends with a SessionError, and its memory is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from herder.tunnel.errors import SessionError, TunnelError
 from herder.tunnel.frames import Kind
 from herder.tunnel.limits import Limits
 from herder.tunnel.session import Session
-from tests.unit.tunnel.cores import Recorder, client, server
+from tests.unit.tunnel.sessions import Recorder, client, server
 
 SMALL = Limits(
     pause_above=2000,
@@ -35,62 +35,64 @@ MESSAGES = st.one_of(
     st.tuples(st.sampled_from(Kind), NUMBERS, PAYLOADS).map(lambda m: frames.head(1, m[1], m[0]) + m[2]),
     st.binary(max_size=50),
 )
-ACTS = st.one_of(
+ACTIONS = st.one_of(
     st.tuples(st.just("receive"), MESSAGES),
     st.tuples(st.just("receive"), MESSAGES),
     st.tuples(st.sampled_from(["connect", "send", "take", "close", "abort", "flush", "ping"]), st.integers(0, 5)),
 )
 
 
-def act(session: Session, what: str, how: object) -> None:
+def perform(session: Session, action: str, argument: object) -> None:
     known = [*session.streams.values()]
-    if what == "receive":
-        assert isinstance(how, bytes)
-        session.receive(bytearray(how))
+    if action == "receive":
+        assert isinstance(argument, bytes)
+        session.receive(bytearray(argument))
         return
-    assert isinstance(how, int)
-    if what == "connect":
+    assert isinstance(argument, int)
+    if action == "connect":
         session.connect("tcp", "a:1")
-    elif what == "ping":
-        session.received_ping(bytes(how), 1)
-    elif what == "flush":
-        for _ in range(how * 3):
+    elif action == "ping":
+        session.received_ping(bytes(argument), 1)
+    elif action == "flush":
+        for _ in range(argument * 3):
             session.next_message()
     elif known:
-        stream = known[how % len(known)]
-        if what == "send":
+        stream = known[argument % len(known)]
+        if action == "send":
             if stream.queued < SMALL.send_high:
-                stream.send(bytes(how * 200))
-        elif what == "take":
+                stream.send(bytes(argument * 200))
+        elif action == "take":
             stream.take()
-        elif what == "close":
+        elif action == "close":
             stream.close()
         else:
             stream.abort("reason")
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.booleans(), st.booleans(), st.lists(ACTS, max_size=60))
-def test_nothing_breaks_a_session(serving: bool, one_flag: bool, acts: list[tuple[str, object]]) -> None:
+@given(st.booleans(), st.booleans(), st.lists(ACTIONS, max_size=60))
+def test_no_sequence_of_actions_breaks_a_session(
+    serving: bool, one_flag: bool, actions: list[tuple[str, object]]
+) -> None:
     if serving:
         session = server(limits=SMALL, one_flag=one_flag, peering=True)
     else:
         session = client(Recorder(), limits=SMALL, one_flag=one_flag)
     try:
-        for what, how in acts:
+        for action, argument in actions:
             try:
-                act(session, what, how)
+                perform(session, action, argument)
             except SessionError:
                 raise
             except TunnelError:
-                continue  # of one stream
-            check(session)
+                continue  # an error of one stream only
+            check_limits(session)
     except SessionError:
         session.end()
     assert all(stream.open for stream in session.streams.values())
 
 
-def check(session: Session) -> None:
+def check_limits(session: Session) -> None:
     streams = session.streams.values()
     assert session.buffered <= SMALL.session_bytes
     assert session.buffered >= sum(stream.buffered for stream in streams)

@@ -1,4 +1,4 @@
-"""Peers that do their worst, from the bytes on the wire on: memory stays below one bound, whatever they send."""
+"""Hostile peers: memory stays below a bound, whatever bytes they send."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from herder.tunnel.server import serve
 from herder.tunnel.session import Opcode, Role, Session, Traffic
 from herder.tunnel.stream import Stream
 from herder.tunnel.websocket import FrameReader, frame_head
-from tests.unit.tunnel.cores import client, server
-from tests.unit.tunnel.world import HEADERS, KEY, authenticate, tls
+from tests.unit.tunnel.endpoints import HEADERS, KEY, authenticate, tls
+from tests.unit.tunnel.sessions import client, server
 
 LIMITS = Limits(
     pause_above=64 * KIB,
@@ -36,19 +36,19 @@ LIMITS = Limits(
     announced_clients=100,
 )
 BOUND = (
-    LIMITS.session_bytes  # what is received and not read
-    + 3 * LIMITS.message_bytes  # one that arrives, as frames and as a whole
-    + 8 * LIMITS.control_bytes  # short answers, as objects
+    LIMITS.session_bytes  # received and not yet read
+    + 3 * LIMITS.message_bytes  # one incoming message, as frames and reassembled
+    + 8 * LIMITS.control_bytes  # control messages, as objects
     + 4 * KIB * (LIMITS.streams + LIMITS.announced_clients)
 )
-MUCH = 8 * MIB
-MANY = 12_000  # of the smallest things: without a limit they would take more than the bound
+FLOOD_BYTES = 8 * MIB
+FLOOD_COUNT = 12_000  # enough that even the smallest objects exceed the bound unless they are limited
 
 Attack = Callable[[], Iterator[bytes]]
 
 
-class Forgetful:
-    """Observes a session and keeps nothing: what is measured is the session's own."""
+class NullObserver:
+    """Keeps nothing, so that only the session's own memory is measured."""
 
     def outgoing(self) -> None: ...
 
@@ -64,41 +64,41 @@ def message(kind: Kind, connection: int, payload: bytes = b"") -> bytes:
     return frame(frames.head(1, connection, kind) + payload)
 
 
-# --- what they send ---------------------------------------------------------------------------------------------------
+# --- attacks ---------------------------------------------------------------------------------------------------------
 
 
-def data_on_one_stream_that_was_paused() -> Iterator[bytes]:
-    yield from [message(Kind.DATA, 2, bytes(32 * KIB))] * (MUCH // (32 * KIB))
+def data_on_a_paused_stream() -> Iterator[bytes]:
+    yield from [message(Kind.DATA, 2, bytes(32 * KIB))] * (FLOOD_BYTES // (32 * KIB))
 
 
 def data_on_all_streams() -> Iterator[bytes]:
-    for number in range(MUCH // (32 * KIB)):
+    for number in range(FLOOD_BYTES // (32 * KIB)):
         yield message(Kind.DATA, 2 + number % LIMITS.streams, bytes(32 * KIB))
 
 
 def data_in_the_largest_messages() -> Iterator[bytes]:
-    whole = message(Kind.DATA, 2, bytes(LIMITS.message_bytes - 16))
-    for _ in range(MUCH // len(whole)):
-        yield from (whole[at : at + 64 * KIB] for at in range(0, len(whole), 64 * KIB))
+    complete = message(Kind.DATA, 2, bytes(LIMITS.message_bytes - 16))
+    for _ in range(FLOOD_BYTES // len(complete)):
+        yield from (complete[at : at + 64 * KIB] for at in range(0, len(complete), 64 * KIB))
 
 
-def a_message_in_pieces_that_never_ends() -> Iterator[bytes]:
+def an_endless_fragmented_message() -> Iterator[bytes]:
     yield frame(frames.head(1, 2, Kind.DATA), final=False)
-    yield from [frame(bytes(32 * KIB), opcode=0, final=False)] * (MUCH // (32 * KIB))
+    yield from [frame(bytes(32 * KIB), opcode=0, final=False)] * (FLOOD_BYTES // (32 * KIB))
 
 
-def a_byte_in_each_message() -> Iterator[bytes]:
-    yield from [message(Kind.DATA, 2, b"x")] * MANY
+def one_byte_messages() -> Iterator[bytes]:
+    yield from [message(Kind.DATA, 2, b"x")] * FLOOD_COUNT
 
 
-def data_for_streams_that_are_not_there() -> Iterator[bytes]:
-    for number in range(MANY):
+def data_for_unknown_streams() -> Iterator[bytes]:
+    for number in range(FLOOD_COUNT):
         yield message(Kind.DATA, 1_000_000 + number, b"x")
 
 
 def pauses_and_resumes() -> Iterator[bytes]:
     yield from [message(Kind.DATA, 2, bytes(128 * KIB))]
-    yield from [message(Kind.PAUSE, 2) + message(Kind.RESUME, 2)] * MANY
+    yield from [message(Kind.PAUSE, 2) + message(Kind.RESUME, 2)] * FLOOD_COUNT
 
 
 def long_lists_of_streams() -> Iterator[bytes]:
@@ -107,45 +107,45 @@ def long_lists_of_streams() -> Iterator[bytes]:
 
 
 def pings() -> Iterator[bytes]:
-    yield from [frame(b"p" * 125, Opcode.PING)] * MANY
+    yield from [frame(b"p" * 125, Opcode.PING)] * FLOOD_COUNT
 
 
-def clients_without_number() -> Iterator[bytes]:
-    for number in range(MANY):
+def too_many_clients() -> Iterator[bytes]:
+    for number in range(FLOOD_COUNT):
         yield message(Kind.ADD_CLIENT, 0, frames.client(f"client-{number}", number))
 
 
-def connects_without_number() -> Iterator[bytes]:
-    for number in range(MANY):
+def too_many_connects() -> Iterator[bytes]:
+    for number in range(FLOOD_COUNT):
         yield message(Kind.CONNECT, number, b"tcp/10.0.0.1:443")
 
 
-def connects_taken_back_at_once() -> Iterator[bytes]:
-    for number in range(MANY):
+def connects_closed_immediately() -> Iterator[bytes]:
+    for number in range(FLOOD_COUNT):
         yield message(Kind.CONNECT, number, b"tcp/10.0.0.1:443") + message(Kind.ERROR, number, b"EOF")
 
 
-TO_ANYONE: tuple[Attack, ...] = (
-    data_on_one_stream_that_was_paused,
+ATTACKS_ON_BOTH: tuple[Attack, ...] = (
+    data_on_a_paused_stream,
     data_on_all_streams,
     data_in_the_largest_messages,
-    a_message_in_pieces_that_never_ends,
-    a_byte_in_each_message,
-    data_for_streams_that_are_not_there,
+    an_endless_fragmented_message,
+    one_byte_messages,
+    data_for_unknown_streams,
     pauses_and_resumes,
     long_lists_of_streams,
     pings,
 )
-TO_A_SERVER: tuple[Attack, ...] = (clients_without_number,)
-TO_A_CLIENT: tuple[Attack, ...] = (connects_without_number, connects_taken_back_at_once)
+ATTACKS_ON_SERVERS: tuple[Attack, ...] = (too_many_clients,)
+ATTACKS_ON_CLIENTS: tuple[Attack, ...] = (too_many_connects, connects_closed_immediately)
 
 
-# --- what becomes of it -----------------------------------------------------------------------------------------------
+# --- effects ----------------------------------------------------------------------------------------------------------
 
 
-def opened_by_us() -> Session:
-    """A server that has dialled through its client, and reads nothing of what comes."""
-    session = server(Forgetful(), limits=LIMITS, peering=True, one_flag=True)
+def server_with_streams() -> Session:
+    """Return a server session that has dialed through its client and does not read."""
+    session = server(NullObserver(), limits=LIMITS, peering=True, one_flag=True)
     for _ in range(LIMITS.streams):
         session.connect("tcp", "10.0.0.1:443")
     while session.next_message():
@@ -153,12 +153,12 @@ def opened_by_us() -> Session:
     return session
 
 
-def nothing_opened() -> Session:
-    return client(Forgetful(), limits=LIMITS, one_flag=True)
+def idle_client() -> Session:
+    return client(NullObserver(), limits=LIMITS, one_flag=True)
 
 
-def peak(session: Session, attack: Attack, *, read: bool) -> int:
-    """Of the memory that the session takes while it is attacked; `read`: the peer takes what it is answered."""
+def peak_memory(session: Session, attack: Attack, *, read: bool) -> int:
+    """Return the peak memory of a session under attack; with `read`, the peer reads the responses."""
 
     def deliver(opcode: int, payload: bytearray) -> None:
         if opcode == Opcode.PING:
@@ -172,50 +172,50 @@ def peak(session: Session, attack: Attack, *, read: bool) -> int:
     gc.collect()
     tracemalloc.start()
     try:
-        for piece in attack():
-            reader.feed(memoryview(piece))
+        for chunk in attack():
+            reader.feed(memoryview(chunk))
     except SessionError:
         session.end()
     finally:
-        _, most = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    return most
+    return peak
 
 
-def test_many_sessions_together_hold_no_more_than_they_may() -> None:
-    """An agent opens sessions one after the other, and its cluster's owner reads nothing of what is requested."""
+def test_all_sessions_together_respect_the_memory_limit() -> None:
+    """An agent opens many sessions, and the requester reads none of the responses."""
     limits = replace(LIMITS, total_bytes=2 * MIB, share_bytes=64 * KIB, streams=100)
     traffic = Traffic()
-    sessions = [server(Forgetful(), limits=limits, traffic=traffic) for _ in range(50)]
+    sessions = [server(NullObserver(), limits=limits, traffic=traffic) for _ in range(50)]
     for session in sessions:
         for stream in [session.connect("tcp", "a:1") for _ in range(8)]:
             for _ in range(4):
                 session.receive(frames.head(1, stream.id, Kind.DATA) + bytes(64 * KIB - 1))
-    held = sum(session.buffered for session in sessions)
-    assert held == traffic.buffered <= limits.total_bytes + len(sessions) * limits.share_bytes
+    buffered = sum(session.buffered for session in sessions)
+    assert buffered == traffic.buffered <= limits.total_bytes + len(sessions) * limits.share_bytes
 
-    modest = server(Forgetful(), limits=limits, traffic=traffic)
-    stream = modest.connect("tcp", "a:1")
+    reading = server(NullObserver(), limits=limits, traffic=traffic)
+    stream = reading.connect("tcp", "a:1")
     for _ in range(100):
-        modest.receive(frames.head(1, stream.id, Kind.DATA) + bytes(32 * KIB))
-        assert stream.take(), "who reads is not cut off because others do not"
+        reading.receive(frames.head(1, stream.id, Kind.DATA) + bytes(32 * KIB))
+        assert stream.take(), "a reading session is not closed because others do not read"
     for session in sessions:
         session.end()
     assert traffic.buffered == 0
 
 
-async def test_messages_that_never_end_hold_no_more_than_all_sessions_may() -> None:
+async def test_unfinished_messages_respect_the_memory_limit_of_all_sessions() -> None:
     limits = replace(LIMITS, total_bytes=1 * MIB, share_bytes=16 * KIB)
     traffic = Traffic()
-    begun = frame_head(Opcode.BINARY, LIMITS.message_bytes, bytes(4)) + bytes(LIMITS.message_bytes - 1)
+    unfinished = frame_head(Opcode.BINARY, LIMITS.message_bytes, bytes(4)) + bytes(LIMITS.message_bytes - 1)
     links = [Link(Role.SERVER, "c-m", limits=limits, traffic=traffic) for _ in range(20)]
     for link in links:
-        for start in range(0, len(begun), 64 * KIB):
-            piece = begun[start : start + 64 * KIB]
-            link.get_buffer(len(piece))[: len(piece)] = piece
-            link.buffer_updated(len(piece))
+        for start in range(0, len(unfinished), 64 * KIB):
+            chunk = unfinished[start : start + 64 * KIB]
+            link.get_buffer(len(chunk))[: len(chunk)] = chunk
+            link.buffer_updated(len(chunk))
     assert traffic.buffered <= limits.total_bytes + len(links) * limits.share_bytes
-    assert [link.alive for link in links[:3]] == [True] * 3, "as long as there is room"
+    assert [link.alive for link in links[:3]] == [True] * 3, "within the limit"
     assert not links[-1].alive
     for link in links:
         link.connection_lost(None)
@@ -223,19 +223,19 @@ async def test_messages_that_never_end_hold_no_more_than_all_sessions_may() -> N
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["reading", "deaf"])
-@pytest.mark.parametrize("attack", TO_ANYONE + TO_A_SERVER)
-def test_the_memory_of_a_server_is_bounded(attack: Attack, read: bool) -> None:
-    assert peak(opened_by_us(), attack, read=read) < BOUND
+@pytest.mark.parametrize("attack", ATTACKS_ON_BOTH + ATTACKS_ON_SERVERS)
+def test_the_memory_of_a_server_is_bounded_under_attack(attack: Attack, read: bool) -> None:
+    assert peak_memory(server_with_streams(), attack, read=read) < BOUND
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["reading", "deaf"])
-@pytest.mark.parametrize("attack", TO_ANYONE + TO_A_CLIENT)
-def test_the_memory_of_a_client_is_bounded(attack: Attack, read: bool) -> None:
-    assert peak(nothing_opened(), attack, read=read) < BOUND
+@pytest.mark.parametrize("attack", ATTACKS_ON_BOTH + ATTACKS_ON_CLIENTS)
+def test_the_memory_of_a_client_is_bounded_under_attack(attack: Attack, read: bool) -> None:
+    assert peak_memory(idle_client(), attack, read=read) < BOUND
 
 
-async def test_many_small_messages_of_one_read_take_several_turns() -> None:
-    """43,000 pings fit into one read. Handled at once they keep every other client waiting."""
+async def test_many_small_messages_are_handled_in_several_loop_iterations() -> None:
+    """43,000 pings fit into one read. Handled at once, they would block every other client."""
     link = Link(Role.SERVER, "c-m")
     link.connection_made(Transport())
     handled = 0
@@ -249,22 +249,22 @@ async def test_many_small_messages_of_one_read_take_several_turns() -> None:
     link.get_buffer(len(pongs))[: len(pongs)] = pongs
     link.buffer_updated(len(pongs))
     first = handled
-    more = frame_head(Opcode.PONG, 0, bytes(4)) * 10  # TLS hands on what it had decrypted before it was paused
+    more = frame_head(Opcode.PONG, 0, bytes(4)) * 10  # TLS delivers data that it decrypted before reading was paused
     link.get_buffer(len(more))[: len(more)] = more
     link.buffer_updated(len(more))
-    most = first
+    peak = first
     for _ in range(100):
         before = handled
         await asyncio.sleep(0)
-        most = max(most, handled - before)
+        peak = max(peak, handled - before)
     link.close()
     link.connection_lost(None)
     assert (handled, link.session.traffic.buffered) == (20_010, 0)
-    assert most <= 1_000
+    assert peak <= 1_000
 
 
-def test_a_list_of_more_connections_than_a_session_has_ends_it() -> None:
-    session = server(Forgetful(), limits=LIMITS)
+def test_an_oversized_connection_list_ends_the_session() -> None:
+    session = server(NullObserver(), limits=LIMITS)
     listed = [session.connect("tcp", "a:1").id for _ in range(LIMITS.streams)]
     session.receive(frames.head(1, 0, Kind.SYNC) + frames.connections(listed))
     assert len(session.streams) == LIMITS.streams
@@ -272,8 +272,8 @@ def test_a_list_of_more_connections_than_a_session_has_ends_it() -> None:
         session.receive(frames.head(1, 0, Kind.SYNC) + frames.connections(range(10 * LIMITS.streams)))
 
 
-async def test_sessions_above_the_limit_end_also_if_their_client_does_not_say_goodbye() -> None:
-    """Each takes a file descriptor and memory, and TLS waits for the other side before it closes a connection."""
+async def test_sessions_above_the_limit_end_without_the_clients_cooperation() -> None:
+    """Each session uses a file descriptor and memory, and TLS waits for the peer before it closes a connection."""
     serving, trusting = tls()
     registry = Registry(sessions_per_key=2)
     listener = await serve(registry, authenticate, context=serving)
@@ -295,7 +295,7 @@ async def test_sessions_above_the_limit_end_also_if_their_client_does_not_say_go
         listener.close()
         while registry.counters.sessions:
             await asyncio.sleep(0.01)
-    assert (alive, sessions) == (2, 4), "those that are closing included"
+    assert (alive, sessions) == (2, 4), "including closing sessions"
 
 
 class Transport(asyncio.Transport):

@@ -1,4 +1,4 @@
-"""WebSocket framing: whole and in pieces, masked and not, and what is no WebSocket."""
+"""WebSocket handshake and framing: fragmented and masked messages, and protocol violations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from herder.tunnel.errors import Rejected, SessionError
 from herder.tunnel.session import Opcode, Outgoing
 from herder.tunnel.websocket import FrameReader, FrameWriter, frame_head
 
-KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # the sample of RFC 6455
-GOOD = {
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # the sample from RFC 6455
+VALID = {
     "connection": "keep-alive, Upgrade",
     "upgrade": "websocket",
     "sec-websocket-version": "13",
@@ -40,17 +40,17 @@ def framed(payload: bytes, *, masks: bool = False, opcode: int = Opcode.BINARY) 
 
 
 class TestHandshake:
-    def test_the_answer_is_that_of_the_standard(self) -> None:
+    def test_the_accept_key_matches_the_rfc(self) -> None:
         assert websocket.accept_key(KEY) == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-        assert websocket.upgrade_problem("GET", GOOD) == ""
-        assert websocket.switching_protocols(GOOD).startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+        assert websocket.upgrade_problem("GET", VALID) == ""
+        assert websocket.switching_protocols(VALID).startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
 
-    def test_no_extension_and_no_subprotocol_is_ever_agreed_on(self) -> None:
-        wishes = {"sec-websocket-extensions": "permessage-deflate", "sec-websocket-protocol": "v4.channel.k8s.io"}
-        assert websocket.switching_protocols(GOOD | wishes) == websocket.switching_protocols(GOOD)
+    def test_extensions_and_subprotocols_are_declined(self) -> None:
+        offers = {"sec-websocket-extensions": "permessage-deflate", "sec-websocket-protocol": "v4.channel.k8s.io"}
+        assert websocket.switching_protocols(VALID | offers) == websocket.switching_protocols(VALID)
 
     @pytest.mark.parametrize(
-        ("method", "changed", "problem"),
+        ("method", "changes", "problem"),
         [
             ("POST", {}, "use GET"),
             ("GET", {"connection": "keep-alive"}, "'Connection: Upgrade'"),
@@ -60,15 +60,17 @@ class TestHandshake:
             ("GET", {"sec-websocket-key": ""}, "16 bytes in base64"),
         ],
     )
-    def test_what_is_missing_is_named(self, method: str, changed: dict[str, str], problem: str) -> None:
-        assert problem in websocket.upgrade_problem(method, GOOD | changed)
+    def test_an_invalid_upgrade_request_names_the_problem(
+        self, method: str, changes: dict[str, str], problem: str
+    ) -> None:
+        assert problem in websocket.upgrade_problem(method, VALID | changes)
 
-    def test_both_ends_of_ours_know_each_other(self) -> None:
-        ours = GOOD | {"x-tunnel-flow": "per-direction"}
-        assert b"X-Tunnel-Flow: per-direction" in websocket.switching_protocols(ours)
-        assert b"X-Tunnel-Flow" not in websocket.switching_protocols(GOOD)
+    def test_flow_control_per_direction_is_negotiated(self) -> None:
+        headers = VALID | {"x-tunnel-flow": "per-direction"}
+        assert b"X-Tunnel-Flow: per-direction" in websocket.switching_protocols(headers)
+        assert b"X-Tunnel-Flow" not in websocket.switching_protocols(VALID)
 
-    def test_a_header_cannot_smuggle_another(self) -> None:
+    def test_header_values_with_line_breaks_are_rejected(self) -> None:
         with pytest.raises(ValueError, match="'X-API-Tunnel-Token' contains a line break"):
             websocket.request("host", "/", {"X-API-Tunnel-Token": "a\r\nX-Evil: 1"}, KEY)
 
@@ -80,7 +82,7 @@ class TestHandshake:
             (101, {"sec-websocket-accept": websocket.accept_key(KEY), "sec-websocket-extensions": "x"}, "extension"),
         ],
     )
-    def test_an_answer_that_is_no_upgrade_is_refused(self, status: int, headers: dict[str, str], problem: str) -> None:
+    def test_an_invalid_upgrade_response_is_rejected(self, status: int, headers: dict[str, str], problem: str) -> None:
         with pytest.raises(Rejected, match=problem):
             websocket.check_response(status, headers, b"failed authentication", KEY)
 
@@ -94,17 +96,17 @@ def test_messages_of_every_length_are_read_as_written(size: int, masks: bool) ->
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6), st.lists(st.integers(1, 40), min_size=1), st.booleans())
-def test_it_does_not_matter_where_the_network_cuts(payloads: list[bytes], cuts: list[int], masks: bool) -> None:
+def test_frames_may_be_split_anywhere(payloads: list[bytes], cuts: list[int], masks: bool) -> None:
     wire = b"".join(framed(payload, masks=masks) for payload in payloads)
-    inbox, at, turn = Inbox(masked=masks), 0, 0
+    inbox, at, step_index = Inbox(masked=masks), 0, 0
     while at < len(wire):
-        step = cuts[turn % len(cuts)]
+        step = cuts[step_index % len(cuts)]
         inbox.feed(wire[at : at + step])
-        at, turn = at + step, turn + 1
+        at, step_index = at + step, step_index + 1
     assert inbox.messages == [(Opcode.BINARY, payload) for payload in payloads]
 
 
-def test_a_message_in_pieces_is_put_together_and_pings_come_in_between() -> None:
+def test_a_fragmented_message_is_reassembled_around_pings() -> None:
     first = b"\x02\x03abc"
     ping = framed(b"p", opcode=Opcode.PING)
     last = b"\x80\x02de"
@@ -128,12 +130,12 @@ def test_a_message_in_pieces_is_put_together_and_pings_come_in_between() -> None
         (struct.pack("!BBQ", 0x82, 127, 1 << 63), "exceeds 1048576 bytes"),
     ],
 )
-def test_what_breaks_the_rules_ends_the_session(wire: bytes, problem: str) -> None:
+def test_protocol_violations_end_the_session(wire: bytes, problem: str) -> None:
     with pytest.raises(SessionError, match=problem):
         Inbox().feed(wire)
 
 
-def test_a_length_that_is_only_claimed_takes_no_memory() -> None:
+def test_a_claimed_length_allocates_no_memory() -> None:
     inbox = Inbox(limit=1 << 40)
     inbox.feed(frame_head(Opcode.BINARY, 1 << 39, b"") + b"a little")
     assert inbox.messages == []
@@ -141,10 +143,10 @@ def test_a_length_that_is_only_claimed_takes_no_memory() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.booleans())
-def test_no_bytes_break_the_reader(pieces: list[bytes], masked: bool) -> None:
+def test_arbitrary_bytes_do_not_crash_the_reader(chunks: list[bytes], masked: bool) -> None:
     inbox = Inbox(masked=masked, limit=4096)
     try:
-        for piece in pieces:
-            inbox.feed(piece)
+        for chunk in chunks:
+            inbox.feed(chunk)
     except SessionError:
         pass

@@ -33,7 +33,7 @@ def record(number: int = 1, *, query: str = "", body: bytes = b"", code: int = 2
     )
 
 
-def test_an_event_says_who_did_what_and_how_it_ended() -> None:
+def test_an_event_contains_user_request_and_response_code() -> None:
     assert audit_event(record()) == {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
@@ -52,7 +52,7 @@ def test_an_event_says_who_did_what_and_how_it_ended() -> None:
     }
 
 
-def test_no_secret_is_written() -> None:
+def test_no_secret_is_logged() -> None:
     written = json.encode(audit_event(record(query="token=hunter2&access_token=hunter2&limit=5", body=b"hunter2")))
     assert b"hunter2" not in written
     assert b"token=REDACTED&access_token=REDACTED&limit=5" in written
@@ -76,7 +76,7 @@ def test_urls_outside_the_api_are_truncated(path: str, expected: str) -> None:
     assert audit_event(replace(record(), path=path))["requestURI"] == expected
 
 
-def test_events_are_lines_in_a_file_only_its_owner_reads(tmp_path: Path) -> None:
+def test_events_are_lines_in_a_file_with_mode_0600(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "logs" / "audit.log")
     for number in range(1000):
         log.record(record(number))
@@ -86,7 +86,7 @@ def test_events_are_lines_in_a_file_only_its_owner_reads(tmp_path: Path) -> None
     assert (tmp_path / "logs" / "audit.log").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_file_is_rotated_and_old_ones_are_dropped(tmp_path: Path) -> None:
+def test_the_file_is_rotated_and_old_files_are_deleted(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     for number in range(10):
         log = AuditLog(path, max_bytes=1000, backups=2)
@@ -106,7 +106,7 @@ def test_write_errors_are_logged_and_do_not_stop_the_server(tmp_path: Path, capl
     assert "cannot write" in caplog.text
 
 
-def test_impersonation_and_failures_are_shown() -> None:
+def test_impersonation_and_failures_are_recorded() -> None:
     failed = replace(
         record(code=403),
         impersonated=User("bob"),
@@ -121,7 +121,7 @@ def test_impersonation_and_failures_are_shown() -> None:
 
 @pytest.mark.parametrize("path", ["/api/v1/namespaces/team/pods", "/api/v1/namespaces/" + "é" * 30_000 + "/pods"])
 @pytest.mark.parametrize("query", ["", "a&" * 30_000, "labelSelector=" + "é" * 30_000])
-def test_long_addresses_are_cut(path: str, query: str) -> None:
+def test_long_urls_are_truncated(path: str, query: str) -> None:
     """Otherwise a client without credentials could fill the files with a few thousand requests."""
     requested = Request("GET", path, query=Query.parse(query), remote="192.0.2.1")
     attributes = AccessAttributes("list", "", "v1", "pods", namespace=path.split("/")[4])

@@ -78,31 +78,31 @@ async def test_namespace_defaults_are_retried_after_a_denial(api: Api) -> None:
     api.server.deps.admission.add_validating("Refuse", [GroupResource("", "serviceaccounts")], refuse)
     await api.post(NAMESPACES, {"metadata": {"name": "new"}})
 
-    async def furnished() -> bool:
+    async def has_defaults() -> bool:
         return (await api.get(f"{NAMESPACES}/new/serviceaccounts/default")).status == 200
 
-    await _until(furnished)
+    await _until(has_defaults)
 
 
-async def test_an_exception_in_one_collector_ends_none(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exception_in_a_controller_does_not_stop_any(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     furnish = ServiceAccountController._ensure_defaults
     settle = GarbageCollector._process
     failures: list[str] = []
 
-    async def faulty_furnish(self: ServiceAccountController, namespace: str) -> None:
+    async def failing_ensure_defaults(self: ServiceAccountController, namespace: str) -> None:
         if namespace == "bad":
             failures.append(namespace)
             raise KeyError("metadata")
         await furnish(self, namespace)
 
-    async def faulty_settle(self: GarbageCollector, node: Any) -> None:
+    async def failing_reconcile(self: GarbageCollector, node: Any) -> None:
         if node.key.name == "bad":
             failures.append(node.key.name)
             raise TypeError("unhashable")
         await settle(self, node)
 
-    monkeypatch.setattr(ServiceAccountController, "_ensure_defaults", faulty_furnish)
-    monkeypatch.setattr(GarbageCollector, "_process", faulty_settle)
+    monkeypatch.setattr(ServiceAccountController, "_ensure_defaults", failing_ensure_defaults)
+    monkeypatch.setattr(GarbageCollector, "_process", failing_reconcile)
     maps = f"{NAMESPACES}/default/configmaps"
     owner = (await api.post(maps, config_map("owner"))).body
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
@@ -114,14 +114,14 @@ async def test_an_exception_in_one_collector_ends_none(api: Api, monkeypatch: py
     await api.delete(f"{maps}/owner")
     await _until(lambda: _gone(api, f"{maps}/good"))
 
-    async def furnished() -> bool:
+    async def has_defaults() -> bool:
         return (await api.get(f"{NAMESPACES}/good/serviceaccounts/default")).status == 200
 
-    await _until(furnished)
+    await _until(has_defaults)
     assert failures
 
 
-async def test_a_failed_pass_of_the_aggregator_is_tried_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_aggregation_is_retried(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     settle = RoleAggregator.aggregate_all
     left = [2]
 
@@ -144,7 +144,7 @@ async def test_a_failed_pass_of_the_aggregator_is_tried_again(api: Api, monkeypa
     await _until(aggregated)
 
 
-async def test_a_failed_cleanup_of_a_definition_is_tried_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_crd_cleanup_is_retried(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await serve_widgets(api)
     await api.post("/apis/example.com/v1/namespaces/default/widgets", widget("a"))
     delete_all = Instances.delete_all
@@ -162,7 +162,7 @@ async def test_a_failed_cleanup_of_a_definition_is_tried_again(api: Api, monkeyp
     await _until(lambda: _gone(api, crd))
 
 
-async def test_an_object_of_another_namespace_does_not_hold_up_a_deletion(api: Api) -> None:
+async def test_an_object_of_another_namespace_does_not_block_a_deletion(api: Api) -> None:
     """Any user could create one with a foreign uid as owner, and a finalizer."""
     for name in ("victim", "team"):
         await api.post(NAMESPACES, {"metadata": {"name": name}})

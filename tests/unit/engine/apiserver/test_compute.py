@@ -50,65 +50,67 @@ class Requests:
 
 
 async def test_a_user_has_one_large_request_at_a_time_and_delays_no_other_user() -> None:
-    here = Requests()
-    await here.send("a1", "a2", "a3", "b1")
-    assert here.processed == ["a1", "b1"]
-    await here.end("a1")
-    assert here.processed == ["a1", "b1", "a2"]
-    await here.end("b1")
-    assert here.processed == ["a1", "b1", "a2"]
-    await here.end("a2")
-    assert here.processed[-1] == "a3"
-    await here.end("a3")
+    requests = Requests()
+    await requests.send("a1", "a2", "a3", "b1")
+    assert requests.processed == ["a1", "b1"]
+    await requests.end("a1")
+    assert requests.processed == ["a1", "b1", "a2"]
+    await requests.end("b1")
+    assert requests.processed == ["a1", "b1", "a2"]
+    await requests.end("a2")
+    assert requests.processed[-1] == "a3"
+    await requests.end("a3")
 
 
-async def test_users_take_turns_when_all_places_are_taken() -> None:
-    here = Requests()
+async def test_users_take_turns_when_all_slots_are_in_use() -> None:
+    requests = Requests()
     users = [chr(ord("a") + number) for number in range(MAX_LARGE_REQUESTS + 2)]
-    await here.send(*(f"{user}{number}" for user in users for number in (1, 2)))
-    assert here.processed == [f"{user}1" for user in users[:MAX_LARGE_REQUESTS]]
-    await here.end("a1")
-    assert here.processed[-1] == f"{users[MAX_LARGE_REQUESTS]}1", "the second request of a waits for all users' first"
-    await here.end("b1")
-    assert here.processed[-1] == f"{users[MAX_LARGE_REQUESTS + 1]}1"
-    await here.end("c1")
-    assert here.processed[-1] == "a2"
-    for task in here.tasks.values():
+    await requests.send(*(f"{user}{number}" for user in users for number in (1, 2)))
+    assert requests.processed == [f"{user}1" for user in users[:MAX_LARGE_REQUESTS]]
+    await requests.end("a1")
+    assert requests.processed[-1] == f"{users[MAX_LARGE_REQUESTS]}1", (
+        "the second request of a waits for all users' first"
+    )
+    await requests.end("b1")
+    assert requests.processed[-1] == f"{users[MAX_LARGE_REQUESTS + 1]}1"
+    await requests.end("c1")
+    assert requests.processed[-1] == "a2"
+    for task in requests.tasks.values():
         task.cancel()
-    await asyncio.wait(here.tasks.values())
+    await asyncio.wait(requests.tasks.values())
 
 
 @pytest.mark.parametrize("cancelled", ["a1", "a2"])
-async def test_clients_that_go_away_give_their_place_back(cancelled: str) -> None:
-    here = Requests()
-    await here.send("a1", "a2", "a3")
-    await here.cancel(cancelled)
+async def test_clients_that_disconnect_free_their_slot(cancelled: str) -> None:
+    requests = Requests()
+    await requests.send("a1", "a2", "a3")
+    await requests.cancel(cancelled)
     if cancelled == "a2":
-        await here.end("a1")
-        assert here.processed == ["a1", "a3"]
+        await requests.end("a1")
+        assert requests.processed == ["a1", "a3"]
     else:
-        assert here.processed == ["a1", "a2"]
-        await here.end("a2")
-    await here.end("a3")
-    await here.send("a4")
-    assert here.processed[-1] == "a4"
-    await here.end("a4")
+        assert requests.processed == ["a1", "a2"]
+        await requests.end("a2")
+    await requests.end("a3")
+    await requests.send("a4")
+    assert requests.processed[-1] == "a4"
+    await requests.end("a4")
 
 
-async def test_a_user_with_too_many_waiting_is_refused() -> None:
-    here = Requests()
-    await here.send(*(f"a{number}" for number in range(MAX_WAITING_PER_USER + 1)))
-    await here.send("a-last")
+async def test_a_user_with_too_many_queued_requests_is_rejected() -> None:
+    requests = Requests()
+    await requests.send(*(f"a{number}" for number in range(MAX_WAITING_PER_USER + 1)))
+    await requests.send("a-last")
     with pytest.raises(TooManyRequests):
-        await here.tasks["a-last"]
-    await here.send("b1")
-    assert here.processed[-1] == "b1"
-    for task in here.tasks.values():
+        await requests.tasks["a-last"]
+    await requests.send("b1")
+    assert requests.processed[-1] == "b1"
+    for task in requests.tasks.values():
         task.cancel()
-    await asyncio.wait(here.tasks.values())
+    await asyncio.wait(requests.tasks.values())
 
 
-def test_parts_of_large_documents_are_not_remembered() -> None:
+def test_parts_of_large_documents_are_not_cached() -> None:
     assert value_element("a small one") is value_element("a small one")
     with metered(1_000, large=True):
         assert value_element("of a large one") is not value_element("of a large one")

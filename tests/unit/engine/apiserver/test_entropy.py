@@ -5,7 +5,7 @@ import itertools
 from herder.engine.apiserver.registry.entropy import EntropyPool
 
 
-def test_small_portions_come_from_one_draw_and_none_twice() -> None:
+def test_small_requests_share_one_read_without_reusing_bytes() -> None:
     drawn: list[int] = []
     numbers = itertools.count()
 
@@ -20,7 +20,7 @@ def test_small_portions_come_from_one_draw_and_none_twice() -> None:
     assert len(pool(2)) == 2
 
 
-def test_secrets_are_drawn_anew() -> None:
+def test_secrets_are_read_separately() -> None:
     drawn: list[int] = []
 
     def draw(count: int) -> bytes:

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Resource:
-    """Stands in for a resource; the cache only holds it."""
+    """A placeholder for a resource; the cache only holds a reference to it."""
 
 
 def test_the_cache_is_limited_by_bytes() -> None:
@@ -24,7 +24,7 @@ def test_the_cache_is_limited_by_bytes() -> None:
     assert 0 < len(known) <= 16
 
 
-def test_a_line_that_is_put_again_counts_once() -> None:
+def test_a_line_that_is_stored_again_counts_once() -> None:
     lines, resource = EventCache(), Resource()
     for _ in range(40):
         lines.put(("same",), resource, bytes(MIB))  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ def test_a_line_that_is_put_again_counts_once() -> None:
     assert lines.get(("same",)) is not None
 
 
-def test_the_id_of_a_resource_is_no_others_while_a_line_names_it() -> None:
+def test_a_cached_line_keeps_its_resource_alive() -> None:
     lines = EventCache()
     resource: Any = Resource()
     kept = weakref.ref(resource)

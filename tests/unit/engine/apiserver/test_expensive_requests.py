@@ -52,7 +52,7 @@ async def api() -> AsyncIterator[Api]:
 
 
 @pytest.mark.parametrize("attack", attacks.COMPUTATIONS, ids=lambda attack: attack.name)
-async def test_no_request_keeps_the_event_loop_busy(api: Api, attack: Attack) -> None:
+async def test_no_request_blocks_the_event_loop(api: Api, attack: Attack) -> None:
     path = attack.path.format(namespace="default")
     if attack.creates:
         created_object = await api.post(
@@ -83,7 +83,7 @@ async def _turns_of(api: Api, attack: Attack, path: str) -> loop_turns.Turns:
 
 
 @pytest.mark.parametrize("attack", attacks.COMPUTATIONS, ids=lambda attack: attack.name)
-async def test_no_request_stays_in_memory_until_the_garbage_collector_runs(api: Api, attack: Attack) -> None:
+async def test_no_request_leaves_garbage_for_the_cycle_collector(api: Api, attack: Attack) -> None:
     """The garbage collector runs rarely on a server with thousands of objects; bodies of megabytes cannot wait for
     it."""
     if attack.creates:
@@ -105,7 +105,7 @@ async def test_no_request_stays_in_memory_until_the_garbage_collector_runs(api: 
     assert not {"Request", "_Patching"} & set(kept), kept
 
 
-async def test_large_objects_are_served_beside_the_event_loop(api: Api) -> None:
+async def test_large_objects_are_processed_outside_the_event_loop(api: Api) -> None:
     """A CRD or bundle of a megabyte is an ordinary object: it is written, read in every format, and deleted."""
     path = attacks.CONFIGMAPS.format(namespace="default")
     large = attacks.configmap("large", {f"k{number}": "v" for number in range(45_000)})
@@ -127,7 +127,7 @@ async def test_large_objects_are_served_beside_the_event_loop(api: Api) -> None:
             assert turns.longest < TURN_SECONDS, f"{method} {url} {headers}: {turns.longest:.3f} s"
 
 
-async def test_a_few_users_cannot_keep_others_from_large_requests() -> None:
+async def test_a_few_users_cannot_block_large_requests_of_others() -> None:
     turns = FairSemaphore()
     await turns.acquire("first")
     users = MAX_WAITING // MAX_WAITING_PER_USER
@@ -166,7 +166,7 @@ async def test_users_take_turns_at_large_requests() -> None:
     assert order.count("greedy") == MAX_WAITING_PER_USER - 1
 
 
-# --- expressions of administrators, such as users are in their in-memory clusters -----------------------------------
+# --- CEL expressions: users are administrators of their in-memory clusters -----------------------------------
 
 QUADRATIC = "object.data.all(a, object.data.all(b, a + b != 'x'))"
 ALLOWED = "authorizer.group('').resource('secrets').check('get').allowed()"
@@ -208,10 +208,10 @@ EXPRESSIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", EXPRESSIONS)
-async def test_no_expression_of_an_administrator_keeps_the_event_loop_busy(api: Api, case: str) -> None:
+async def test_no_cel_expression_blocks_the_event_loop(api: Api, case: str) -> None:
     for resource, obj in EXPRESSIONS[case].items():
-        made = await api.post(f"{REGISTRATION}/{resource}", {"metadata": {"name": "heavy"}} | obj)
-        assert made.status == 201, made.message
+        created_policy = await api.post(f"{REGISTRATION}/{resource}", {"metadata": {"name": "heavy"}} | obj)
+        assert created_policy.status == 201, created_policy.message
     path = "/api/v1/namespaces/default/configmaps"
     body = attacks.configmap("heavy", {f"k{number}": "v" for number in range(150)})
     try:

@@ -67,7 +67,7 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
     await asyncio.gather(front.stop(), server.stop())
 
 
-async def test_a_client_certificate_says_who_calls(served: Served) -> None:
+async def test_a_client_certificate_authenticates_the_user(served: Served) -> None:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     async with served.session.post(
         f"{served.url}/apis/authentication.k8s.io/v1/selfsubjectreviews", json=review
@@ -76,15 +76,15 @@ async def test_a_client_certificate_says_who_calls(served: Served) -> None:
         assert "system:masters" in (await response.json())["status"]["userInfo"]["groups"]
 
 
-async def test_callers_without_one_are_anonymous(served: Served, tmp_path: Path) -> None:
+async def test_clients_without_a_certificate_are_anonymous(served: Served, tmp_path: Path) -> None:
     connector = aiohttp.TCPConnector(ssl=client_context(served.pki, tmp_path, certificate=False))
-    async with aiohttp.ClientSession(connector=connector) as nobody:
-        async with nobody.get(f"{served.url}/api/v1/secrets") as rejected:
+    async with aiohttp.ClientSession(connector=connector) as anonymous:
+        async with anonymous.get(f"{served.url}/api/v1/secrets") as rejected:
             assert rejected.status == 403
             assert 'User "system:anonymous" cannot list' in (await rejected.json())["message"]
-        async with nobody.get(f"{served.url}/readyz") as ready:
+        async with anonymous.get(f"{served.url}/readyz") as ready:
             assert ready.status == 200
-        async with nobody.get(f"{served.url}/readyz", headers={"Authorization": "Bearer forged"}) as rejected:
+        async with anonymous.get(f"{served.url}/readyz", headers={"Authorization": "Bearer forged"}) as rejected:
             assert rejected.status == 401
 
 
@@ -111,14 +111,14 @@ async def raw(served: Served, content: bytes, tmp_path: Path) -> bytes:
         (b"nonsense", (b"400",)),
     ],
 )
-async def test_malformed_requests_are_refused(
+async def test_malformed_requests_are_rejected(
     served: Served, tmp_path: Path, request_line: bytes, statuses: tuple[bytes, ...]
 ) -> None:
     answer = await raw(served, request_line + b"\r\nHost: x\r\nConnection: close\r\n\r\n", tmp_path)
     assert answer.split(b" ", 2)[1] in statuses, answer[:300]
 
 
-async def test_a_body_over_the_limit_is_refused_before_it_is_read(served: Served, tmp_path: Path) -> None:
+async def test_a_body_over_the_limit_is_rejected_before_it_is_read(served: Served, tmp_path: Path) -> None:
     head = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     answer = await raw(served, head + b"Content-Length: 99999999\r\n\r\n{", tmp_path)
     assert b" 413 " in answer.splitlines()[0]
@@ -158,7 +158,7 @@ async def test_kubectl_creates_gets_edits_and_deletes(served: Served) -> None:
     assert (code, output) == (1, 'Error from server (NotFound): configmaps "k" not found\n')
 
 
-async def test_kubectl_applies_in_both_ways(served: Served) -> None:
+async def test_kubectl_applies_client_side_and_server_side(served: Served) -> None:
     manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ap}\ndata: {a: b}\n"
     assert (await served.kubectl("apply", "-f", "-", stdin=manifest))[1] == "configmap/ap created\n"
     assert (await served.kubectl("apply", "-f", "-", stdin=manifest))[1] == "configmap/ap unchanged\n"

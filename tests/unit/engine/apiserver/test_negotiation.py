@@ -25,7 +25,7 @@ def rendering(accept: str = "", query: str = "", agent: str = "") -> Rendering:
         (f"application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,{TABLE}", "application/json", "Table"),
     ],
 )
-def test_the_first_thing_that_can_be_served_is(accept: str, media_type: str, transform: str) -> None:
+def test_the_first_supported_media_type_is_served(accept: str, media_type: str, transform: str) -> None:
     found = rendering(accept)
     assert (found.media_type, found.transform) == (media_type, transform)
 
@@ -33,19 +33,19 @@ def test_the_first_thing_that_can_be_served_is(accept: str, media_type: str, tra
 @pytest.mark.parametrize(
     "accept", ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Unheard;v=v1;g=meta.k8s.io"]
 )
-def test_nothing_acceptable_is_refused(accept: str) -> None:
+def test_unsupported_media_types_are_not_acceptable(accept: str) -> None:
     with pytest.raises(NotAcceptable):
         rendering(accept)
 
 
-def test_people_get_indented_answers() -> None:
+def test_curl_and_pretty_true_get_indented_responses() -> None:
     assert rendering(agent="curl/8").pretty
     assert not rendering(agent="kubectl/v1").pretty
     assert rendering(query="pretty=true", agent="kubectl/v1").pretty
     assert not rendering(query="pretty=false", agent="curl/8").pretty
 
 
-def test_bodies_of_unknown_types_are_refused() -> None:
+def test_bodies_of_unknown_media_types_are_rejected() -> None:
     assert body_type(Request("POST", "/")) == "application/json"
     assert (
         body_type(Request("POST", "/", headers={"content-type": "application/yaml; charset=utf-8"}))

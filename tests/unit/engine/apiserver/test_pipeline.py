@@ -39,7 +39,7 @@ async def test_unserved_paths_get_a_plain_404(running: Api, path: str) -> None:
     assert (missing.status, missing.body) == (404, b"404 page not found\n")
 
 
-async def test_health_is_one_word_or_one_line_each(running: Api) -> None:
+async def test_health_is_one_word_or_one_line_per_check(running: Api) -> None:
     for endpoint in ("healthz", "livez", "readyz"):
         assert (await running.get(f"/{endpoint}")).body == b"ok"
     verbose = (await running.get("/readyz?verbose")).body.decode()
@@ -49,7 +49,7 @@ async def test_health_is_one_word_or_one_line_each(running: Api) -> None:
     assert (await running.get("/readyz/unheard")).status == 404
 
 
-async def test_a_failed_check_is_told(running: Api) -> None:
+async def test_a_failed_health_check_is_reported(running: Api) -> None:
     running.server.checks["sick"] = lambda: False
     try:
         sick = await running.get("/livez")
@@ -60,7 +60,7 @@ async def test_a_failed_check_is_told(running: Api) -> None:
         del running.server.checks["sick"]
 
 
-async def test_health_says_whether_the_store_commits(tmp_path: Path) -> None:
+async def test_health_reports_whether_the_store_commits(tmp_path: Path) -> None:
     server, clock = await start(tmp_path)
     api, gate = Api(server, clock), CommitGate(server.deps.store)
     gate.error = sqlite_error("SQLITE_FULL")
@@ -77,7 +77,7 @@ async def test_health_says_whether_the_store_commits(tmp_path: Path) -> None:
     await server.stop()
 
 
-async def test_every_answer_carries_its_audit_id(running: Api) -> None:
+async def test_every_response_has_an_audit_id(running: Api) -> None:
     first, second = await running.get("/version"), await running.get("/version")
     assert first.headers["audit-id"] != second.headers["audit-id"]
 
@@ -91,7 +91,7 @@ async def test_forbidden_requests_name_the_missing_permission(api: Api) -> None:
     )
 
 
-async def test_creating_by_apply_needs_the_right_to_create(api: Api) -> None:
+async def test_creating_by_apply_requires_the_create_permission(api: Api) -> None:
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch", "get"]}]
     group = "rbac.authorization.k8s.io"
     await api.post(api.path("roles", group=group), {"metadata": {"name": "r"}, "rules": rules})
@@ -111,7 +111,7 @@ async def test_creating_by_apply_needs_the_right_to_create(api: Api) -> None:
     assert (await jane.patch(url, config_map("a", x="1"), "application/apply-patch+yaml")).status == 200
 
 
-async def test_an_unexpected_failure_is_a_status_without_details(
+async def test_an_unexpected_failure_returns_a_status_without_details(
     running: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(request: object, user: User) -> Response:

@@ -19,7 +19,7 @@ def load(directory: Path | None, *, now: datetime = NOW, hosts: tuple[str, ...] 
     return Pki.load_or_create(directory, now=now, hosts=hosts)
 
 
-def test_everything_is_made_once_and_found_again(tmp_path: Path) -> None:
+def test_keys_and_certificates_are_created_once_and_reused(tmp_path: Path) -> None:
     first, second = load(tmp_path / "pki"), load(tmp_path / "pki")
     for part in ("authority", "serving", "admin"):
         assert getattr(first, part).certificate == getattr(second, part).certificate
@@ -27,7 +27,7 @@ def test_everything_is_made_once_and_found_again(tmp_path: Path) -> None:
     assert first.service_accounts.private_numbers() == second.service_accounts.private_numbers()
 
 
-def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     load(tmp_path)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {
@@ -47,7 +47,7 @@ def test_certificates_are_renewed_before_they_expire_by_the_same_authority(tmp_p
     assert later.serving.certificate.not_valid_after_utc > NOW + timedelta(days=600)
 
 
-def test_a_new_name_for_the_server_means_a_new_certificate(tmp_path: Path) -> None:
+def test_a_new_server_name_issues_a_new_certificate(tmp_path: Path) -> None:
     first = load(tmp_path)
     second = load(tmp_path, hosts=("herder.example.com", "192.0.2.7"))
     assert second.serving.certificate != first.serving.certificate
@@ -56,7 +56,7 @@ def test_a_new_name_for_the_server_means_a_new_certificate(tmp_path: Path) -> No
     assert {"192.0.2.7", "127.0.0.1", "::1"} <= {str(ip) for ip in names.get_values_for_type(x509.IPAddress)}
 
 
-def test_leaves_of_another_authority_are_not_served(tmp_path: Path) -> None:
+def test_certificates_of_another_ca_are_not_served(tmp_path: Path) -> None:
     first = load(tmp_path)
     (tmp_path / "ca.crt").unlink()
     (tmp_path / "ca.key").unlink()
@@ -79,9 +79,7 @@ def test_an_interrupted_write_is_recovered(tmp_path: Path) -> None:
         ("ca.crt", "rubbish", "not a PEM certificate"),
     ],
 )
-def test_damaged_files_are_named_and_nothing_is_replaced(
-    tmp_path: Path, file: str, content: str, expected: str
-) -> None:
+def test_corrupt_files_are_reported_and_not_replaced(tmp_path: Path, file: str, content: str, expected: str) -> None:
     load(tmp_path)
     (tmp_path / file).write_text(content)
     with pytest.raises(PkiError, match=expected) as error:
@@ -90,7 +88,7 @@ def test_damaged_files_are_named_and_nothing_is_replaced(
     assert (tmp_path / file).read_text() == content
 
 
-def test_a_certificate_of_another_key_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_of_another_key_is_rejected(tmp_path: Path) -> None:
     load(tmp_path / "a")
     load(tmp_path / "b")
     (tmp_path / "a" / "ca.key").write_bytes((tmp_path / "b" / "ca.key").read_bytes())
@@ -104,7 +102,7 @@ def test_an_expired_ca_is_reported(tmp_path: Path) -> None:
         load(tmp_path, now=NOW + timedelta(days=4000))
 
 
-def test_the_kubeconfig_carries_everything_inside() -> None:
+def test_the_kubeconfig_embeds_all_certificates() -> None:
     pki = load(None)
     config = pki.admin_kubeconfig("https://127.0.0.1:6443")
     [cluster], [user] = config["clusters"], config["users"]
@@ -114,7 +112,7 @@ def test_the_kubeconfig_carries_everything_inside() -> None:
     assert config["current-context"] == config["contexts"][0]["name"]
 
 
-async def test_a_client_with_the_admin_certificate_can_talk_to_the_server(tmp_path: Path) -> None:
+async def test_a_client_with_the_admin_certificate_can_connect(tmp_path: Path) -> None:
     pki = load(tmp_path)
     seen: list[str] = []
 

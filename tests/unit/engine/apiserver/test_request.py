@@ -39,11 +39,11 @@ def read(method: str, url: str) -> tuple[str, str, str, str, str, str, str]:
         ("GET", f"{PODS}?fieldSelector=metadata.name%3D%3D%2C", ("list", "", "v1", "ns", "pods", "", "")),
     ],
 )
-def test_a_path_says_what_is_asked(method: str, url: str, expected: tuple[str, ...]) -> None:
+def test_a_path_is_parsed_into_request_info(method: str, url: str, expected: tuple[str, ...]) -> None:
     assert read(method, url) == expected
 
 
-def test_deleting_a_collection_is_not_granted_by_name() -> None:
+def test_delete_collection_has_no_resource_name() -> None:
     expected = ("deletecollection", "", "v1", "ns", "pods", "", "")
     assert read("DELETE", f"{PODS}?fieldSelector=metadata.name%3Dp") == expected
 
@@ -56,6 +56,6 @@ def test_other_paths_have_their_method_as_verb(path: str) -> None:
     assert (info.verb, info.is_resource_request, info.path) == ("get", False, path)
 
 
-def test_what_follows_a_subresource_is_kept() -> None:
+def test_the_path_after_a_subresource_is_kept() -> None:
     info = request_info("GET", f"{PODS}/p/proxy/a/b", Query())
     assert (info.subresource, info.parts) == ("proxy", ("a", "b"))

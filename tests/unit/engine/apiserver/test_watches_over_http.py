@@ -12,13 +12,13 @@ import pytest
 from herder.engine.front.http import HttpFront
 from herder.engine.wire import Request, Response
 from tests.unit.engine.apiserver.api import ADMIN, Api, config_map, start
-from tests.unit.engine.front.sockets import PATIENCE, Fronted, Raw, Told
+from tests.unit.engine.front.sockets import TIMEOUT, Raw, RecordingHandler, RunningFront
 
 PATH = "/api/v1/namespaces/default/configmaps"
 
 
 class Served:
-    def __init__(self, fronted: Fronted, api: Api) -> None:
+    def __init__(self, fronted: RunningFront, api: Api) -> None:
         self.fronted = fronted
         self.api = api
 
@@ -35,14 +35,14 @@ class Served:
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     server, clock = await start()
-    handler = Told()
+    handler = RecordingHandler()
 
     async def as_admin(request: Request) -> Response:
         request.user = ADMIN
         return await server.handle(request)
 
     handler.handler = as_admin
-    fronted = await Fronted.listen(handler)
+    fronted = await RunningFront.listen(handler)
     yield Served(fronted, Api(server, clock))
     await server.stop()
     await fronted.stop()
@@ -50,7 +50,7 @@ async def served() -> AsyncIterator[Served]:
 
 async def chunk(raw: Raw) -> bytes:
     size = int(await raw.line(), 16)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         content = await raw.reader.readexactly(size + 2)
     return content[:-2]
 
@@ -64,7 +64,7 @@ async def events(raw: Raw, count: int) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"]["name"]) for event in seen]
 
 
-async def test_every_watcher_sees_every_event_in_order(served: Served) -> None:
+async def test_every_watcher_receives_every_event_in_order(served: Served) -> None:
     revision = (await served.api.get(PATH)).body["metadata"]["resourceVersion"]
     watchers = [await served.watch(f"&resourceVersion={revision}") for _ in range(5)]
     names = [f"m-{number:03}" for number in range(100)]
@@ -74,7 +74,7 @@ async def test_every_watcher_sees_every_event_in_order(served: Served) -> None:
     assert all(other == seen[0] for other in seen)
 
 
-async def test_selectors_hold_for_pushed_events(served: Served) -> None:
+async def test_selectors_apply_to_pushed_events(served: Served) -> None:
     revision = (await served.api.get(PATH)).body["metadata"]["resourceVersion"]
     raw = await served.watch(f"&resourceVersion={revision}&labelSelector=a%3Db")
     await served.create("other")
@@ -96,7 +96,7 @@ async def test_a_watcher_that_falls_behind_misses_nothing(served: Served) -> Non
     assert await events(raw, 1) == [("ADDED", "last")]
 
 
-async def test_a_stop_ends_watches_with_their_last_chunk(served: Served) -> None:
+async def test_a_stop_ends_watches_with_the_final_chunk(served: Served) -> None:
     raw = await served.watch()
     await served.create("seen")
     while b'"seen"' not in await chunk(raw):

@@ -115,7 +115,7 @@ async def test_a_list_of_empty_pages_is_aborted() -> None:
             await client.list_all(PODS, max_items=100_000)
 
 
-async def test_a_list_that_expires_on_every_page_ends() -> None:
+async def test_a_list_that_is_still_paged_after_it_expired_ends() -> None:
     requests = 0
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -180,7 +180,7 @@ async def test_an_error_message_is_truncated_and_has_no_control_characters() -> 
     assert "\x1b" not in failure.value.message
 
 
-async def test_a_retry_after_of_5000_digits_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_after_of_5000_digits_raises_a_status_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("herder.engine.client.client.MAX_RETRY_AFTER_SECONDS", 0)
 
     async def answer(writer: asyncio.StreamWriter) -> None:

@@ -102,7 +102,7 @@ async def test_a_certificate_for_another_name_is_rejected(engine: Engine) -> Non
         assert (await client.list(NAMESPACES)).items
 
 
-async def test_a_wrong_token_raises_unauthorized_and_is_reloaded(engine: Engine) -> None:
+async def test_a_wrong_token_raises_unauthorized(engine: Engine) -> None:
     bare = replace(engine.connection, client_certificate=None, client_key=None, token="wrong")
     async with client_of(bare) as client:
         with pytest.raises(Unauthorized):

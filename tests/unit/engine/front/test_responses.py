@@ -37,7 +37,7 @@ async def test_a_head_response_has_a_content_length_and_no_body(fronted: Running
     assert (await raw.answer()).body == b"GET /  "
 
 
-async def test_multi_part_bodies_reach_a_slow_reader_completely(fronted: RunningFront) -> None:
+async def test_bodies_in_several_pieces_reach_a_slow_reader_completely(fronted: RunningFront) -> None:
     pieces = [bytes([65 + number]) * (1 << 20) for number in range(8)]
     answers_with(fronted, Response(200, {}, pieces))
     raw = await fronted.connect()
@@ -276,7 +276,7 @@ async def test_an_upgraded_connection_is_handed_over_with_the_bytes_already_sent
 
 
 @pytest.mark.parametrize("with_handler", [True, False])
-async def test_an_upgrade_without_a_handler_continues_as_http(fronted: RunningFront, with_handler: bool) -> None:
+async def test_a_declined_upgrade_continues_as_http(fronted: RunningFront, with_handler: bool) -> None:
     async def upgrade(hijack: Hijack, request: Request) -> bool:
         return False
 

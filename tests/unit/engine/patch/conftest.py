@@ -10,7 +10,7 @@ from tests.unit.engine.patch.servers import RealServer
 
 @pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
-    """A real kube-apiserver that serves Widgets: one that runs already, or one for these tests."""
+    """A real kube-apiserver that serves Widgets: a running one, or one started for these tests."""
     running = os.environ.get("HERDER_REAL_KUBECONFIG")
     if running:
         server = RealServer(Path(running))

@@ -1,4 +1,4 @@
-"""Two servers for Widgets: a real kube-apiserver, and the few steps of a request around the functions under test."""
+"""Two servers for Widgets: a real kube-apiserver, and a model that runs a request through the functions under test."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PATCHES = {
 
 
 def blamed_on_caller(code: int, status: dict[str, Any]) -> Answer:
-    """A patch that does not fit is a 500 without a reason on the real server, and a bad request here, in its words."""
+    """kube-apiserver answers an invalid patch with a 500 without a reason; here it is a bad request with a message."""
     if code == 500 and not status.get("reason"):
         return 400, {**status, "code": 400, "reason": "BadRequest"}
     return code, status
@@ -98,7 +98,7 @@ RESET_STATUS = {"f:metadata": {}, "f:spec": {}}
 
 
 class ModelServer:
-    """Holds one Widget, and does with it what a server does that uses `herder.engine.patch`."""
+    """Hold one Widget, and process writes like a server that uses `herder.engine.patch`."""
 
     def __init__(self) -> None:
         self.live: dict[str, Any] | None = None
@@ -157,7 +157,7 @@ class ModelServer:
         obj["metadata"] = {key: value for key, value in obj["metadata"].items() if value not in (None, {}, [])}
 
     def _prepare(self, new: dict[str, Any], subresource: str) -> None:
-        """Each endpoint puts back what is not its own to change."""
+        """Reset the fields that the endpoint may not change."""
         old = self.live or {}
         if not subresource:
             new.pop("status", None)
@@ -177,10 +177,10 @@ class ModelServer:
 
 
 def comparable(answer: Answer) -> Any:
-    """What the two servers must agree on."""
+    """Return the parts on which the two servers must agree."""
     code, body = answer
     if code == 422 and "is invalid" in body["message"]:
-        return code, "Invalid"  # in which words is for the schema's own tests to say
+        return code, "Invalid"  # the tests of schemas cover the message
     if code >= 400:
         return code, body.get("reason", ""), body.get("message"), _causes(body)
     metadata = body["metadata"]

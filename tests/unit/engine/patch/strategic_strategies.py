@@ -54,7 +54,7 @@ LABEL_PATCHES = LABELS | st.sampled_from([{"$patch": "replace", "z": "z"}, {"$pa
 
 @st.composite
 def finalizer_patches(draw: st.DrawFn) -> dict[str, Any]:
-    """Added and deleted finalizers are not the same ones: which wins then, the real server leaves to chance."""
+    """Added and deleted finalizers are disjoint, because the result is random on the real server otherwise."""
     metadata: dict[str, Any] = {}
     added = draw(st.none() | FINALIZERS)
     if added is not None:

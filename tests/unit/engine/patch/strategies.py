@@ -1,4 +1,4 @@
-"""Hypothesis strategies for Widgets and what managers do to them."""
+"""Hypothesis strategies for Widgets and writes to them by several managers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions under test, and a real kube-apiserver, given the same requests: they must answer the same."""
+"""The functions under test and a real kube-apiserver give the same answers to the same requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = uuid.uuid4().hex[:8]
 
 
 def write_both(real: RealServer, model: ModelServer, request: Request, name: str) -> tuple[Any, Any]:
-    """Both servers' answers."""
+    """Return the answers of both servers."""
     body = json.loads(json.dumps(request.body))
     if isinstance(body, dict) and "kind" in body:
         body["metadata"]["name"] = name
@@ -67,7 +67,7 @@ EVERYTHING = widget(
 )
 
 
-def test_conflicts_force_and_giving_up(real_server: RealServer) -> None:
+def test_conflicts_force_and_removed_fields_are_handled_alike(real_server: RealServer) -> None:
     replay(
         real_server,
         [
@@ -108,7 +108,7 @@ def test_conflicts_force_and_giving_up(real_server: RealServer) -> None:
         {"embedded": {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": 1}}}},
     ],
 )
-def test_a_configuration_that_does_not_fit_is_refused_alike(real_server: RealServer, spec: dict[str, Any]) -> None:
+def test_an_invalid_configuration_is_rejected_alike(real_server: RealServer, spec: dict[str, Any]) -> None:
     replay(real_server, [Request("create", "creator", widget()), Request("apply", "one", widget(**spec))])
 
 
@@ -134,7 +134,7 @@ def test_a_configuration_that_does_not_fit_is_refused_alike(real_server: RealSer
         },
     ],
 )
-def test_managed_fields_that_a_client_sends(real_server: RealServer, patch: dict[str, Any]) -> None:
+def test_managed_fields_sent_by_a_client_are_handled_alike(real_server: RealServer, patch: dict[str, Any]) -> None:
     replay(
         real_server,
         [
@@ -147,21 +147,21 @@ def test_managed_fields_that_a_client_sends(real_server: RealServer, patch: dict
     )
 
 
-def test_many_updaters_are_gathered(real_server: RealServer) -> None:
+def test_many_update_managers_are_merged_alike(real_server: RealServer) -> None:
     updates = [Request("merge", f"m{n:02}", {"spec": {"granular": {f"k{n}": "v"}}}) for n in range(13)]
     name = f"w-{RUN}-{next(NUMBERS)}"
     model = ModelServer()
     write_both(real_server, model, Request("apply", "one", widget(granular={})), name)
     for update in updates:
         theirs, ours = write_both(real_server, model, update, name)
-        # Which are the oldest is a matter of seconds, in which the two servers differ; how many there are is not.
+        # The clocks of the two servers differ, so the oldest entries may differ, but not their number.
         assert len(theirs[3]) == len(ours[3])
         assert sum(entry["manager"] == "ancient-changes" for entry in ours[3]) == sum(
             entry["manager"] == "ancient-changes" for entry in theirs[3]
         )
 
 
-def test_kubectl_takes_over_what_it_applied_from_the_client_side(real_server: RealServer) -> None:
+def test_kubectl_takes_over_client_side_applied_fields(real_server: RealServer) -> None:
     last = json.dumps(widget(replicas=1, title="a"))
     first = widget(replicas=1, title="b")
     first["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": last}
@@ -185,5 +185,5 @@ def test_kubectl_takes_over_what_it_applied_from_the_client_side(real_server: Re
     {"op": "x"}, ["x"], [{"op": 1}], [{"op": "nop"}], None,
     [{"op": "test", "path": "/spec/replicas", "value": 1}] * 10001,
 ])  # fmt: skip
-def test_json_patches(real_server: RealServer, operations: Any) -> None:
+def test_json_patches_have_the_same_result(real_server: RealServer, operations: Any) -> None:
     replay(real_server, [Request("create", "creator", widget(replicas=1)), Request("json", "patcher", operations)])

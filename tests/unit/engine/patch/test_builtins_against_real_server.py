@@ -1,4 +1,4 @@
-"""Built-in kinds: who owns what after a create, and strategic merge patches, as a real kube-apiserver has it."""
+"""Built-in kinds have the same field owners and strategic merge patch results as on a real kube-apiserver."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def collection(api_version: str, plural: str, namespaced: bool) -> str:
 
 
 @pytest.mark.parametrize(("api_version", "kind", "plural", "namespaced", "body"), KINDS, ids=[k[1] for k in KINDS])
-def test_the_creator_owns_what_the_real_server_says_it_does(
+def test_the_creator_owns_the_same_fields_as_on_kube_apiserver(
     real_server: RealServer, api_version: str, kind: str, plural: str, namespaced: bool, body: dict[str, Any]
 ) -> None:
     metadata = {"name": f"x-{RUN}", "labels": {"l": "m"}}
@@ -138,14 +138,14 @@ def test_the_creator_owns_what_the_real_server_says_it_does(
 
 
 def without_directives(value: Any) -> Any:
-    """Directives that came in with new items are unknown fields, which decoding drops."""
+    """Directives inside new items are unknown fields, which decoding drops."""
     if isinstance(value, dict):
         return {key: without_directives(item) for key, item in value.items() if not key.startswith("$")}
     return [without_directives(item) for item in value] if isinstance(value, list) else value
 
 
 def outline(obj: dict[str, Any]) -> Any:
-    """What the patches are about, without what defaulting adds."""
+    """Return the patched fields, without those that defaulting adds."""
     spec = without_directives(obj["template"]["spec"])
     containers = [{k: c[k] for k in ("name", "image", "args", "env") if c.get(k)} for c in spec.get("containers") or []]
     volumes = [volume if len(volume) > 1 else {**volume, "emptyDir": {}} for volume in spec.get("volumes") or []]
@@ -167,10 +167,10 @@ def test_strategic_patches_have_the_same_result(
     schema = builtin_type(real_server, "v1", "PodTemplate").patch_schema()
     for patch in patches:
         code, theirs = real_server.write(Request("strategic", "patcher", patch), path, name)
-        if code in (400, 500):  # of several errors in one patch, the real server finds any first
+        if code in (400, 500):  # the real server reports any one of several errors
             with pytest.raises(StatusError):
                 apply_strategic_patch(live, patch, schema)
-        elif code == 200:  # otherwise it merges, but validation does not like what came of it
+        elif code == 200:  # otherwise the patch merges, but the result is invalid
             assert outline(apply_strategic_patch(live, patch, schema)) == outline(theirs)
             live = theirs
 
@@ -194,7 +194,7 @@ def test_strategic_patches_have_the_same_result(
         "x",
     ],
 )
-def test_strategic_patches_are_refused_alike(real_server: RealServer, patch: Any) -> None:
+def test_strategic_patches_are_rejected_alike(real_server: RealServer, patch: Any) -> None:
     name = f"e-{RUN}-{next(NUMBERS)}"
     path = collection("v1", "podtemplates", True)
     sent = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": name}, "template": TEMPLATE}

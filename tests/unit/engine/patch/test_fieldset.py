@@ -25,7 +25,7 @@ def members(fields: FieldSet) -> set[Path]:
 
 
 def is_sound(fields: FieldSet) -> bool:
-    """Canonical: what a round trip through the wire form would leave as it is, order included."""
+    """Return whether the set is canonical: a round trip through the wire format keeps it, including the order."""
     return json.dumps(from_fields_v1(fields)) == json.dumps(fields)
 
 
@@ -56,7 +56,7 @@ def test_leaves_are_the_members_without_members_below(paths: frozenset[Path]) ->
     assert members(fieldset.leaves(from_paths(paths))) == leaves
 
 
-def test_elements_stand_in_the_order_of_their_kinds_and_values() -> None:
+def test_elements_are_sorted_by_type_and_value() -> None:
     written = {
         "i:0": {},
         "v:true": {},
@@ -82,21 +82,21 @@ def test_elements_stand_in_the_order_of_their_kinds_and_values() -> None:
         ("i:007", "i:7"),
     ],
 )
-def test_each_element_has_one_spelling(written: str, spelled: str) -> None:
+def test_each_element_has_one_canonical_form(written: str, spelled: str) -> None:
     assert canonical(written) == spelled
 
 
-def test_unknown_kinds_of_elements_are_dropped() -> None:
+def test_unknown_element_types_are_dropped() -> None:
     assert from_fields_v1({"f:a": {"x:later": {}}, "y:z": {}, ".": {}}) == {"f:a": {}}
 
 
 @pytest.mark.parametrize("bad", [{"f": {}}, {"fa": {}}, {"f:a": 1}, {"v:{": {}}, {"k:[]": {}}, {"i:x": {}}, "text", 7])
-def test_malformed_sets_are_refused(bad: object) -> None:
+def test_malformed_sets_are_rejected(bad: object) -> None:
     with pytest.raises(InvalidFieldSet):
         from_fields_v1(bad)
 
 
-def test_paths_read_like_the_real_server_prints_them() -> None:
+def test_paths_are_printed_as_by_kube_apiserver() -> None:
     port = key_element([("port", 80), ("protocol", "TCP")])
     assert path_text(("f:spec", "f:ports", port, "f:name")) == '.spec.ports[port=80,protocol="TCP"].name'
     assert path_text(("f:metadata", "f:finalizers", 'v:"a"')) == '.metadata.finalizers[="a"]'

@@ -112,7 +112,7 @@ BAD_INDEX = "Unable to access invalid index"
         ({"path": "/n"}, "Unexpected kind: unknown"),
     ],
 )
-def test_what_does_not_apply_is_refused_in_the_known_words(op: dict, why: str) -> None:
+def test_inapplicable_operations_are_rejected_with_the_upstream_message(op: dict, why: str) -> None:
     with pytest.raises(JsonPatchError) as raised:
         apply_json_patch(DOC, [op])
     assert raised.value.why == why
@@ -137,14 +137,14 @@ def test_a_failed_test_has_its_own_error(expected: object) -> None:
         ([{"op": "add", "path": True}], "cannot unmarshal bool into Go struct field jsonPatchOp.path of type string"),
     ],
 )
-def test_what_is_no_list_of_operations_is_a_bad_request(ops: object, message: str) -> None:
+def test_a_malformed_patch_is_a_bad_request(ops: object, message: str) -> None:
     with pytest.raises(JsonPatchUndecodable) as raised:
         apply_json_patch(DOC, ops)
     assert raised.value.message == f"error decoding patch: json: {message}"
     assert raised.value.code == 400
 
 
-def test_too_many_operations_are_refused() -> None:
+def test_too_many_operations_are_rejected() -> None:
     op = {"op": "test", "path": "/n", "value": 1}
     apply_json_patch(DOC, [op] * MAX_OPERATIONS)
     with pytest.raises(JsonPatchTooLarge, match="maximum operations in a JSON patch is 10000, got 10001") as raised:
@@ -152,7 +152,7 @@ def test_too_many_operations_are_refused() -> None:
     assert raised.value.code == 413
 
 
-def test_copying_cannot_blow_up_a_document() -> None:
+def test_copy_operations_have_a_size_limit() -> None:
     ops = [{"op": "copy", "from": "/a", "path": "/a/b/-"}] * 40
     with pytest.raises(JsonPatchError) as raised:
         apply_json_patch(DOC, ops)
@@ -188,7 +188,7 @@ OPERATIONS = st.fixed_dictionaries(
 
 
 @given(DOCUMENTS, st.lists(OPERATIONS, max_size=4))
-def test_no_patch_does_more_harm_than_being_refused(doc: dict, ops: list) -> None:
+def test_no_patch_modifies_its_input_document(doc: dict, ops: list) -> None:
     kept = copy.deepcopy(doc)
     with contextlib.suppress(JsonPatchError):
         apply_json_patch(doc, ops)

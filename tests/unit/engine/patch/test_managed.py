@@ -58,7 +58,7 @@ def test_an_entry_has_the_shape_of_the_api() -> None:
     ]
 
 
-def test_nothing_changed_keeps_the_very_entries() -> None:
+def test_a_noop_write_keeps_the_same_entries() -> None:
     live = created(replicas=1)
     again = copy.deepcopy(live)
     again["metadata"]["resourceVersion"] = "2"
@@ -73,13 +73,13 @@ def test_a_change_moves_ownership_and_time() -> None:
     assert entries[0]["fieldsV1"] == {"f:spec": {".": {}, "f:title": {}}}
 
 
-def test_a_manager_that_owns_nothing_any_more_is_gone() -> None:
+def test_a_manager_without_fields_is_removed() -> None:
     live = created(replicas=1)
     live["metadata"]["managedFields"][0]["fieldsV1"] = {"f:spec": {"f:replicas": {}}}
     assert [entry["manager"] for entry in track(changed(live, replicas=2), live)] == ["m"]
 
 
-def test_nobody_owns_the_name_or_what_the_server_sets() -> None:
+def test_the_name_and_server_set_fields_have_no_owner() -> None:
     obj = {"apiVersion": API_VERSION, "kind": "Widget", "metadata": {"name": "w", "uid": "u", "generation": 1}}
     assert track(obj, None) == []
 
@@ -90,7 +90,7 @@ def test_fields_that_the_endpoint_resets_are_not_owned() -> None:
     assert entries[0]["fieldsV1"] == {"f:spec": {".": {}, "f:replicas": {}}}
 
 
-def test_a_status_write_has_an_entry_of_its_own_and_cannot_edit_entries() -> None:
+def test_a_status_write_has_its_own_entry_and_cannot_edit_entries() -> None:
     live = created(replicas=1)
     new = {**copy.deepcopy(live), "status": {"phase": "x"}}
     new["metadata"]["managedFields"] = [{}]
@@ -111,7 +111,7 @@ def test_update_managers_are_capped_at_ten() -> None:
     assert "f:k5" in owners(live)["ancient-changes"]["f:spec"]["f:granular"]
 
 
-def test_entries_sent_by_a_client_are_taken_if_they_can_be_read() -> None:
+def test_valid_entries_sent_by_a_client_are_accepted() -> None:
     live = created(replicas=1)
     entry = {"manager": "x", "operation": "Apply", "apiVersion": API_VERSION, "fieldsType": "FieldsV1"}
     new = copy.deepcopy(live)
@@ -132,13 +132,13 @@ def test_cleared_entries_stay_cleared_until_an_apply() -> None:
     assert set(owners(applied)) == {"before-first-apply", "a"}
 
 
-def test_versions_that_are_gone_take_their_managers_along() -> None:
+def test_managers_of_removed_versions_are_removed() -> None:
     live = created(replicas=1)
     live["metadata"]["managedFields"][0]["apiVersion"] = "patch.test/v0"
     assert [entry["manager"] for entry in track(changed(live, title="t"), live)] == ["m"]
 
 
-def test_managers_of_other_versions_are_asked_in_their_version() -> None:
+def test_fields_of_managers_are_compared_in_their_own_version() -> None:
     """In v2 the field is called count."""
     second = "patch.test/v2"
     v2 = type_from_schema(
@@ -160,12 +160,12 @@ def test_managers_of_other_versions_are_asked_in_their_version() -> None:
     assert raised.value.message == 'Apply failed with 1 conflict: conflict with "two": .spec.count'
     forced = apply(live, widget(replicas=2), force=True, **more)
     assert owners(forced) == {"a": {"f:spec": {"f:replicas": {}}}}
-    # The same applier in another version gives up what it no longer names there.
+    # The same applier in another version gives up the fields that it omits there.
     given_up = apply(live, widget(title="t"), "two", **more)
     assert given_up["spec"] == {"title": "t"}
 
 
-def test_a_schema_that_becomes_atomic_makes_owners_of_parts_owners_of_the_whole() -> None:
+def test_when_a_field_becomes_atomic_owners_of_its_parts_own_all_of_it() -> None:
     live = apply(None, widget(struct={"a": "x"}))
     atomic = copy.deepcopy(SCHEMA)
     atomic["properties"]["spec"]["properties"]["struct"]["x-kubernetes-map-type"] = "atomic"
@@ -173,13 +173,13 @@ def test_a_schema_that_becomes_atomic_makes_owners_of_parts_owners_of_the_whole(
     assert owners(after)["a"] == {"f:spec": {"f:struct": {}}}
 
 
-def test_applying_again_changes_nothing() -> None:
+def test_applying_again_is_a_noop() -> None:
     first = apply(None, widget(replicas=1))
     again = apply(first, widget(replicas=1), now=NOW + timedelta(hours=1))
     assert again == first
 
 
-def test_a_second_applier_of_the_same_value_shares_it_without_a_time() -> None:
+def test_a_second_applier_of_the_same_value_shares_ownership() -> None:
     both = apply(apply(None, widget(replicas=1)), widget(replicas=1), "b")
     assert owners(both)["a"] == owners(both)["b"]
     assert ["time" in entry for entry in both["metadata"]["managedFields"]] == [False, True]
@@ -192,7 +192,7 @@ def test_a_field_that_is_no_longer_applied_is_removed_unless_shared() -> None:
     assert set(owners(after)) == {"b"}
 
 
-def test_conflicts_name_every_manager_and_field() -> None:
+def test_conflicts_list_every_manager_and_field() -> None:
     live = apply(created("updater", replicas=1), widget(title="t"), "applier")
     with pytest.raises(Conflict) as raised:
         apply(live, widget(replicas=2, title="u"))
@@ -213,7 +213,7 @@ def test_conflicts_name_every_manager_and_field() -> None:
     }
 
 
-def test_a_conflict_with_a_status_writer_says_so() -> None:
+def test_a_conflict_with_a_status_writer_names_the_subresource() -> None:
     live = created(replicas=1)
     new = {**live, "status": {"phase": "x"}}
     new["metadata"] = {**live["metadata"], "managedFields": track(new, live, "s", subresource="status")}
@@ -238,7 +238,7 @@ def test_a_configuration_of_another_kind_is_a_bad_request(config: Object, messag
     assert raised.value.message == message
 
 
-def test_a_configuration_that_does_not_fit_names_object_and_field() -> None:
+def test_an_invalid_configuration_is_reported_with_object_and_field() -> None:
     config = widget(foo=1)
     config["metadata"]["namespace"] = "ns"
     with pytest.raises(StatusError) as raised:
@@ -250,7 +250,7 @@ def test_a_configuration_that_does_not_fit_names_object_and_field() -> None:
     assert (raised.value.code, raised.value.reason) == (400, "BadRequest")
 
 
-def test_what_is_nested_too_deep_is_refused_and_owned_by_nobody() -> None:
+def test_too_deeply_nested_objects_are_rejected_and_have_no_owner() -> None:
     deep: Any = {}
     for _ in range(5000):
         deep = {"a": deep}
@@ -262,14 +262,14 @@ def test_what_is_nested_too_deep_is_refused_and_owned_by_nobody() -> None:
         apply_merge_patch(widget(), {"spec": deep})
 
 
-def test_entries_can_be_checked_after_a_webhook_had_them() -> None:
+def test_invalid_entries_are_detected() -> None:
     validate_managed_fields(created(replicas=1)["metadata"]["managedFields"])
     for bad in ([{"operation": "x"}], [{"operation": "Apply"}], [{"operation": "Apply", "apiVersion": "v1"}], [1]):
         with pytest.raises(InvalidManagedFields):
             validate_managed_fields(bad)
 
 
-def test_a_write_that_came_to_nothing_keeps_its_times() -> None:
+def test_a_noop_write_keeps_the_times_of_its_entries() -> None:
     old = created(replicas=1)
     new = copy.deepcopy(old)
     new["metadata"]["managedFields"][0]["time"] = "2040-01-01T00:00:00Z"
@@ -278,7 +278,7 @@ def test_a_write_that_came_to_nothing_keeps_its_times() -> None:
     assert keep_times_of_noop(new, old) is new["metadata"]["managedFields"]
 
 
-def test_replicas_written_through_scale_belong_to_who_wrote_them() -> None:
+def test_replicas_written_through_scale_are_owned_by_the_writer() -> None:
     paths = {API_VERSION: ("f:spec", "f:replicas")}
     parent = apply(None, widget(replicas=1, title="t"))["metadata"]["managedFields"]
     scale = entries_for_scale(parent, paths)
@@ -294,7 +294,7 @@ def test_replicas_written_through_scale_belong_to_who_wrote_them() -> None:
 
 
 @given(widgets())
-def test_an_apply_on_nothing_is_the_configuration(config: Object) -> None:
+def test_an_apply_without_a_live_object_creates_the_configuration(config: Object) -> None:
     kept = copy.deepcopy(config)
     result = apply(None, config)
     result["metadata"].pop("managedFields", None)
@@ -302,8 +302,8 @@ def test_an_apply_on_nothing_is_the_configuration(config: Object) -> None:
 
 
 @given(HISTORIES)
-def test_no_history_of_writes_changes_what_went_before(history: list[Request]) -> None:
-    """Objects in a cache are shared: a write must leave the stored one as it was, entries included."""
+def test_no_write_modifies_the_stored_object(history: list[Request]) -> None:
+    """Cached objects are shared: a write must not modify the stored object or its entries."""
     model = ModelServer()
     for request in history:
         before, sent = copy.deepcopy(model.live), copy.deepcopy(request.body)
@@ -315,8 +315,8 @@ def test_no_history_of_writes_changes_what_went_before(history: list[Request]) -
 
 
 @given(HISTORIES)
-def test_applying_the_same_over_and_over_settles(history: list[Request]) -> None:
-    """At the latest with the second time: who empties a map has it removed first, as the real server does it."""
+def test_applying_the_same_configuration_converges(history: list[Request]) -> None:
+    """It converges with the second apply: an emptied map is removed first, as on the real server."""
     model = ModelServer()
     for request in history:
         code, _ = model.write(request)

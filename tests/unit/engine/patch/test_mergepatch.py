@@ -26,7 +26,7 @@ def test_the_examples_of_the_rfc(doc: dict, patch: dict, result: dict) -> None:
     assert apply_merge_patch(doc, patch) == result
 
 
-def test_nulls_inside_new_lists_vanish_from_objects_but_not_from_the_list() -> None:
+def test_nulls_in_new_lists_are_removed_from_objects_and_kept_as_items() -> None:
     assert apply_merge_patch({}, {"a": [None, {"b": None, "c": 1}]}) == {"a": [None, {"c": 1}]}
 
 
@@ -38,7 +38,7 @@ def test_nulls_inside_new_lists_vanish_from_objects_but_not_from_the_list() -> N
         ("x", "error decoding patch: json: cannot unmarshal string into Go value of type map[string]interface {}"),
     ],
 )
-def test_a_patch_that_is_no_object_is_a_bad_request(patch: object, message: str) -> None:
+def test_a_patch_that_is_not_an_object_is_a_bad_request(patch: object, message: str) -> None:
     with pytest.raises(BadRequest) as raised:
         apply_merge_patch({}, patch)
     assert raised.value.message == message
@@ -70,7 +70,7 @@ def test_agrees_with_the_algorithm_of_the_rfc(doc: dict[str, Any], patch: dict[s
     assert (doc, patch) == kept
 
 
-def test_the_result_shares_nothing_with_what_it_was_made_from() -> None:
+def test_the_result_shares_nothing_with_its_inputs() -> None:
     doc: dict[str, Any] = {"a": {"b": 1}}
     patch: dict[str, Any] = {"c": {"d": 2}}
     result = apply_merge_patch(doc, patch)

@@ -44,7 +44,7 @@ def named(*names: str) -> list[dict[str, str]]:
     return [{"name": name} for name in names]
 
 
-def test_lists_merge_by_their_key_and_deeper_ones_too() -> None:
+def test_nested_lists_merge_by_their_key() -> None:
     doc = {"items": [{"name": "a", "value": "1", "inner": named("x")}, {"name": "b"}]}
     patch = {"items": [{"name": "a", "value": "2", "inner": named("y")}, {"name": "c"}]}
     assert patched(doc, patch)["items"] == [
@@ -54,15 +54,15 @@ def test_lists_merge_by_their_key_and_deeper_ones_too() -> None:
     ]
 
 
-def test_items_are_deleted_by_directive() -> None:
+def test_a_delete_directive_removes_items() -> None:
     assert patched({"items": named("a", "b")}, {"items": [{"name": "a", "$patch": "delete"}]}) == {"items": named("b")}
 
 
-def test_a_list_is_replaced_by_directive() -> None:
+def test_a_replace_directive_replaces_a_list() -> None:
     assert patched({"items": named("a")}, {"items": [{"$patch": "replace"}, {"name": "z"}]}) == {"items": named("z")}
 
 
-def test_a_map_is_replaced_or_emptied_by_directive() -> None:
+def test_a_directive_replaces_or_empties_a_map() -> None:
     doc = {"labels": {"a": "1"}}
     assert patched(doc, {"labels": {"$patch": "replace", "b": "2"}}) == {"labels": {"b": "2"}}
     assert patched(doc, {"labels": {"$patch": "delete"}}) == {"labels": {}}
@@ -73,23 +73,23 @@ def test_primitives_merge_and_are_deleted_by_a_parallel_list() -> None:
     assert patched({"words": ["a", "b"]}, {"$deleteFromPrimitiveList/words": ["a"]})["words"] == ["b"]
 
 
-def test_other_lists_are_taken_whole() -> None:
+def test_atomic_lists_are_replaced() -> None:
     assert patched({"atomic": ["a"]}, {"atomic": ["b"]})["atomic"] == ["b"]
 
 
-def test_order_is_as_asked_for() -> None:
+def test_set_element_order_sorts_a_list() -> None:
     doc = {"items": named("a", "b", "c", "d")}
     patch = {"items": named("e"), "$setElementOrder/items": named("d", "e", "b")}
     assert [item["name"] for item in patched(doc, patch)["items"]] == ["a", "c", "d", "e", "b"]
 
 
-def test_keys_not_retained_are_cleared() -> None:
+def test_retain_keys_clears_the_other_keys() -> None:
     doc = {"one": {"name": "a", "value": "v", "args": ["x"]}}
     patch = {"one": {"$retainKeys": ["name", "args"], "name": "b"}}
     assert patched(doc, patch)["one"] == {"name": "b", "args": ["x"]}
 
 
-def test_nulls_delete_what_is_there_and_vanish_where_nothing_is() -> None:
+def test_nulls_delete_existing_fields_and_are_dropped_otherwise() -> None:
     doc = {"labels": {"a": "1", "b": "2"}}
     patch = {"labels": {"a": None, "c": None}, "one": {"value": None, "name": "n"}}
     assert patched(doc, patch) == {"labels": {"b": "2"}, "one": {"name": "n"}}
@@ -107,13 +107,13 @@ def test_nulls_delete_what_is_there_and_vanish_where_nothing_is() -> None:
         ({"one": {"$retainKeys": [], "name": "x"}}, 400, "invalid patch format of retainKeys"),
     ],
 )
-def test_malformed_patches_are_refused(patch: dict[str, Any], code: int, message: str) -> None:
+def test_malformed_patches_are_rejected(patch: dict[str, Any], code: int, message: str) -> None:
     with pytest.raises(StrategicPatchError) as raised:
         apply_strategic_patch({"items": named("a"), "labels": {"a": "b"}, "one": {"name": "n"}}, patch, SCHEMA)
     assert (raised.value.code, raised.value.message) == (code, message)
 
 
-def test_a_merge_key_that_is_no_scalar_is_no_crash() -> None:
+def test_a_merge_key_that_is_not_a_scalar_does_not_crash() -> None:
     items = [{"name": {"a": 1}}, {"name": ["x"]}]
     result = apply_strategic_patch({"items": named("a")}, {"items": items}, SCHEMA)
     assert len(result["items"]) == 3

@@ -33,20 +33,20 @@ BUILTIN: dict[str, Any] = {
 }
 
 
-def test_definitions_are_looked_up_only_when_a_value_leads_there() -> None:
-    asked: list[str] = []
+def test_definitions_are_looked_up_lazily() -> None:
+    looked_up: list[str] = []
 
     def definition(name: str) -> dict[str, Any]:
-        asked.append(name)
+        looked_up.append(name)
         found: dict[str, Any] = RECURSIVE[name]
         return found
 
     of = type_from_schema(BUILTIN, definition)
-    assert asked == []
+    assert looked_up == []
     check(of, {"text": "x"})
-    assert asked == []
+    assert looked_up == []
     check(of, {"root": {"child": {"child": {"n": 1}}}})
-    assert asked == ["Node"]
+    assert looked_up == ["Node"]
 
 
 def test_a_type_may_contain_itself() -> None:
@@ -61,26 +61,26 @@ def test_a_reference_may_make_a_type_atomic() -> None:
     assert owned_paths(of, {"whole": {"child": {"n": 1}}}) == {"f:whole": {}}
 
 
-def test_a_struct_has_its_zero_values_whether_written_or_not() -> None:
+def test_zero_values_of_a_struct_equal_missing_fields() -> None:
     of = type_from_schema(BUILTIN, RECURSIVE)
     found = compare(of, {}, {"root": {"n": 1}, "list": ["a"], "text": "", "time": None})
     assert found.changed == {"f:list": {'v:"a"': {}}, "f:root": {"f:n": {}}}
     assert found.removed == {}
 
 
-def test_a_custom_resource_has_nothing_that_is_not_written() -> None:
+def test_a_custom_resource_has_no_implicit_zero_values() -> None:
     found = compare(WIDGET_TYPE, {}, {"spec": {"struct": {"a": "x"}}})
     assert found.changed == {"f:spec": {".": {}, "f:struct": {".": {}, "f:a": {}}}}
 
 
-def test_true_is_not_one() -> None:
+def test_true_differs_from_one() -> None:
     assert compare(WIDGET_TYPE, {"spec": {"free": {"a": True}}}, {"spec": {"free": {"a": 1}}}).changed == {
         "f:spec": {"f:free": {"f:a": {}}}
     }
     assert compare(WIDGET_TYPE, {"spec": {"ratio": 1}}, {"spec": {"ratio": 1.0}}).changed == {}
 
 
-def test_a_value_that_changes_its_kind_is_changed_as_a_whole_and_in_parts() -> None:
+def test_a_value_that_changes_its_type_is_compared_as_a_whole_and_in_parts() -> None:
     found = compare(DEDUCED, {"a": {"b": 1}}, {"a": 2})
     assert (found.changed, found.removed) == ({"f:a": {}}, {"f:a": {"f:b": {}}})
     found = compare(DEDUCED, {"a": 2}, {"a": {"b": 1}})
@@ -94,7 +94,7 @@ def test_duplicates_are_owned_without_their_fields() -> None:
     assert found.removed == {"f:spec": {"f:named": {'k:{"name":"a"}': {".": {}, "f:name": {}, "f:value": {}}}}}
 
 
-def test_nothing_is_known_of_an_object_without_schema() -> None:
+def test_types_are_deduced_without_a_schema() -> None:
     value = {"spec": {"list": [1, {"a": 2}], "map": {"x": None}}, "metadata": {"labels": {"a": "b"}}}
     check(type_from_schema(None), value)
     assert owned_paths(DEDUCED, value) == {
@@ -103,7 +103,7 @@ def test_nothing_is_known_of_an_object_without_schema() -> None:
     }
 
 
-def test_every_misfit_is_told() -> None:
+def test_every_type_error_is_reported() -> None:
     with pytest.raises(TypedError) as raised:
         check(WIDGET_TYPE, widget(replicas="x", ports=[{"port": 1, "note": 2}]))
     assert str(raised.value) == (
@@ -113,7 +113,7 @@ def test_every_misfit_is_told() -> None:
     )
 
 
-def test_what_a_manager_owns_can_be_extracted() -> None:
+def test_the_fields_of_a_manager_can_be_extracted() -> None:
     value = widget(replicas=1, title="t", named=[{"name": "a", "value": "v"}, {"name": "b"}])
     owned = {"f:spec": {"f:replicas": {}, "f:named": {'k:{"name":"a"}': {".": {}, "f:name": {}}}}}
     assert extract_items(WIDGET_TYPE, value, owned) == {"spec": {"replicas": 1, "named": [{"name": "a"}]}}

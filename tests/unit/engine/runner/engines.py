@@ -1,4 +1,4 @@
-"""The runner on both engines, as users start it: `herder up`, and `herder run --runner` on a real cluster."""
+"""The runner on both engines, started as by users: `herder up`, and `herder run --runner` on a real cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = GroupVersionResource("management.cattle.io", "v3", "settings")
 
 
 class Engine:
-    """One of the two; `crash` and `restart` are about the process that the runner is in."""
+    """One of the two engines; `crash` and `restart` act on the process that contains the runner."""
 
     name = ""
     kubeconfig: Path
@@ -57,7 +57,7 @@ class Engine:
             raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr}")
         return done.stdout
 
-    async def kubectl_beside(self, *arguments: str) -> str:
+    async def kubectl_in_thread(self, *arguments: str) -> str:
         return await asyncio.to_thread(self.kubectl, *arguments)
 
     async def until(
@@ -69,7 +69,7 @@ class Engine:
         namespace: str = "default",
         seconds: float = 60,
     ) -> Object:
-        """The object, once it is as described. Asking again and again also rides out a restart of the server."""
+        """Return the object once the condition holds. Polling also survives a restart of the server."""
         obj: Object = {}
         try:
             async with asyncio.timeout(seconds):
@@ -171,7 +171,7 @@ class RealEngine(Engine):
 
 
 def job(name: str, script: str, **spec: Any) -> Object:
-    """A Job whose one container is a shell script; `pod` and `container` say more about those."""
+    """Return a Job with one container that runs a shell script; `pod` and `container` add fields to those."""
     pod: Object = spec.pop("pod", {})
     container: Object = spec.pop("container", {})
     main = {"name": "main", "image": "example/shell", "command": ["sh", "-c", script], **container}
@@ -197,7 +197,7 @@ def job(name: str, script: str, **spec: Any) -> Object:
 
 
 def finished(obj: Object) -> str:
-    """Complete or Failed, once it is either."""
+    """Return Complete or Failed, or an empty string while the Job is neither."""
     for condition in obj.get("status", {}).get("conditions") or ():
         if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True":
             return str(condition["type"])

@@ -1,4 +1,4 @@
-"""A whole embedded server in this process, with a runner beside it."""
+"""A complete embedded server and a runner in this process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def gone(served: Served, resource: GroupVersionResource, name: str) -> Non
 
 @asynccontextmanager
 async def running(served: Served, work_dir: Path, **options: Any) -> AsyncIterator[Runner]:
-    """A Job controller and a runner that runs any pod, until the end of the block."""
+    """Run a Job controller, and a runner that admits any pod, until the end of the block."""
     options.setdefault("commands", lambda _image: None)
     options.setdefault("all_pods", True)
     runner = Runner(

@@ -1,4 +1,4 @@
-"""Containers as processes: kept apart from the host and from each other, stopped, and remembered."""
+"""Containers run as isolated processes, are stopped with everything they started, and their outcome is recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from herder.engine.runner.isolation import HostUser, Isolation, container_config
 from herder.engine.runner.logs import LogOptions, read
 from herder.engine.runner.pod.attempt import Attempt, Outcome
 from herder.engine.runner.pod.volumes import Volumes
-from tests.unit.engine.runner.racing import swapping
+from tests.unit.engine.runner.symlink_race import swap_with_symlink
 
 if TYPE_CHECKING:
     from herder.engine.client.client import Client
@@ -31,71 +31,73 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def work_dir() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="attempts-") as name:
         yield Path(name)
 
 
-async def detected(place: Path) -> Isolation:
-    found = await detect(place, HostUser.named())
+async def detect_isolation(work_dir: Path) -> Isolation:
+    found = await detect(work_dir, HostUser.named())
     assert found is not None
     return found
 
 
-class Ran:
-    def __init__(self, outcome: Outcome, said: str) -> None:
+class RunResult:
+    def __init__(self, outcome: Outcome, output: str) -> None:
         self.outcome = outcome
-        self.said = said
+        self.output = output
 
 
-async def run(place: Path, script: str, *, isolation: Isolation | None = None, **config: Any) -> Ran:
+async def run(work_dir: Path, script: str, *, isolation: Isolation | None = None, **config: Any) -> RunResult:
     user = HostUser.named()
-    chosen = isolation or await detected(place)
-    name = str(len(list(place.iterdir())))
-    told = container_config(["sh", "-c", script], ENVIRONMENT, isolation=chosen, user=user, **config)
-    attempt = await Attempt.start(place / name, told)
+    chosen = isolation or await detect_isolation(work_dir)
+    name = str(len(list(work_dir.iterdir())))
+    config_of_container = container_config(["sh", "-c", script], ENVIRONMENT, isolation=chosen, user=user, **config)
+    attempt = await Attempt.start(work_dir / name, config_of_container)
     outcome = await attempt.ended()
     assert outcome is not None
     text = b"".join([chunk async for chunk in read(attempt.log, LogOptions(), ended=lambda: True)])
-    return Ran(outcome, text.decode())
+    return RunResult(outcome, text.decode())
 
 
-def volume(place: Path, name: str, content: str) -> str:
-    path = place / name
+def volume(work_dir: Path, name: str, content: str) -> str:
+    path = work_dir / name
     path.mkdir()
     (path / "value").write_text(content)
     return str(path)
 
 
-async def test_volumes_appear_at_paths_that_the_host_does_not_have(place: Path) -> None:
+async def test_volumes_appear_at_paths_that_the_host_does_not_have(work_dir: Path) -> None:
     paths = ["/run/secrets/machine", "/var/run/secrets/kubernetes.io/serviceaccount", "/etc/rancher/ssl", "/new/place"]
     mounts = [
-        {"source": volume(place, str(number), path), "target": path, "read_only": True}
+        {"source": volume(work_dir, str(number), path), "target": path, "read_only": True}
         for number, path in enumerate(paths)
     ]
     before = {path: os.path.exists(path) for path in paths}
-    ran = await run(place, "; ".join(f"cat {path}/value; echo" for path in paths), mounts=mounts)
-    assert ran.said.split() == paths
+    result = await run(work_dir, "; ".join(f"cat {path}/value; echo" for path in paths), mounts=mounts)
+    assert result.output.split() == paths
     assert {path: os.path.exists(path) for path in paths} == before
 
 
-async def test_a_file_may_be_mounted_over_a_file_of_the_host(place: Path) -> None:
-    source = place / "hosts"
+async def test_a_file_may_be_mounted_over_a_file_of_the_host(work_dir: Path) -> None:
+    source = work_dir / "hosts"
     source.write_text("mine\n")
     source.chmod(0o644)
     mounts = [{"source": str(source), "target": "/etc/hosts", "read_only": True}]
-    ran = await run(place, "cat /etc/hosts; ls /etc/passwd", mounts=mounts)
-    assert ran.said == "mine\n/etc/passwd\n"
+    result = await run(work_dir, "cat /etc/hosts; ls /etc/passwd", mounts=mounts)
+    assert result.output == "mine\n/etc/passwd\n"
 
 
-async def test_a_container_is_nobody_in_particular(place: Path) -> None:
-    ran = await run(place, "id -u; id -g; grep -E 'CapEff|NoNewPrivs' /proc/self/status", container_ids=(1000, 2000))
-    assert ran.said.split() == ["1000", "2000", "CapEff:", "0000000000000000", "NoNewPrivs:", "1"]
+async def test_a_container_runs_with_its_own_ids_and_no_capabilities(work_dir: Path) -> None:
+    result = await run(
+        work_dir, "id -u; id -g; grep -E 'CapEff|NoNewPrivs' /proc/self/status", container_ids=(1000, 2000)
+    )
+    assert result.output.split() == ["1000", "2000", "CapEff:", "0000000000000000", "NoNewPrivs:", "1"]
 
 
-async def test_root_of_a_container_has_no_capabilities(place: Path) -> None:
-    ran = await run(place, "id -u; grep -E '^Cap|NoNewPrivs' /proc/self/status", container_ids=(0, 0))
-    fields = ran.said.split()
+async def test_root_of_a_container_has_no_capabilities(work_dir: Path) -> None:
+    result = await run(work_dir, "id -u; grep -E '^Cap|NoNewPrivs' /proc/self/status", container_ids=(0, 0))
+    fields = result.output.split()
     assert fields[0] == "0"
     assert dict(zip(fields[1::2], fields[2::2], strict=True)) == {
         "NoNewPrivs:": "1",
@@ -103,145 +105,145 @@ async def test_root_of_a_container_has_no_capabilities(place: Path) -> None:
     }
 
 
-async def test_a_mount_point_is_not_created_through_a_symlink_in_a_volume(place: Path) -> None:
-    outside = place / "outside"
+async def test_a_mount_point_is_not_created_through_a_symlink_in_a_volume(work_dir: Path) -> None:
+    outside = work_dir / "outside"
     outside.mkdir(mode=0o700)
-    volume(place, "planted", "x")
-    (place / "planted" / "link").symlink_to(outside)
+    volume(work_dir, "planted", "x")
+    (work_dir / "planted" / "link").symlink_to(outside)
     mounts = [
-        {"source": str(place / "planted"), "target": "/data"},
-        {"source": volume(place, "inner", "y"), "target": "/data/link/created"},
+        {"source": str(work_dir / "planted"), "target": "/data"},
+        {"source": volume(work_dir, "inner", "y"), "target": "/data/link/created"},
     ]
-    ran = await run(place, "true", mounts=mounts)
+    result = await run(work_dir, "true", mounts=mounts)
     assert os.listdir(outside) == []
-    assert ran.outcome.reason == "ContainerCannotRun"
+    assert result.outcome.reason == "ContainerCannotRun"
 
 
-async def test_a_sub_path_that_becomes_a_symlink_after_the_check_is_not_mounted(place: Path) -> None:
-    volume(place, "outside", "of the host")
-    (place / "outside").chmod(0o755)
+async def test_a_sub_path_that_becomes_a_symlink_after_the_check_is_not_mounted(work_dir: Path) -> None:
+    volume(work_dir, "outside", "of the host")
+    (work_dir / "outside").chmod(0o755)
     pod = {"metadata": {}, "spec": {"volumes": [{"name": "v", "emptyDir": {}}]}, "status": {}}
-    volumes = Volumes(cast("Client", None), pod, place / "volumes", user=HostUser.named(), node="", address="")
+    volumes = Volumes(cast("Client", None), pod, work_dir / "volumes", user=HostUser.named(), node="", address="")
     await volumes.prepare(cast("Sources", None), datetime.now(UTC))
     mounts = volumes.mounts({"volumeMounts": [{"name": "v", "subPath": "a/b", "mountPath": "/data"}]})
-    shutil.rmtree(place / "volumes" / "v" / "a")
-    (place / "volumes" / "v" / "a").mkdir()
-    (place / "volumes" / "v" / "a" / "b").symlink_to(place / "outside")
-    ran = await run(place, "cat /data/value", mounts=mounts)
-    assert ran.outcome.reason == "ContainerCannotRun"
-    assert "of the host" not in ran.said
+    shutil.rmtree(work_dir / "volumes" / "v" / "a")
+    (work_dir / "volumes" / "v" / "a").mkdir()
+    (work_dir / "volumes" / "v" / "a" / "b").symlink_to(work_dir / "outside")
+    result = await run(work_dir, "cat /data/value", mounts=mounts)
+    assert result.outcome.reason == "ContainerCannotRun"
+    assert "of the host" not in result.output
 
 
-async def test_no_race_mounts_what_is_outside_of_a_volume(place: Path) -> None:
+async def test_no_race_mounts_a_path_outside_of_a_volume(work_dir: Path) -> None:
     for path in ("outside", "outside/b", "planted", "planted/a", "planted/a/b"):
-        (place / path).mkdir(mode=0o755)
-    (place / "outside" / "b" / "value").write_text("of the host")
+        (work_dir / path).mkdir(mode=0o755)
+    (work_dir / "outside" / "b" / "value").write_text("of the host")
     mounts = [
-        {"source": str(place / "planted"), "sub_path": "a/b", "target": "/data"},
-        {"source": str(place / "planted"), "target": "/planted"},
-        {"source": volume(place, "inner", "y"), "target": "/planted/a/created"},
+        {"source": str(work_dir / "planted"), "sub_path": "a/b", "target": "/data"},
+        {"source": str(work_dir / "planted"), "target": "/planted"},
+        {"source": volume(work_dir, "inner", "y"), "target": "/planted/a/created"},
     ]
-    with swapping(place / "planted" / "a", place / "outside"):
+    with swap_with_symlink(work_dir / "planted" / "a", work_dir / "outside"):
         for _ in range(10):
-            assert "of the host" not in (await run(place, "cat /data/value", mounts=mounts)).said
-    assert os.listdir(place / "outside") == ["b"]
+            assert "of the host" not in (await run(work_dir, "cat /data/value", mounts=mounts)).output
+    assert os.listdir(work_dir / "outside") == ["b"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only then the first process may read more than the program")
-async def test_the_first_process_opens_nothing_of_a_volume(place: Path) -> None:
-    """It is root when it opens /dev/null for the program; a volume may be mounted there."""
-    (place / "shadow").write_text("of the host")
-    (place / "shadow").chmod(0o600)
-    (place / "dev").mkdir()
-    (place / "dev" / "null").symlink_to(place / "shadow")
-    ran = await run(place, "cat", mounts=[{"source": str(place / "dev"), "target": "/dev"}])
-    assert (ran.outcome.code, ran.said) == (0, "")
+async def test_the_first_process_opens_nothing_of_a_volume(work_dir: Path) -> None:
+    """It runs as root when it opens /dev/null for the program, and a volume may be mounted there."""
+    (work_dir / "shadow").write_text("of the host")
+    (work_dir / "shadow").chmod(0o600)
+    (work_dir / "dev").mkdir()
+    (work_dir / "dev" / "null").symlink_to(work_dir / "shadow")
+    result = await run(work_dir, "cat", mounts=[{"source": str(work_dir / "dev"), "target": "/dev"}])
+    assert (result.outcome.code, result.output) == (0, "")
 
 
 @pytest.mark.parametrize("target", ["/proc", "/proc/self/task", "/"])
-async def test_volumes_do_not_take_the_place_of_proc_or_the_root(place: Path, target: str) -> None:
+async def test_volumes_cannot_be_mounted_over_proc_or_the_root(work_dir: Path, target: str) -> None:
     """The first process reads there which processes it kills, and writes the ids of the program's user namespace."""
-    ran = await run(place, "true", mounts=[{"source": volume(place, "v", "x"), "target": target}])
-    assert ran.outcome.reason == "ContainerCannotRun"
-    assert "a volume cannot be mounted there" in ran.outcome.message
+    result = await run(work_dir, "true", mounts=[{"source": volume(work_dir, "v", "x"), "target": target}])
+    assert result.outcome.reason == "ContainerCannotRun"
+    assert "a volume cannot be mounted there" in result.outcome.message
 
 
-async def test_the_first_process_imports_nothing_of_a_volume(place: Path) -> None:
-    planted = place / "planted"
+async def test_the_first_process_imports_nothing_of_a_volume(work_dir: Path) -> None:
+    planted = work_dir / "planted"
     planted.mkdir()
     for name in ("warnings", "linecache", "traceback", "tokenize", "encodings"):
         (planted / f"{name}.py").write_text("raise SystemExit(77)")
     mounts = [{"source": str(planted), "target": path} for path in (os.path.dirname(os.__file__), *sys.path[-1:])]
-    ran = await run(place, "exit 5", mounts=mounts)
-    assert ran.outcome.code == 5
+    result = await run(work_dir, "exit 5", mounts=mounts)
+    assert result.outcome.code == 5
 
 
-async def test_a_container_holds_no_file_of_the_runner(place: Path) -> None:
-    """Nor the lock of its shim: a program that freed it would be taken for dead, and started again."""
-    with (place / "ca.key").open("w") as inherited:
+async def test_a_container_holds_no_file_of_the_runner(work_dir: Path) -> None:
+    """This includes the lock of its shim: a program that released it would be considered dead and started again."""
+    with (work_dir / "ca.key").open("w") as inherited:
         os.set_inheritable(inherited.fileno(), True)
-        ran = await run(place, "exec ls /proc/self/fd")
-    assert ran.said.split() == ["0", "1", "2", "3"]  # the last is the directory that ls reads
+        result = await run(work_dir, "exec ls /proc/self/fd")
+    assert result.output.split() == ["0", "1", "2", "3"]  # descriptor 3 is the directory that ls reads
 
 
-async def test_a_container_sees_its_own_processes_and_tmp_only(place: Path) -> None:
+async def test_a_container_sees_its_own_processes_and_tmp_only(work_dir: Path) -> None:
     with tempfile.NamedTemporaryFile(dir="/tmp") as of_the_host:
         # HOME may be /tmp, and home directories are hidden.
-        ran = await run(place, "touch /tmp/.own; ls /tmp | wc -l; ls -d /proc/[0-9]* | wc -l", hidden=["/tmp"])
+        result = await run(work_dir, "touch /tmp/.own; ls /tmp | wc -l; ls -d /proc/[0-9]* | wc -l", hidden=["/tmp"])
         assert os.path.exists(of_the_host.name)
-    files, processes = map(int, ran.said.split())
+    files, processes = map(int, result.output.split())
     assert files == 0
     assert processes < 8
 
 
-async def test_hidden_directories_are_empty_to_it(place: Path) -> None:
-    (place / "ca.key").write_text("secret")
-    place.chmod(0o755)
-    ran = await run(place, f"cat {place}/ca.key; ls {place}", hidden=[str(place)])
-    assert ran.outcome.code != 0
-    assert "secret" not in ran.said
+async def test_hidden_directories_are_empty_in_the_container(work_dir: Path) -> None:
+    (work_dir / "ca.key").write_text("secret")
+    work_dir.chmod(0o755)
+    result = await run(work_dir, f"cat {work_dir}/ca.key; ls {work_dir}", hidden=[str(work_dir)])
+    assert result.outcome.code != 0
+    assert "secret" not in result.output
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only then containers are somebody else")
-async def test_what_a_program_needs_is_seen_where_only_others_may_go(place: Path) -> None:
-    tool = place / "private" / "tools" / "1.2"
+async def test_required_paths_are_visible_in_directories_without_access(work_dir: Path) -> None:
+    tool = work_dir / "private" / "tools" / "1.2"
     tool.mkdir(parents=True)
     (tool / "value").write_text("needed\n")
     (tool / "value").chmod(0o644)
-    (place / "private" / "tools" / "1").symlink_to("1.2")
-    (place / "private" / "tools" / "2").symlink_to("/etc")
-    (place / "private" / "letter").write_text("secret")
-    script = f"cd {place} && cat private/tools/1.2/value private/tools/1/value && ls -x . private private/tools"
-    assert "Permission denied" in (await run(place, f"cat {tool}/value")).said
-    ran = await run(place, script, needs=[str(tool)])
-    assert " ".join(ran.said.split()) == "needed needed .: private private: tools private/tools: 1 1.2"
-    assert "Read-only file system" in (await run(place, f"touch {tool}/new", needs=[str(tool)])).said
+    (work_dir / "private" / "tools" / "1").symlink_to("1.2")
+    (work_dir / "private" / "tools" / "2").symlink_to("/etc")
+    (work_dir / "private" / "letter").write_text("secret")
+    script = f"cd {work_dir} && cat private/tools/1.2/value private/tools/1/value && ls -x . private private/tools"
+    assert "Permission denied" in (await run(work_dir, f"cat {tool}/value")).output
+    result = await run(work_dir, script, needs=[str(tool)])
+    assert " ".join(result.output.split()) == "needed needed .: private private: tools private/tools: 1 1.2"
+    assert "Read-only file system" in (await run(work_dir, f"touch {tool}/new", needs=[str(tool)])).output
 
 
-async def test_what_a_program_needs_may_lie_in_the_hosts_tmp(place: Path) -> None:
+async def test_required_paths_may_be_in_the_hosts_tmp(work_dir: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        ran = await run(place, "ls /tmp", needs=[volume(Path(name), "v", "x"), f"{name}/v/value"])
-    assert ran.said == f"{Path(name).name}\n"
+        result = await run(work_dir, "ls /tmp", needs=[volume(Path(name), "v", "x"), f"{name}/v/value"])
+    assert result.output == f"{Path(name).name}\n"
 
 
-async def test_what_everybody_sees_is_not_mounted_again(place: Path) -> None:
-    ran = await run(place, "grep -c ' /usr/lib ' /proc/self/mountinfo", needs=["/usr/lib"])
-    assert ran.said == "0\n"
+async def test_visible_paths_are_not_mounted_again(work_dir: Path) -> None:
+    result = await run(work_dir, "grep -c ' /usr/lib ' /proc/self/mountinfo", needs=["/usr/lib"])
+    assert result.output == "0\n"
 
 
-async def test_a_volume_may_be_mounted_within_a_hidden_directory(place: Path) -> None:
-    place.chmod(0o755)
-    (place / "ca.key").write_text("secret")
-    mounts = [{"source": volume(place, "lent", "shared"), "target": f"{place}/lent"}]
-    ran = await run(place, f"cat {place}/lent/value {place}/ca.key", mounts=mounts, hidden=[str(place)])
-    assert "shared" in ran.said
-    assert "secret" not in ran.said
+async def test_a_volume_may_be_mounted_within_a_hidden_directory(work_dir: Path) -> None:
+    work_dir.chmod(0o755)
+    (work_dir / "ca.key").write_text("secret")
+    mounts = [{"source": volume(work_dir, "lent", "shared"), "target": f"{work_dir}/lent"}]
+    result = await run(work_dir, f"cat {work_dir}/lent/value {work_dir}/ca.key", mounts=mounts, hidden=[str(work_dir)])
+    assert "shared" in result.output
+    assert "secret" not in result.output
 
 
-async def test_a_socket_in_a_private_directory_is_reached_through_its_mount(place: Path) -> None:
+async def test_a_socket_in_a_private_directory_is_reached_through_its_mount(work_dir: Path) -> None:
     """Its directory is mounted: only the permissions of the directory and of the socket count."""
-    (place / "api").mkdir()
-    (place / "api").chmod(0o755)
+    (work_dir / "api").mkdir()
+    (work_dir / "api").chmod(0o755)
     asked = asyncio.Event()
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,70 +251,70 @@ async def test_a_socket_in_a_private_directory_is_reached_through_its_mount(plac
         writer.write(b"hello\n")
         writer.close()
 
-    server = await asyncio.start_unix_server(answer, place / "api" / "socket")
-    (place / "api" / "socket").chmod(0o666)
+    server = await asyncio.start_unix_server(answer, work_dir / "api" / "socket")
+    (work_dir / "api" / "socket").chmod(0o666)
     code = "import socket as s; c = s.socket(s.AF_UNIX); c.connect('/run/herder/host/socket'); print(c.recv(9))"
     if not shutil.which("python3", path="/usr/bin"):
         pytest.skip("needs /usr/bin/python3")
     async with server:
-        mounts = [{"source": str(place / "api"), "target": "/run/herder/host"}]
-        ran = await run(place, f'/usr/bin/python3 -c "{code}"', mounts=mounts, hidden=[str(place)])
-    assert ran.said == "b'hello\\n'\n"
+        mounts = [{"source": str(work_dir / "api"), "target": "/run/herder/host"}]
+        result = await run(work_dir, f'/usr/bin/python3 -c "{code}"', mounts=mounts, hidden=[str(work_dir)])
+    assert result.output == "b'hello\\n'\n"
     assert asked.is_set()
 
 
-async def test_a_read_only_volume_cannot_be_written(place: Path) -> None:
-    source = volume(place, "v", "x")
+async def test_a_read_only_volume_cannot_be_written(work_dir: Path) -> None:
+    source = volume(work_dir, "v", "x")
     os.chmod(source, 0o777)
     mounts = [{"source": source, "target": "/v", "read_only": True}]
-    ran = await run(place, "touch /v/new", mounts=mounts)
-    assert ran.outcome.code != 0
-    assert "Read-only file system" in ran.said
+    result = await run(work_dir, "touch /v/new", mounts=mounts)
+    assert result.outcome.code != 0
+    assert "Read-only file system" in result.output
 
 
-async def test_memory_is_limited(place: Path) -> None:
+async def test_memory_is_limited(work_dir: Path) -> None:
     script = f"{sys.executable} -c 'bytearray(400 << 20)' || /usr/bin/python3 -c 'bytearray(400 << 20)'"
     if not shutil.which("python3", path="/usr/bin"):
         pytest.skip("needs /usr/bin/python3")
-    assert (await run(place, script)).outcome.code == 0
-    ran = await run(place, script, limits={"memory": 100 << 20})
-    assert ran.outcome.code == 1
-    assert "MemoryError" in ran.said or "Permission denied" in ran.said
+    assert (await run(work_dir, script)).outcome.code == 0
+    result = await run(work_dir, script, limits={"memory": 100 << 20})
+    assert result.outcome.code == 1
+    assert "MemoryError" in result.output or "Permission denied" in result.output
 
 
 @pytest.mark.parametrize(
     ("script", "code", "number"),
     [("exit 0", 0, 0), ("exit 200", 200, 0), ("kill -9 $$", 137, 9), ("kill -15 $$", 143, 15)],
 )
-async def test_how_it_ended_is_told(place: Path, script: str, code: int, number: int) -> None:
-    outcome = (await run(place, script)).outcome
+async def test_the_exit_code_and_signal_are_reported(work_dir: Path, script: str, code: int, number: int) -> None:
+    outcome = (await run(work_dir, script)).outcome
     assert (outcome.code, outcome.signal, outcome.reason) == (code, number, "")
     assert outcome.started <= outcome.finished
 
 
-async def test_what_a_container_leaves_behind_ends_with_it(place: Path) -> None:
+async def test_leftover_processes_end_with_the_container(work_dir: Path) -> None:
     marker = f"{time.time_ns() % 10**8 + 1000}"
-    ran = await run(place, f"setsid sleep {marker} & exit 3")
-    assert ran.outcome.code == 3
+    result = await run(work_dir, f"setsid sleep {marker} & exit 3")
+    assert result.outcome.code == 3
     assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], stdout=subprocess.DEVNULL).returncode == 1
 
 
-async def test_without_a_pid_namespace_leftovers_end_too(place: Path) -> None:
+async def test_leftover_processes_end_without_a_pid_namespace(work_dir: Path) -> None:
     marker = f"{time.time_ns() % 10**8 + 1000}"
-    ran = await run(place, f"setsid sleep {marker} & exit 3", isolation=Isolation(pid=False))
-    assert ran.outcome.code == 3
+    result = await run(work_dir, f"setsid sleep {marker} & exit 3", isolation=Isolation(pid=False))
+    assert result.outcome.code == 3
     assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], stdout=subprocess.DEVNULL).returncode == 1
 
 
-async def test_one_that_ignores_the_polite_signal_is_killed(place: Path) -> None:
-    isolation = await detected(place)
-    told = container_config(
+async def test_a_container_that_ignores_sigterm_is_killed(work_dir: Path) -> None:
+    isolation = await detect_isolation(work_dir)
+    config_of_container = container_config(
         ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done"],
         ENVIRONMENT,
         isolation=isolation,
         user=HostUser.named(),
     )
-    attempt = await Attempt.start(place / "c", told)
+    attempt = await Attempt.start(work_dir / "c", config_of_container)
     assert await attempt.started()
     async with asyncio.timeout(20):
         while "deaf" not in attempt.log.read_text():
@@ -327,17 +329,17 @@ async def test_one_that_ignores_the_polite_signal_is_killed(place: Path) -> None
     assert not attempt.is_alive()
 
 
-async def test_environment_is_in_no_argument_and_in_no_file(place: Path) -> None:
-    isolation = await detected(place)
-    told = container_config(
+async def test_the_environment_is_in_no_argument_and_in_no_file(work_dir: Path) -> None:
+    isolation = await detect_isolation(work_dir)
+    config_of_container = container_config(
         ["sleep", "5"], {**ENVIRONMENT, "PASSWORD": "very-secret"}, isolation=isolation, user=HostUser.named()
     )
-    attempt = await Attempt.start(place / "c", told)
+    attempt = await Attempt.start(work_dir / "c", config_of_container)
     assert await attempt.started()
     try:
         arguments = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, check=True).stdout
         assert b"very-secret" not in arguments
-        for file in place.rglob("*"):
+        for file in work_dir.rglob("*"):
             if file.is_file():
                 assert b"very-secret" not in file.read_bytes()
     finally:
@@ -356,7 +358,9 @@ async def test_an_ordinary_user_gets_the_same_isolation() -> None:
         "        print(await detect(Path(name), HostUser.named()))\n"
         "asyncio.run(main())\n"
     )
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as copy:  # whose home our sources are in, they may not look into
+    with tempfile.TemporaryDirectory(
+        dir="/var/tmp"
+    ) as copy:  # other users may not read the home that contains the sources
         shutil.copytree(Path(herder.__file__).parent, f"{copy}/herder", ignore=shutil.ignore_patterns("__pycache__"))
         os.chmod(copy, 0o755)
         for python in (sys.executable, "/usr/bin/python3"):

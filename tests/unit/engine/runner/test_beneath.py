@@ -1,4 +1,4 @@
-"""Work below a directory descriptor, beside a thread that changes the tree as a pod may."""
+"""File operations below a directory descriptor are safe while a thread changes the tree as a pod could."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from herder.engine.runner.pod.sources import NotReady
 from herder.engine.runner.pod.volumes import Volumes
 from herder.engine.runner.shim import beneath, kernel
 from herder.engine.runner.shim.beneath import closing, make_directories, open_beneath, remove_tree, write_file
-from tests.unit.engine.runner.racing import swapping
+from tests.unit.engine.runner.symlink_race import swap_with_symlink
 
 ROUNDS = 3000
 REFUSED = r"symbolic links|Not a directory|leaves its directory|No such file"
@@ -51,7 +51,7 @@ def test_a_sub_path_is_not_created_outside_its_volume(tmp_path: Path, outside: P
     user = HostUser.named() if os.geteuid() == 0 else None
     volumes = Volumes(cast("Client", None), pod, tmp_path / "volumes", user=user, node="", address="")
     (tmp_path / "volumes" / "v" / "a").mkdir(parents=True)
-    with swapping(tmp_path / "volumes" / "v" / "a", outside):
+    with swap_with_symlink(tmp_path / "volumes" / "v" / "a", outside):
         for _ in range(ROUNDS):
             with suppress(NotReady):
                 volumes.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": sub_path}]})
@@ -60,7 +60,7 @@ def test_a_sub_path_is_not_created_outside_its_volume(tmp_path: Path, outside: P
 
 def test_a_file_is_not_written_outside_its_volume(tmp_path: Path, outside: Path) -> None:
     (tmp_path / "v" / "a").mkdir(parents=True)
-    with closing(os.open(tmp_path / "v", os.O_RDONLY)) as root, swapping(tmp_path / "v" / "a", outside):
+    with closing(os.open(tmp_path / "v", os.O_RDONLY)) as root, swap_with_symlink(tmp_path / "v" / "a", outside):
         for _ in range(ROUNDS):
             with suppress(OSError):
                 write_file(root, "a/secret", b"of the pod", mode=0o777, owner=(65534, 65534))
@@ -71,7 +71,7 @@ def test_nothing_is_removed_outside_the_directory(tmp_path: Path, outside: Path)
     for _ in range(20):
         (tmp_path / "pod" / "a" / "b").mkdir(parents=True)
         (tmp_path / "pod" / "a" / "secret").touch()
-        racing = swapping(tmp_path / "pod" / "a", outside)
+        racing = swap_with_symlink(tmp_path / "pod" / "a", outside)
         with closing(os.open(tmp_path, os.O_RDONLY)) as root, racing, suppress(OSError):
             remove_tree(root, "pod")
         assert untouched(outside)

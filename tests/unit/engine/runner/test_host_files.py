@@ -45,7 +45,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def sources() -> Iterator[Path]:
-    """The sources, where every user can read them."""
+    """A copy of the sources that every user can read."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="host-sources-") as name:
         os.chmod(name, 0o755)
         shutil.copytree(Path(herder.__file__).parent, f"{name}/herder")
@@ -54,7 +54,7 @@ def sources() -> Iterator[Path]:
 
 @pytest.fixture
 def host() -> Iterator[Path]:
-    """A home with keys in it, and a data directory beside it."""
+    """A home directory with keys, and a data directory next to it."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="host-files-") as name:
         place = Path(name)
         place.chmod(0o755)
@@ -71,7 +71,7 @@ def host() -> Iterator[Path]:
         yield place
 
 
-def python_of_others() -> str:
+def system_python() -> str:
     for candidate in (sys.executable, "/usr/bin/python3"):
         code = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
         command = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", candidate, "-c", code]
@@ -80,11 +80,11 @@ def python_of_others() -> str:
     pytest.skip("needs setpriv, and a Python that others than root can run")
 
 
-async def contained(host: Path, sources: Path, script: str, *arguments: str, uid: int) -> str:
-    """The output of a container whose manager has this uid."""
+async def run_in_container(host: Path, sources: Path, script: str, *arguments: str, uid: int) -> str:
+    """Return the output of a container whose manager has this uid."""
     for path in (host, *host.rglob("*")):
         os.chown(path, uid, uid, follow_symlinks=False)
-    command = [python_of_others(), "-c", MANAGER, str(host / "data"), script, *arguments]
+    command = [system_python(), "-c", MANAGER, str(host / "data"), script, *arguments]
     if uid:
         command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *command]
     environment = {"PYTHONPATH": str(sources), "HOME": str(host / "home"), "TOKEN": SECRET}
@@ -122,9 +122,11 @@ echo end
         (0, ("0", "False", "False")),
     ],
 )
-async def test_nothing_of_the_manager_is_read(host: Path, sources: Path, uid: int, arguments: tuple[str, ...]) -> None:
+async def test_a_container_cannot_read_files_of_the_manager(
+    host: Path, sources: Path, uid: int, arguments: tuple[str, ...]
+) -> None:
     (host / "writable").chmod(0o777)
-    output = await contained(host, sources, SEARCH.format(host=host), *arguments, uid=uid)
+    output = await run_in_container(host, sources, SEARCH.format(host=host), *arguments, uid=uid)
     assert SECRET not in output
     assert " F end\n" in output
     assert " planted\n" not in output

@@ -1,4 +1,4 @@
-"""A runner that is killed at any moment: what ran goes on, and nothing runs twice without a word."""
+"""After the runner is killed, containers keep running, and none is run twice silently."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from tests.unit.engine.runner.engines import JOBS, PODS, Engine, finished, job, terminated
 
 
-class Outside:
-    """A directory that containers see, /tmp being their own. They cannot write there, but into pipes that are there."""
+class HostPipes:
+    """A host directory with named pipes, into which containers can write; their /tmp is private."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,8 +30,8 @@ class Outside:
         self._pipes[name] = os.open(place, os.O_RDWR | os.O_NONBLOCK)
         return place
 
-    def heard(self, name: str) -> str:
-        """What was written since the last call."""
+    def read_new(self, name: str) -> str:
+        """Return what was written since the last call."""
         try:
             return os.read(self._pipes[name], 65536).decode()
         except BlockingIOError:
@@ -43,40 +43,40 @@ class Outside:
 
 
 @pytest.fixture
-def outside() -> Iterator[Outside]:
+def host_pipes() -> Iterator[HostPipes]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="runner-test-") as name:
-        found = Outside(Path(name))
+        found = HostPipes(Path(name))
         found.path.chmod(0o755)
         yield found
         found.close()
 
 
-async def test_a_running_job_survives_a_killed_runner_and_runs_once(engine: Engine, outside: Outside) -> None:
+async def test_a_running_job_survives_a_killed_runner_and_runs_once(engine: Engine, host_pipes: HostPipes) -> None:
     wait = "until [ -e gate ]; do sleep 0.05; done"
-    script = f"cd {outside.path}; echo ran >> {outside.pipe('count')}; echo up; {wait}; echo through; exit 5"
+    script = f"cd {host_pipes.path}; echo ran >> {host_pipes.pipe('count')}; echo up; {wait}; echo through; exit 5"
     await engine.client.create(JOBS, job("survivor", script), namespace="default")
     await engine.until(JOBS, "survivor", lambda one: one["status"].get("ready") == 1)
     engine.crash()
     engine.restart()
     await engine.reconnect()
     await asyncio.sleep(1)
-    (outside.path / "gate").touch()
+    (host_pipes.path / "gate").touch()
     done = await engine.until(JOBS, "survivor", finished)
     assert (finished(done), done["status"]["failed"]) == ("Failed", 1)
     (pod,) = await engine.pods_of("survivor")
     assert terminated(pod)["exitCode"] == 5
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
-    assert await engine.kubectl_beside("logs", "job/survivor") == "up\nthrough\n"
-    assert outside.heard("count") == "ran\n"
+    assert await engine.kubectl_in_thread("logs", "job/survivor") == "up\nthrough\n"
+    assert host_pipes.read_new("count") == "ran\n"
 
 
-async def test_a_job_that_ended_while_no_runner_was_there_is_told_right(engine: Engine, outside: Outside) -> None:
+async def test_a_job_that_ended_without_a_runner_is_reported_correctly(engine: Engine, host_pipes: HostPipes) -> None:
     wait = "until [ -e gate ]; do sleep 0.05; done"
-    script = f"cd {outside.path}; echo ran >> {outside.pipe('count')}; {wait}; printf late >/dev/termination-log"
+    script = f"cd {host_pipes.path}; echo ran >> {host_pipes.pipe('count')}; {wait}; printf late >/dev/termination-log"
     await engine.client.create(JOBS, job("unwatched", script), namespace="default")
     await engine.until(JOBS, "unwatched", lambda one: one["status"].get("ready") == 1)
     engine.crash()
-    (outside.path / "gate").touch()
+    (host_pipes.path / "gate").touch()
     await asyncio.sleep(0.5)
     engine.restart()
     await engine.reconnect()
@@ -84,13 +84,13 @@ async def test_a_job_that_ended_while_no_runner_was_there_is_told_right(engine: 
     assert (finished(done), done["status"]["succeeded"]) == ("Complete", 1)
     (pod,) = await engine.pods_of("unwatched")
     assert terminated(pod)["message"] == "late"
-    assert outside.heard("count") == "ran\n"
+    assert host_pipes.read_new("count") == "ran\n"
 
 
-async def test_a_container_whose_watcher_was_killed_is_reported_and_its_processes_are_gone(
-    engine: Engine, outside: Outside
+async def test_a_container_whose_shim_was_killed_fails_and_its_processes_are_stopped(
+    engine: Engine, host_pipes: HostPipes
 ) -> None:
-    alive, count = outside.pipe("alive"), outside.pipe("count")
+    alive, count = host_pipes.pipe("alive"), host_pipes.pipe("count")
     script = f"echo ran >> {count}; while :; do echo >> {alive}; sleep 0.05; done"
     await engine.client.create(JOBS, job("orphan", script), namespace="default")
     await engine.until(JOBS, "orphan", lambda one: one["status"].get("ready") == 1)
@@ -99,21 +99,23 @@ async def test_a_container_whose_watcher_was_killed_is_reported_and_its_processe
     running = next((engine.work_dir / "pods" / pod["metadata"]["uid"]).glob("containers/main/0/running"))
     os.kill(json.loads(running.read_text())["shim"], signal.SIGKILL)
     await asyncio.sleep(0.5)
-    assert outside.heard("alive")
+    assert host_pipes.read_new("alive")
     engine.restart()
     await engine.reconnect()
     done = await engine.until(JOBS, "orphan", finished)
     assert finished(done) == "Failed"
     (pod,) = await engine.pods_of("orphan")
     assert (terminated(pod)["exitCode"], terminated(pod)["reason"]) == (137, "ContainerStatusUnknown")
-    assert outside.heard("count") == "ran\n"
-    assert not outside.heard("alive")
+    assert host_pipes.read_new("count") == "ran\n"
+    assert not host_pipes.read_new("alive")
 
 
-# On the embedded server the API goes away with the runner, so nothing can be deleted meanwhile.
+# The embedded API server stops with the runner, so nothing can be deleted meanwhile.
 @pytest.mark.parametrize("engine", ["real"], indirect=True)
-async def test_a_pod_deleted_while_no_runner_was_there_is_ended_by_the_next(engine: Engine, outside: Outside) -> None:
-    script = f"while :; do echo >> {outside.pipe('alive')}; sleep 0.05; done"
+async def test_a_pod_deleted_without_a_runner_is_stopped_by_the_next_runner(
+    engine: Engine, host_pipes: HostPipes
+) -> None:
+    script = f"while :; do echo >> {host_pipes.pipe('alive')}; sleep 0.05; done"
     await engine.client.create(JOBS, job("swept", script), namespace="default")
     await engine.until(JOBS, "swept", lambda one: one["status"].get("ready") == 1)
     (pod,) = await engine.pods_of("swept")
@@ -126,19 +128,21 @@ async def test_a_pod_deleted_while_no_runner_was_there_is_ended_by_the_next(engi
     async with asyncio.timeout(30):
         while directory.exists():
             await asyncio.sleep(0.05)
-    assert outside.heard("alive")
+    assert host_pipes.read_new("alive")
     await asyncio.sleep(0.3)
-    assert not outside.heard("alive")
+    assert not host_pipes.read_new("alive")
 
 
 @pytest.mark.parametrize("engine", ["embedded"], indirect=True)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HERDER_RUNNER_KILL_SEEDS", "6"))))
-async def test_whenever_the_runner_is_killed_no_job_runs_twice(engine: Engine, outside: Outside, seed: int) -> None:
-    """Three Jobs are on their way through all the steps of a start when the process is killed, twice."""
+async def test_no_job_runs_twice_whenever_the_runner_is_killed(
+    engine: Engine, host_pipes: HostPipes, seed: int
+) -> None:
+    """The process is killed twice while three Jobs go through all the steps of a start."""
     chance = random.Random(seed)
     names = [f"killed-{seed}-{number}" for number in range(3)]
     for name in names:
-        script = f"echo ran >> {outside.pipe(name)}; sleep 0.2; exit 0"
+        script = f"echo ran >> {host_pipes.pipe(name)}; sleep 0.2; exit 0"
         await engine.client.create(JOBS, job(name, script), namespace="default")
         await asyncio.sleep(chance.uniform(0, 0.1))
     for _ in range(2):
@@ -148,5 +152,5 @@ async def test_whenever_the_runner_is_killed_no_job_runs_twice(engine: Engine, o
         await engine.reconnect()
     for name in names:
         done = await engine.until(JOBS, name, finished)
-        assert (finished(done), done["status"].get("succeeded"), outside.heard(name)) == ("Complete", 1, "ran\n")
+        assert (finished(done), done["status"].get("succeeded"), host_pipes.read_new(name)) == ("Complete", 1, "ran\n")
         assert len(await engine.pods_of(name)) == 1

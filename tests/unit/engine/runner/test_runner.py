@@ -1,4 +1,4 @@
-"""The runner within one process: who may read logs, which pods are taken, and hosts that allow little."""
+"""The runner in one process: access to logs, pod binding, and hosts without isolation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def client_context(server: Served, name: str | None, groups: tuple[str, ...] = (
     return context
 
 
-async def test_only_those_who_may_use_the_node_read_its_logs(server: Served, tmp_path: Path) -> None:
+async def test_only_authorized_users_can_read_logs(server: Served, tmp_path: Path) -> None:
     async with running(server, tmp_path / "work"), aiohttp.ClientSession() as session:
         await server.client.create(JOBS, job("said", "echo private"), namespace="default")
         await until(server, JOBS, "said", finished)
@@ -66,7 +66,7 @@ async def test_only_those_who_may_use_the_node_read_its_logs(server: Served, tmp
             assert answer.status == 404
 
 
-async def test_a_log_is_let_go_of_when_its_reader_goes(server: Served, tmp_path: Path) -> None:
+async def test_a_log_file_is_closed_when_its_reader_disconnects(server: Served, tmp_path: Path) -> None:
     def held() -> bool:
         links = Path("/proc/self/fd").iterdir()
         return any(os.path.realpath(link).startswith(str(tmp_path / "work" / "pods")) for link in links)
@@ -93,12 +93,12 @@ async def test_a_log_is_let_go_of_when_its_reader_goes(server: Served, tmp_path:
 
 
 @pytest.mark.parametrize("text", ["sinceSeconds=99999999999", "sinceSeconds=99999999999999999999"])
-def test_logs_since_before_all_calendars_are_whole(text: str) -> None:
+def test_logs_since_a_time_before_the_calendar_are_complete(text: str) -> None:
     assert options_from(Query.parse(text), wall_clock()).since is None
 
 
 @pytest.mark.parametrize("text", ["tailLines=", "tailLines=-1", "limitBytes=%C2%B2", "sinceTime=yesterday"])
-def test_log_options_that_mean_nothing_are_refused_by_name(text: str) -> None:
+def test_invalid_log_options_are_rejected_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=text.partition("=")[0]):
         options_from(Query.parse(text), wall_clock())
 
@@ -122,22 +122,22 @@ async def test_a_deleted_node_is_registered_again(
         assert again["metadata"]["uid"] != first["metadata"]["uid"]
 
 
-async def test_where_nothing_can_be_mounted_no_pod_runs(
+async def test_no_pod_runs_without_mount_isolation(
     server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing_allowed(*_: object) -> None:
+    async def detect_no_isolation(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(runner_module, "detect", nothing_allowed)
+    monkeypatch.setattr(runner_module, "detect", detect_no_isolation)
     runner = Runner(server.client, work_dir=tmp_path / "work", commands=lambda _image: None, clock=wall_clock)
     with pytest.raises(RunnerError, match="pods could read the files of the manager"):
         await runner.run()
 
 
-async def test_a_uid_for_pods_is_needed_to_run_those_of_users(
+async def test_a_separate_uid_is_required_to_run_pods_of_users(
     server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an ordinary user is met: pods have the uid of the manager."""
+    """Without root, pods have the uid of the manager."""
     monkeypatch.setattr(HostUser, "named", lambda _name: None)
     async with running(server, tmp_path / "work", all_pods=True):
         await server.client.create(JOBS, job("of-a-user", "id"), namespace="default")
@@ -175,5 +175,5 @@ TOLERATION = {"key": "herder.io/runner", "operator": "Exists"}
         ),
     ],
 )
-def test_pods_are_taken_that_ask_for_this_node_and_bear_its_taint(spec: Object, taken: bool) -> None:
+def test_pods_are_bound_if_they_select_this_node_and_tolerate_its_taint(spec: Object, taken: bool) -> None:
     assert selects_node({"metadata": {"name": "p"}, "spec": spec}, node_labels("herder-runner")) is taken

@@ -21,7 +21,7 @@ def running() -> ContainerState:
     return ContainerState(waiting=None, running_since=1000.0)
 
 
-def a_pod(restart: str = "Never", *, init: bool = False) -> Object:
+def new_pod(restart: str = "Never", *, init: bool = False) -> Object:
     spec: Object = {"restartPolicy": restart, "containers": [{"name": "a"}, {"name": "b"}]}
     if init:
         spec["initContainers"] = [{"name": "i"}]
@@ -47,20 +47,20 @@ def status_of(pod: Object, *states: ContainerState, init: ContainerState | None 
         ("Always", ended(0), ended(0), False, "Running"),
     ],
 )
-def test_the_phase_follows_from_the_containers(
+def test_the_phase_is_derived_from_the_containers(
     restart: str, first: ContainerState, second: ContainerState, final: bool, phase: str
 ) -> None:
-    assert status_of(a_pod(restart), first, second, final=final)["phase"] == phase
+    assert status_of(new_pod(restart), first, second, final=final)["phase"] == phase
 
 
 def test_a_failed_init_container_fails_a_pod_that_never_restarts() -> None:
     states = ContainerState(), ContainerState()
-    assert status_of(a_pod(init=True), *states, init=ended(1))["phase"] == "Failed"
-    assert status_of(a_pod("OnFailure", init=True), *states, init=ended(1))["phase"] == "Pending"
+    assert status_of(new_pod(init=True), *states, init=ended(1))["phase"] == "Failed"
+    assert status_of(new_pod("OnFailure", init=True), *states, init=ended(1))["phase"] == "Pending"
 
 
 def test_a_pod_is_ready_while_all_its_containers_run() -> None:
-    conditions = {one["type"]: one for one in status_of(a_pod(), running(), running())["conditions"]}
+    conditions = {one["type"]: one for one in status_of(new_pod(), running(), running())["conditions"]}
     assert {name: one["status"] for name, one in conditions.items()} == {
         "PodReadyToStartContainers": "True",
         "Initialized": "True",
@@ -68,12 +68,12 @@ def test_a_pod_is_ready_while_all_its_containers_run() -> None:
         "ContainersReady": "True",
         "PodScheduled": "True",
     }
-    waiting = {one["type"]: one for one in status_of(a_pod(), running(), ContainerState())["conditions"]}
+    waiting = {one["type"]: one for one in status_of(new_pod(), running(), ContainerState())["conditions"]}
     assert waiting["Ready"]["message"] == "containers with unready status: [b]"
 
 
-def test_transition_times_stay_while_a_condition_does_and_others_conditions_are_kept() -> None:
-    pod = a_pod()
+def test_transition_times_change_only_with_the_status_and_foreign_conditions_are_kept() -> None:
+    pod = new_pod()
     pod["status"]["conditions"] = [
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T11:00:00Z"},
         {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"},
@@ -83,15 +83,15 @@ def test_transition_times_stay_while_a_condition_does_and_others_conditions_are_
     assert conditions["DisruptionTarget"]["reason"] == "EvictionByEvictionAPI"
 
 
-def test_a_verdict_outweighs_the_containers() -> None:
+def test_a_final_verdict_overrides_the_container_states() -> None:
     state = PodState({"a": ended(0), "b": ended(0)}, verdict=Verdict("Failed", "DeadlineExceeded", "too long"))
-    status = pod_status(a_pod(), state, address="127.0.0.1", now=NOW)
+    status = pod_status(new_pod(), state, address="127.0.0.1", now=NOW)
     assert (status["phase"], status["reason"], status["message"]) == ("Failed", "DeadlineExceeded", "too long")
 
 
-def test_each_state_of_a_container_is_told() -> None:
+def test_each_container_state_is_reported() -> None:
     again = ContainerState(waiting=("CrashLoopBackOff", "back-off"), last=ended(3).ended, restarts=2)
-    first, second = status_of(a_pod("OnFailure"), running(), again)["containerStatuses"]
+    first, second = status_of(new_pod("OnFailure"), running(), again)["containerStatuses"]
     assert first["state"] == {"running": {"startedAt": "1970-01-01T00:16:40Z"}}
     assert first["ready"] is True
     assert second["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
@@ -107,7 +107,7 @@ def test_each_state_of_a_container_is_told() -> None:
         (Outcome(128, 1, 2, 0, "StartError", "no such file"), "StartError", "no such file"),
     ],
 )
-def test_why_it_ended(outcome: Outcome, reason: str, message: str) -> None:
+def test_termination_reasons_and_messages(outcome: Outcome, reason: str, message: str) -> None:
     state = terminated(outcome, container_id="herder://x", message="said")
     assert (state["reason"], state["message"]) == (reason, message)
 

@@ -165,7 +165,7 @@ def test_a_cluster_is_unreachable_after_five_failed_probes(
         with pytest.raises(ServiceUnavailable, match="is not connected"):
             cluster.remotes.client("far")
         await asyncio.sleep(300)
-        assert cluster.woken == {"me": 1, "machine": 1}, "told once, however often it is attempts"
+        assert cluster.woken == {"me": 1, "machine": 1}, "told once, however often it is tried"
         assert 10 <= len(cluster.wires) <= 16, "ever more slowly"
         cluster.prepare = lambda _wire: None
         await asyncio.sleep(36)

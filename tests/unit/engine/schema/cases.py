@@ -1,4 +1,4 @@
-"""Schemas and values that a real kube-apiserver and this package are both asked about.
+"""Schemas and values for which a real kube-apiserver and this package must agree.
 
 Each case is one property of the `spec` of a custom resource, so that a single CustomResourceDefinition holds them all.
 """
@@ -13,7 +13,7 @@ Json = Any
 class Case(NamedTuple):
     schema: dict[str, Json]
     value: Json
-    old: Json = None  # for updates: the value before, stored while the schema was still `loose`
+    old: Json = None  # for updates: the old value, stored while the schema was still `loose`
 
 
 STRING, INTEGER, NUMBER, BOOLEAN = ({"type": name} for name in ("string", "integer", "number", "boolean"))
@@ -247,7 +247,7 @@ def rule(text: str, **more: Json) -> dict[str, Json]:
     return {"x-kubernetes-validations": [{"rule": text, **more}]}
 
 
-# Whole schemas that a CustomResourceDefinition is refused for (or, where harmless, is not).
+# Complete schemas for which a CustomResourceDefinition is rejected (or, if harmless, accepted).
 SCHEMAS: dict[str, dict[str, Json]] = {
     "fine": spec(STRING),
     "rootWithoutType": {"properties": {"spec": obj({})}},
@@ -325,7 +325,7 @@ SCHEMAS: dict[str, dict[str, Json]] = {
             ".a", ".b", "a", "['a']", ".m.x", ".m['x']", " ", ".a\n", ".a.b", ".")]})),
 }  # fmt: skip
 
-# Refused for their CEL rules, which another package compiles.
+# Rejected for their CEL rules, which another package compiles.
 RULE_SCHEMAS: dict[str, dict[str, Json]] = {
     "ruleBroken": spec({"type": "string", **rule("self +")}),
     "ruleWrongType": spec({"type": "string", **rule("self + 1 == 2")}),
@@ -348,7 +348,7 @@ KEYED_RULES = array(
     obj({"name": SMALL, "n": {"type": "integer", **rule("self >= oldSelf", message="only up")}}, required=["name"]),
     maxItems=9, **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})  # fmt: skip
 
-# Rules at work: created without `old`, else updated from it.
+# Evaluated rules: a create without `old`, otherwise an update from it.
 RULES: dict[str, Case] = {
     "ruleOnObject": Case(obj({"a": INTEGER, "b": INTEGER}, **rule("self.a < self.b")), {"a": 2, "b": 1}),
     "ruleOnObjectHolds": Case(obj({"a": INTEGER, "b": INTEGER}, **rule("self.a < self.b")), {"a": 1, "b": 2}),

@@ -1,4 +1,4 @@
-"""Structural schemas, values and patterns by chance: what nobody thought of writing down as a case."""
+"""Random structural schemas, values and patterns, to find cases that are not written down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SYNTAX = [
 ]  # fmt: skip
 
 
-class Chance:
+class RandomCases:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
 
@@ -39,18 +39,18 @@ class Chance:
         return "".join(self._random.choice("abZ01 \né-ks{]") for _ in range(self._random.randint(0, 6)))
 
     def schema(self, depth: int = 3) -> dict[str, Json]:
-        if self._likely(0.05):
+        if self._chance(0.05):
             schema = {"x-kubernetes-int-or-string": True, **self._keywords("string")}
-        elif self._likely(0.05):
+        elif self._chance(0.05):
             schema = {"x-kubernetes-preserve-unknown-fields": True}
         else:
             schema = self._typed(depth)
         is_set = schema.get("x-kubernetes-list-type") == "set"
-        if self._likely(0.15) and not is_set:
+        if self._chance(0.15) and not is_set:
             schema["nullable"] = True
-        if self._likely(0.35):
+        if self._chance(0.35):
             schema[self._junctor()] = [self._narrowing(schema, 2) for _ in range(self._random.randint(1, 3))]
-        if self._likely(0.1):
+        if self._chance(0.1):
             schema["not"] = self._narrowing(schema, 1)
         return schema
 
@@ -58,30 +58,30 @@ class Chance:
         compound = ["object", "object", "array"] * 2 if depth else []
         kind = self._random.choice(["string", "integer", "number", "boolean", *compound])
         schema = {"type": kind, **self._keywords(kind)}
-        if kind == "object" and self._likely(0.3):
+        if kind == "object" and self._chance(0.3):
             schema["additionalProperties"] = self.schema(depth - 1)
         elif kind == "object":
             schema["properties"] = {name: self.schema(depth - 1) for name in self._names(1)}
-            if self._likely(0.1):
+            if self._chance(0.1):
                 schema["x-kubernetes-preserve-unknown-fields"] = True
         elif kind == "array":
             items = schema["items"] = self.schema(depth - 1)
-            if items.get("type") in ("string", "integer") and self._likely(0.4):
+            if items.get("type") in ("string", "integer") and self._chance(0.4):
                 schema["x-kubernetes-list-type"] = "set"
                 items.pop("nullable", None)
-        elif kind == "integer" and self._likely(0.3):
+        elif kind == "integer" and self._chance(0.3):
             schema["format"] = self._random.choice(["int32", "int64", "int8"])
         return schema
 
     def _narrowing(self, schema: dict[str, Json], depth: int) -> dict[str, Json]:
-        """What may stand in a junctor of the schema: it speaks only of fields that the schema has."""
-        narrowing = self._keywords(schema.get("type") if self._likely(0.7) else None)
-        if schema.get("properties") and depth and self._likely(0.6):
+        """Return a schema for allOf, anyOf, oneOf or not, which may only mention fields that the schema has."""
+        narrowing = self._keywords(schema.get("type") if self._chance(0.7) else None)
+        if schema.get("properties") and depth and self._chance(0.6):
             name = self._random.choice(list(schema["properties"]))
             narrowing["properties"] = {name: self._narrowing(schema["properties"][name], depth - 1)}
-        if "items" in schema and depth and self._likely(0.6):
+        if "items" in schema and depth and self._chance(0.6):
             narrowing["items"] = self._narrowing(schema["items"], depth - 1)
-        if depth and self._likely(0.15):
+        if depth and self._chance(0.15):
             narrowing[self._junctor()] = [self._narrowing(schema, depth - 1)]
         return narrowing
 
@@ -107,20 +107,20 @@ class Chance:
         chosen = {
             keyword: value
             for kinds, keyword, value in choices
-            if kind in kinds and self._likely(0.1 if keyword == "enum" else 0.3)
+            if kind in kinds and self._chance(0.1 if keyword == "enum" else 0.3)
         }
         for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-            if bound in chosen and self._likely(0.3):
+            if bound in chosen and self._chance(0.3):
                 chosen[strict] = True
         return chosen
 
     def value_like(self, schema: dict[str, Json]) -> Json:
-        """A value that a schema might well take."""
+        """Return a value that the schema probably accepts."""
         kind = schema.get("type")
-        if self._likely(0.2):
+        if self._chance(0.2):
             return self.value()
         if kind == "object" and "properties" in schema:
-            return {name: self.value_like(sub) for name, sub in schema["properties"].items() if self._likely(0.8)}
+            return {name: self.value_like(sub) for name, sub in schema["properties"].items() if self._chance(0.8)}
         if kind == "object":
             return {name: self.value_like(schema["additionalProperties"]) for name in self._names(0)}
         if kind == "array":
@@ -138,7 +138,7 @@ class Chance:
             return self._random.choice([0.5, 2.5, 1.0, 2.0, -0.25, 3e9, 5000000000])
         if kind == "integer":
             return self._random.randint(-4, 7)
-        return {"null": None, "word": self._random.choice(_WORDS), "boolean": self._likely(0.5)}[kind]
+        return {"null": None, "word": self._random.choice(_WORDS), "boolean": self._chance(0.5)}[kind]
 
     def _names(self, fewest: int) -> list[str]:
         return self._random.sample(["a", "b", "c"], self._random.randint(fewest, 3))
@@ -146,5 +146,5 @@ class Chance:
     def _junctor(self) -> str:
         return self._random.choice(["allOf", "anyOf", "oneOf"])
 
-    def _likely(self, chance: float) -> bool:
+    def _chance(self, chance: float) -> bool:
         return self._random.random() < chance

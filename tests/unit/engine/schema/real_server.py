@@ -1,6 +1,6 @@
-"""What a real kube-apiserver says to the cases.
+"""Answers of a real kube-apiserver to the cases.
 
-python -m tests.unit.engine.schema.real_server     ask one, and record its answers for the tests that run without it
+python -m tests.unit.engine.schema.real_server     record its answers for the tests that run without it
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}
 
 
-def ask(server: Server) -> dict[str, Json]:
+def collect_answers(server: Server) -> dict[str, Json]:
     return {
         "create": server.errors("create", CREATE),
         "update": server.errors("update", UPDATE),
@@ -33,7 +33,7 @@ def ask(server: Server) -> dict[str, Json]:
 
 
 class Server:
-    """A real server that is asked about schemas, each under one property of the `spec` of a kind made for it."""
+    """A real server that validates schemas, each under one property of the `spec` of a kind created for it."""
 
     def __init__(self, kube: RealKube) -> None:
         self._url = kube.url
@@ -41,7 +41,7 @@ class Server:
         self._context.load_cert_chain(*map(str, kube.admin))
 
     def errors(self, name: str, cases: dict[str, Case]) -> dict[str, Json]:
-        """The causes of each refusal; old values are stored before the schema becomes strict."""
+        """Return the causes of each rejection; old values are stored before the schema becomes strict."""
         self._define(name, dict.fromkeys(cases, _ANYTHING))
         for index, (case, (_, _, old)) in enumerate(cases.items()):
             if old is not None:
@@ -64,7 +64,7 @@ class Server:
         return _causes(answer)
 
     def refusals_of(self, name: str, schemas: dict[str, Json], objects: list[dict[str, Json]]) -> list[Json]:
-        """The causes of refusal of each object, given as its spec."""
+        """Return the causes of rejection for each object, which is passed as its spec."""
         self._define(name, schemas)
         answers = []
         for spec in objects:
@@ -109,7 +109,7 @@ class Server:
         self._wait_for(name, properties)
 
     def _wait_for(self, name: str, properties: dict[str, Json]) -> None:
-        """Until the new schema is in force: then it refuses a wrong probe, or takes any object at all."""
+        """Wait until the new schema is enforced: it rejects an invalid probe, or accepts any object."""
         wanted = 422 if "probe" in properties else 201
         for _ in range(300):
             code, _ = self._call("POST", f"{_objects(name)}?dryRun=All", _object(name, 0, "probe", "wrong"))
@@ -164,7 +164,7 @@ def _causes(answer: Any) -> Json:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, RealKube(Path(directory)) as kube:
-        RECORDED.write_text(json.dumps(ask(Server(kube)), indent=1, ensure_ascii=False) + "\n")
+        RECORDED.write_text(json.dumps(collect_answers(Server(kube)), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

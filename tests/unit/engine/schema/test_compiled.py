@@ -1,4 +1,4 @@
-"""Objects meet a schema: pruned, defaulted and judged as a real kube-apiserver does, word for word."""
+"""Compiled schemas prune, default and validate objects with the same results and messages as kube-apiserver."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ def compiled(cases: dict[str, Case]) -> CompiledSchema:
 COMPILED = {id(cases): compiled(cases) for cases in (CREATE, UPDATE, RULES, NORMALIZE)}
 
 
-def thing(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+def new_object(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     return copy.deepcopy(
         {"apiVersion": "schema.example/v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec},
     )
 
 
-def told(errors: list[FieldError]) -> list[list[str]]:
+def summarize(errors: list[FieldError]) -> list[list[str]]:
     return sorted([error.kind, error.field, error.body] for error in errors)
 
 
-def judged(cases: dict[str, Case], name: str) -> list[list[str]]:
+def validate_case(cases: dict[str, Case], name: str) -> list[list[str]]:
     schema, case = COMPILED[id(cases)], cases[name]
-    new = thing("Case", {name: case.value})
+    new = new_object("Case", {name: case.value})
     schema.prune(new)
     schema.default(new)
-    old = thing("Case", {name: case.old}) if case.old is not None else None
-    return told(schema.validate(new, old))
+    old = new_object("Case", {name: case.old}) if case.old is not None else None
+    return summarize(schema.validate(new, old))
 
 
 @pytest.mark.parametrize("name", CREATE)
-def test_a_new_object_is_judged_as_by_a_real_server(name: str) -> None:
-    assert judged(CREATE, name) == ANSWERS["create"][name]
+def test_a_new_object_is_validated_as_by_kube_apiserver(name: str) -> None:
+    assert validate_case(CREATE, name) == ANSWERS["create"][name]
 
 
 @pytest.mark.parametrize("name", UPDATE)
-def test_what_was_wrong_and_did_not_change_is_tolerated_where_a_real_server_does(name: str) -> None:
-    assert judged(UPDATE, name) == ANSWERS["update"][name]
+def test_unchanged_invalid_values_are_tolerated_as_by_kube_apiserver(name: str) -> None:
+    assert validate_case(UPDATE, name) == ANSWERS["update"][name]
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rules_report_as_on_a_real_server(name: str) -> None:
-    assert judged(RULES, name) == ANSWERS["rules"][name]
+def test_rules_report_the_same_errors_as_kube_apiserver(name: str) -> None:
+    assert validate_case(RULES, name) == ANSWERS["rules"][name]
 
 
 @pytest.mark.parametrize("name", NORMALIZE)
-def test_objects_are_pruned_and_defaulted_as_by_a_real_server(name: str) -> None:
+def test_objects_are_pruned_and_defaulted_as_by_kube_apiserver(name: str) -> None:
     schema, answer = COMPILED[id(NORMALIZE)], ANSWERS["normalize"][name]
-    value = thing("Normal", {name: NORMALIZE[name].value})
+    value = new_object("Normal", {name: NORMALIZE[name].value})
     if "refused" in answer:
         with pytest.raises(BadRequest) as refused:
             schema.prune(value)
@@ -75,9 +75,9 @@ def test_objects_are_pruned_and_defaulted_as_by_a_real_server(name: str) -> None
     assert ", ".join(unknown) == answer["unknown"]
 
 
-def test_own_metadata_is_left_alone() -> None:
+def test_object_metadata_is_not_pruned() -> None:
     schema = compile_schema(obj({"spec": obj({})}))
-    value = thing("X", {})
+    value = new_object("X", {})
     value["metadata"]["labels"] = {"a": "b"}
     assert schema.prune(value) == []
     assert value["metadata"] == {"name": "x", "labels": {"a": "b"}}
@@ -85,56 +85,56 @@ def test_own_metadata_is_left_alone() -> None:
 
 def test_defaults_of_one_object_do_not_leak_into_another() -> None:
     schema = compile_schema(obj({"spec": obj({"tags": {"type": "array", "items": {"type": "string"}, "default": []}})}))
-    first, second = thing("X", {}), thing("X", {})
+    first, second = new_object("X", {}), new_object("X", {})
     schema.default(first)
     first["spec"]["tags"].append("mine")
     schema.default(second)
     assert second["spec"]["tags"] == []
 
 
-def test_a_status_write_is_judged_by_its_status_alone() -> None:
+def test_a_status_write_validates_only_the_status() -> None:
     number = {"type": "integer", "minimum": 5}
     schema = compile_schema(obj({"spec": obj({"n": number}), "status": obj({"n": number})}))
-    value = {**thing("X", {"n": 1}), "status": {"n": 2}}
-    old = {**thing("X", {"n": 1}), "status": {"n": 3}}
+    value = {**new_object("X", {"n": 1}), "status": {"n": 2}}
+    old = {**new_object("X", {"n": 1}), "status": {"n": 3}}
     body = "Invalid value: 2: n in body should be greater than or equal to 5"
-    assert told(schema.validate_status(value, old)) == [["FieldValueInvalid", "status.n", body]]
+    assert summarize(schema.validate_status(value, old)) == [["FieldValueInvalid", "status.n", body]]
 
 
-def test_rules_run_through_the_compiler_that_was_given() -> None:
+def test_rules_are_compiled_by_the_given_compiler() -> None:
     seen: list[tuple[str, bool]] = []
 
     def compiler(schema: Any, *, resource_root: bool) -> None:
         seen.append((schema["x-kubernetes-validations"][0]["rule"], resource_root))
 
     schema = compile_schema(obj({"spec": obj({}, **rule("inner"))}, **rule("outer")), rules=compiler)
-    assert schema.validate(thing("X", {})) == []
+    assert schema.validate(new_object("X", {})) == []
     assert seen == [("outer", True), ("inner", False)]
 
 
-def test_a_rule_that_takes_too_many_steps_ends_the_validation() -> None:
+def test_a_rule_over_the_cost_limit_ends_the_validation() -> None:
     words = {"type": "array", "maxItems": 2000, "items": {"type": "string", "maxLength": 10}}
     nested = rule("self.all(a, self.all(b, a + b != 'zz'))", message="no zz")
     schema = compile_schema(obj({"spec": obj({"words": {**words, **nested}})}))
-    errors = schema.validate(thing("X", {"words": ["word"] * 2000}))
+    errors = schema.validate(new_object("X", {"words": ["word"] * 2000}))
     spent = "'operation cancelled: actual cost limit exceeded'"
     why = "no further validation rules will be run due to call cost exceeds limit for rule: no zz"
-    assert told(errors) == [["FieldValueInvalid", "spec.words", f'Invalid value: "array": {spent}: {why}']]
+    assert summarize(errors) == [["FieldValueInvalid", "spec.words", f'Invalid value: "array": {spent}: {why}']]
 
 
-def test_a_rule_that_is_tolerated_becomes_a_warning() -> None:
+def test_a_tolerated_rule_failure_becomes_a_warning() -> None:
     schema, case = COMPILED[id(RULES)], RULES["ratcheted"]
     warnings: list[str] = []
-    new, old = thing("Rule", {"ratcheted": case.value}), thing("Rule", {"ratcheted": case.old})
+    new, old = new_object("Rule", {"ratcheted": case.value}), new_object("Rule", {"ratcheted": case.old})
     assert schema.validate(new, old, warnings=warnings) == []
     assert warnings == ["spec.ratcheted: Invalid value: 3: failed rule: self > 5"]
 
 
-def test_everything_is_kept_where_the_root_preserves_unknown_fields() -> None:
+def test_unknown_root_fields_are_kept_if_the_root_preserves_them() -> None:
     schema = compile_schema(
         {**obj({"spec": obj({"a": {"type": "string"}})}), "x-kubernetes-preserve-unknown-fields": True}
     )
-    value = {**thing("X", {"a": "x", "b": 1}), "other": {"c": None}}
+    value = {**new_object("X", {"a": "x", "b": 1}), "other": {"c": None}}
     assert schema.prune(value) == ['unknown field "spec.b"']
     assert value["other"] == {"c": None}
 
@@ -153,8 +153,8 @@ _JSON = st.recursive(
 def test_no_value_makes_a_schema_crash(cases: dict[str, Case], data: st.DataObject) -> None:
     schema = COMPILED[id(cases)]
     names = st.lists(st.sampled_from(list(cases)), max_size=5)
-    new = thing("X", {name: data.draw(_JSON) for name in data.draw(names)})
-    old = thing("X", {name: data.draw(_JSON) for name in data.draw(names)})
+    new = new_object("X", {name: data.draw(_JSON) for name in data.draw(names)})
+    old = new_object("X", {name: data.draw(_JSON) for name in data.draw(names)})
     try:
         schema.prune(new)
         schema.prune(old)
@@ -165,14 +165,14 @@ def test_no_value_makes_a_schema_crash(cases: dict[str, Case], data: st.DataObje
         assert all(error.field and error.body for error in errors)
 
 
-def test_values_nested_without_end_are_refused_or_kept_but_never_crash() -> None:
+def test_deeply_nested_values_never_crash() -> None:
     deep: Any = []
     for _ in range(900):
         deep = [deep]
     schema = compile_schema(
         obj({"spec": obj({"x": {"type": "string"}, "y": {"x-kubernetes-preserve-unknown-fields": True}})})
     )
-    kept = thing("X", {})
+    kept = new_object("X", {})
     kept["spec"]["y"] = deep
     assert schema.prune(kept) == []
     assert schema.validate(kept, kept) == []

@@ -10,7 +10,7 @@ from herder.engine.store import Delete, Event, Key, Put, Record, Store
 
 
 class Clock:
-    """A wall clock that moves when it is told to."""
+    """A wall clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -20,7 +20,7 @@ class Clock:
 
 
 class Opener:
-    """Opens stores in one directory, and closes at the end what a test left open."""
+    """Open stores in one directory, and close those that a test left open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ async def opener(tmp_path: Path) -> AsyncIterator[Opener]:
 
 @pytest.fixture(params=["thread", "inline", "memory"])
 async def store(request: pytest.FixtureRequest, opener: Opener) -> AsyncIterator[Store]:
-    """The same behaviour is wanted of a store that commits on a thread, on the caller's, and in memory."""
+    """A store that commits on its own thread, on the caller's thread, or in memory: all behave the same."""
     if request.param == "memory":
         store = Store.open(None, clock=opener.clock)
     else:
@@ -69,8 +69,8 @@ def delete(name: str | Key, expected: int | None = None) -> Delete:
     return Delete(where, lambda revision: f"{where.name}:gone@{revision}".encode(), expected)
 
 
-def shown(event: Event) -> tuple[int, str, str, bool]:
-    """What a test compares of an event: revision, value, previous value, deleted."""
+def summarize(event: Event) -> tuple[int, str, str, bool]:
+    """Return what tests compare of an event: revision, value, previous value, deleted."""
     previous = event.previous.value.decode() if event.previous else ""
     return event.revision, event.record.value.decode(), previous, event.deleted
 
@@ -80,7 +80,7 @@ def values(records: Any) -> list[str]:
 
 
 async def fill(store: Store, names: str) -> list[Record]:
-    """One object for each letter, each with one write."""
+    """Create one object for each letter, each with its own write."""
     return [(await store.write(put(name)))[0] for name in names]
 
 

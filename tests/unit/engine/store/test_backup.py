@@ -1,4 +1,4 @@
-"""Coming back from a backup: everything as it was then, and no revision given out twice."""
+"""A restore returns the objects of the backup and never assigns a revision twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from herder.engine.store.directory import BEFORE_RESTORE, MAX_REVISIONS_PER_SECO
 from .conftest import Opener, delete, fill, key, put, values
 
 
-async def test_a_backup_is_one_moment_while_writes_go_on(opener: Opener, tmp_path: Path) -> None:
+async def test_a_backup_is_consistent_while_writes_continue(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await asyncio.gather(*(store.write(put(f"p{n}")) for n in range(2_000)))
     copying = asyncio.ensure_future(store.backup(tmp_path / "backup"))
@@ -47,7 +47,7 @@ async def test_a_backup_is_one_moment_while_writes_go_on(opener: Opener, tmp_pat
     assert again.count("pods") == 2_000 + sum(record is not None for record in both)
 
 
-async def test_a_backup_is_one_file_for_its_owner_alone_and_overwrites_nothing(opener: Opener, tmp_path: Path) -> None:
+async def test_a_backup_is_one_private_file_and_overwrites_nothing(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "a")
     target = tmp_path / "out" / "backup"
@@ -59,7 +59,7 @@ async def test_a_backup_is_one_file_for_its_owner_alone_and_overwrites_nothing(o
         await store.backup(target)
 
 
-async def test_a_store_in_memory_can_be_kept_by_a_backup(opener: Opener, tmp_path: Path) -> None:
+async def test_an_in_memory_store_can_be_backed_up(opener: Opener, tmp_path: Path) -> None:
     store = Store.open(None, clock=opener.clock)
     await fill(store, "ab")
     await store.backup(tmp_path / "backup")
@@ -67,7 +67,7 @@ async def test_a_store_in_memory_can_be_kept_by_a_backup(opener: Opener, tmp_pat
     assert values(opener().list("pods")) == ["a:@1", "b:@2"]
 
 
-async def test_restoring_in_place_goes_beyond_all_revisions_given_out_since(opener: Opener, tmp_path: Path) -> None:
+async def test_an_in_place_restore_skips_all_revisions_assigned_since(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     await store.backup(tmp_path / "backup")
@@ -83,7 +83,7 @@ async def test_restoring_in_place_goes_beyond_all_revisions_given_out_since(open
     assert record.revision == again.revision > given_out
 
 
-async def test_a_restored_store_sends_old_watches_and_lists_away(opener: Opener, tmp_path: Path) -> None:
+async def test_a_restored_store_expires_old_watches_and_lists(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     await store.backup(tmp_path / "backup")
@@ -101,7 +101,7 @@ async def test_a_restored_store_sends_old_watches_and_lists_away(opener: Opener,
     assert len(watch.take()) == 1
 
 
-async def test_a_writer_from_before_the_restore_meets_a_conflict(opener: Opener, tmp_path: Path) -> None:
+async def test_a_write_based_on_a_revision_before_the_restore_conflicts(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     [before] = await store.write(put("a"))
     await store.backup(tmp_path / "backup")
@@ -114,7 +114,7 @@ async def test_a_writer_from_before_the_restore_meets_a_conflict(opener: Opener,
     await again.write(put("a", expected=before.revision))
 
 
-async def test_restoring_elsewhere_outruns_an_original_that_kept_writing(opener: Opener, tmp_path: Path) -> None:
+async def test_a_restore_elsewhere_skips_revisions_of_the_running_original(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     await store.backup(tmp_path / "backup")
@@ -123,7 +123,7 @@ async def test_restoring_elsewhere_outruns_an_original_that_kept_writing(opener:
     assert opener(tmp_path / "elsewhere").revision > 2 + 3_600 * MAX_REVISIONS_PER_SECOND
 
 
-async def test_restoring_the_same_backup_twice_goes_further_each_time(opener: Opener, tmp_path: Path) -> None:
+async def test_restoring_the_same_backup_twice_skips_further_each_time(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     await store.backup(tmp_path / "backup")
@@ -139,7 +139,7 @@ async def test_restoring_the_same_backup_twice_goes_further_each_time(opener: Op
     assert all(later - earlier > MIN_JUMP // 2 for earlier, later in itertools.pairwise(revisions))
 
 
-async def test_a_backup_copied_into_place_by_hand_is_as_safe(opener: Opener, tmp_path: Path) -> None:
+async def test_a_manually_copied_backup_is_treated_as_a_restore(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     await store.backup(tmp_path / "backup")
@@ -149,9 +149,7 @@ async def test_a_backup_copied_into_place_by_hand_is_as_safe(opener: Opener, tmp
     assert again.revision == again.compacted > MIN_JUMP
 
 
-async def test_restored_objects_are_written_again_once_with_revisions_that_nobody_has_seen(
-    opener: Opener, tmp_path: Path
-) -> None:
+async def test_restored_objects_are_rewritten_once_with_new_revisions(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     await store.backup(tmp_path / "backup")
@@ -182,7 +180,7 @@ async def test_backup_and_restore_of_a_restored_store(opener: Opener, tmp_path: 
     assert opener(tmp_path / "third").revision > second.revision
 
 
-async def test_what_was_there_is_kept_aside(opener: Opener, tmp_path: Path) -> None:
+async def test_the_replaced_store_is_kept_aside(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "a")
     await store.backup(tmp_path / "backup")
@@ -194,15 +192,13 @@ async def test_what_was_there_is_kept_aside(opener: Opener, tmp_path: Path) -> N
     assert values(aside.list("pods")) == ["a:@1", "b:@2", "c:@3"]
 
 
-async def test_a_restore_interrupted_at_any_step_is_finished_or_has_not_happened(
-    opener: Opener, tmp_path: Path
-) -> None:
+async def test_an_interrupted_restore_is_finished_or_has_no_effect(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "a")
     await store.backup(tmp_path / "backup")
     await fill(store, "b")
     crash = tmp_path / "crash"
-    shutil.copytree(opener.path, crash)  # with a log beside the database
+    shutil.copytree(opener.path, crash)  # including the write-ahead log
     restore(tmp_path / "backup", tmp_path / "other")
     prepared = (tmp_path / "other" / "store.db").read_bytes()
     for moved in range(4):
@@ -226,7 +222,7 @@ async def test_an_open_store_cannot_be_restored_over(opener: Opener, tmp_path: P
         restore(tmp_path / "backup", opener.path)
 
 
-async def test_what_is_not_a_backup_is_refused_and_changes_nothing(opener: Opener, tmp_path: Path) -> None:
+async def test_an_invalid_backup_is_rejected_and_changes_nothing(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "a")
     await store.backup(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""Forgetting the past without touching the present."""
+"""Compaction removes old revisions and keeps live objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def kept(database: Database) -> list[int]:
     return [row[0] for row in database.connection.execute("SELECT revision FROM revisions ORDER BY revision")]
 
 
-async def test_superseded_and_deleted_revisions_go_and_live_ones_stay(store: Store) -> None:
+async def test_superseded_and_deleted_revisions_are_removed_and_live_ones_kept(store: Store) -> None:
     await fill(store, "abc")  # 1 2 3
     await store.write(put("a"))  # 4
     await store.write(delete("b"))  # 5
@@ -30,7 +30,7 @@ async def test_superseded_and_deleted_revisions_go_and_live_ones_stay(store: Sto
     assert values(store.list("pods")) == ["a:@4", "b:@6", "c:@7"]
 
 
-async def test_the_compacted_revision_outlives_a_restart_and_the_revision_never_goes_back(opener: Opener) -> None:
+async def test_the_compacted_revision_survives_a_restart_and_revisions_never_decrease(opener: Opener) -> None:
     store = opener()
     await fill(store, "ab")
     await store.write(delete("a"))
@@ -44,7 +44,7 @@ async def test_the_compacted_revision_outlives_a_restart_and_the_revision_never_
     assert record.revision == 5
 
 
-async def test_compaction_never_goes_beyond_the_present_nor_back(store: Store) -> None:
+async def test_compaction_never_passes_the_current_revision_nor_goes_back(store: Store) -> None:
     await fill(store, "ab")
     await store.compact(99)
     assert store.compacted == 2
@@ -52,7 +52,7 @@ async def test_compaction_never_goes_beyond_the_present_nor_back(store: Store) -
     assert store.compacted == 2
 
 
-async def test_writes_go_on_while_a_long_history_is_swept(opener: Opener) -> None:
+async def test_writes_continue_while_a_long_history_is_compacted(opener: Opener) -> None:
     store = opener()
     for _ in range(10):
         await asyncio.gather(*(store.write(put(f"p{n}")) for n in range(500)))
@@ -66,7 +66,7 @@ async def test_writes_go_on_while_a_long_history_is_swept(opener: Opener) -> Non
     assert len(kept(store._database)) == 500 + acknowledged
 
 
-async def test_a_sweep_goes_on_where_an_earlier_one_was_interrupted(opener: Opener) -> None:
+async def test_an_interrupted_compaction_is_resumed(opener: Opener) -> None:
     store = opener()
     await asyncio.gather(*(store.write(put("a")) for _ in range(2_000)))
     sweep = asyncio.ensure_future(store.compact(1_500))
@@ -79,7 +79,7 @@ async def test_a_sweep_goes_on_where_an_earlier_one_was_interrupted(opener: Open
     assert kept(again._database) == list(range(1_501, 2_001))
 
 
-async def test_history_is_kept_for_as_long_as_asked(opener: Opener) -> None:
+async def test_history_is_kept_for_the_configured_time(opener: Opener) -> None:
     store = opener()
     await fill(store, "ab")
     opener.clock.now += 100
@@ -96,8 +96,8 @@ async def test_history_is_kept_for_as_long_as_asked(opener: Opener) -> None:
     assert await store.get_at(key("b"), 3) is not None
 
 
-async def test_history_takes_no_more_space_than_it_may(opener: Opener) -> None:
-    """Whoever may update one object, such as a node its plan Secret, does not fill the disk with its past."""
+async def test_history_is_limited_in_size(opener: Opener) -> None:
+    """A user who may update one object, such as a node its plan Secret, cannot fill the disk with its history."""
     store = opener()
     await store.write(put("other"))
     await asyncio.gather(*(store.write(put("a", "x" * 10_000)) for _ in range(100)))

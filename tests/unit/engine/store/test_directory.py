@@ -1,4 +1,4 @@
-"""One owner at a time, and revisions that are never given out twice, whatever happens to the database."""
+"""A store directory has one owner at a time, and never assigns a revision twice, whatever happens to the database."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .conftest import Opener, fill, put, values
 
 
 def crashed(store: Path, image: Path) -> Path:
-    """The directory as a killed process would have left it."""
+    """Return a copy of the directory as a killed process would leave it."""
     shutil.copytree(store, image)
     return image
 
 
-async def test_a_second_opener_is_told_who_has_the_store(opener: Opener) -> None:
+async def test_a_second_open_reports_the_owner_of_the_store(opener: Opener) -> None:
     opener()
     with pytest.raises(StoreLocked, match=f"in use by process {os.getpid()}"):
         opener()
 
 
-async def test_a_second_process_is_refused_as_well(opener: Opener) -> None:
+async def test_a_second_process_cannot_open_the_store(opener: Opener) -> None:
     opener()
     script = (
         "import pathlib, sys; from herder.engine.store import Store; Store.open(pathlib.Path(sys.argv[1]), clock=float)"
@@ -53,7 +53,7 @@ async def test_only_the_owner_can_read_the_files(opener: Opener) -> None:
     assert stat.S_IMODE(opener.path.stat().st_mode) == 0o700
 
 
-async def test_after_a_crash_revisions_go_on_beyond_all_that_were_reserved(opener: Opener, tmp_path: Path) -> None:
+async def test_after_a_crash_revisions_continue_after_the_reserved_ones(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     image = crashed(opener.path, tmp_path / "image")
@@ -78,7 +78,7 @@ async def test_the_reservation_is_renewed_before_it_is_used_up(opener: Opener, t
     assert again.compacted == 0
 
 
-async def test_crashing_again_and_again_is_no_replacement(opener: Opener, tmp_path: Path) -> None:
+async def test_repeated_crashes_are_not_mistaken_for_a_replaced_database(opener: Opener, tmp_path: Path) -> None:
     await fill(opener(), "a")
     image = opener.path
     for n in range(5):
@@ -88,7 +88,7 @@ async def test_crashing_again_and_again_is_no_replacement(opener: Opener, tmp_pa
     assert store.compacted == 0
 
 
-async def test_a_database_put_back_by_hand_never_gives_out_a_revision_again(opener: Opener, tmp_path: Path) -> None:
+async def test_a_manually_restored_database_never_reuses_a_revision(opener: Opener, tmp_path: Path) -> None:
     store = opener()
     await fill(store, "ab")
     await store.close()
@@ -110,7 +110,7 @@ async def test_a_database_put_back_by_hand_never_gives_out_a_revision_again(open
 
 
 @pytest.mark.parametrize("lost", ["high-water", "store.db"])
-async def test_what_was_removed_by_hand_makes_revisions_jump(opener: Opener, lost: str) -> None:
+async def test_manually_removed_files_make_revisions_jump(opener: Opener, lost: str) -> None:
     store = opener()
     await fill(store, "ab")
     await store.close()
@@ -120,21 +120,21 @@ async def test_what_was_removed_by_hand_makes_revisions_jump(opener: Opener, los
     assert again.compacted == again.revision
 
 
-async def test_a_damaged_high_water_is_explained(opener: Opener) -> None:
+async def test_a_corrupt_high_water_mark_is_reported(opener: Opener) -> None:
     await opener().close()
     (opener.path / "high-water").write_text("soon exact")
     with pytest.raises(StoreError, match="high-water is damaged; remove it"):
         opener()
 
 
-def test_the_jump_outruns_any_store_that_kept_writing() -> None:
+def test_the_revision_jump_exceeds_any_possible_write_rate() -> None:
     assert revision_beyond(7, idle=0) == 2 * MIN_JUMP
     assert revision_beyond(7, idle=-5) == 2 * MIN_JUMP
     day = 86_400
     assert revision_beyond(7, idle=day) > day * 20_000
 
 
-async def test_an_interrupted_first_start_is_not_mistaken_for_a_loss(tmp_path: Path, opener: Opener) -> None:
+async def test_an_interrupted_first_start_is_not_mistaken_for_data_loss(tmp_path: Path, opener: Opener) -> None:
     await opener().close()
     for name in ("store.db-wal", "store.db-shm"):
         (opener.path / name).unlink(missing_ok=True)

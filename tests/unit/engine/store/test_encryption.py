@@ -1,4 +1,4 @@
-"""Secrets at rest: unreadable without the key, and no way to open the store with the wrong one."""
+"""Secrets are encrypted at rest, and the store does not open with a wrong key."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_secrets_are_not_readable_on_disk_and_others_are(opener: Opener, c
     assert b"s:gone" not in raw
 
 
-async def test_secrets_come_back_after_a_restart_and_from_history(opener: Opener, cipher: Cipher) -> None:
+async def test_secrets_are_decrypted_after_a_restart_and_from_history(opener: Opener, cipher: Cipher) -> None:
     store = opener(cipher=cipher, encrypted=is_secret)
     await store.write(put(SECRET, "one"))
     await store.write(put(SECRET, "two"))
@@ -56,7 +56,7 @@ async def test_secrets_come_back_after_a_restart_and_from_history(opener: Opener
 
 
 @pytest.mark.parametrize("other", ["none", "another"])
-async def test_without_the_right_key_nothing_opens_and_nothing_is_lost(
+async def test_without_the_right_key_the_store_does_not_open_and_is_unchanged(
     opener: Opener, cipher: Cipher, tmp_path: Path, other: str
 ) -> None:
     store = opener(cipher=cipher, encrypted=is_secret)
@@ -77,7 +77,7 @@ async def test_a_store_that_never_encrypted_needs_no_key(opener: Opener, cipher:
     assert values(opener().list("pods")) == ["a:@1"]
 
 
-async def test_a_new_first_key_writes_and_the_old_one_still_reads(opener: Opener, tmp_path: Path) -> None:
+async def test_the_first_key_encrypts_and_older_keys_still_decrypt(opener: Opener, tmp_path: Path) -> None:
     path = tmp_path / "key"
     old = Cipher.load_or_create(path)
     store = opener(cipher=old, encrypted=is_secret)
@@ -97,7 +97,7 @@ async def test_a_new_first_key_writes_and_the_old_one_still_reads(opener: Opener
     assert values(await store.list_at("secrets", "", 1)) == ["s:old@1"]
 
 
-async def test_encryption_can_be_switched_on_later(opener: Opener, cipher: Cipher) -> None:
+async def test_encryption_can_be_enabled_later(opener: Opener, cipher: Cipher) -> None:
     store = opener()
     await store.write(put(SECRET, "before"))
     await store.close()
@@ -117,14 +117,14 @@ async def test_a_value_moved_to_another_row_does_not_decrypt(opener: Opener, cip
         opener(cipher=cipher, encrypted=is_secret)
 
 
-def test_a_key_file_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_key_file_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "key"
     first = Cipher.load_or_create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Cipher.load_or_create(path).active_key_id == first.active_key_id
 
 
-def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_key_file_readable_by_others_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "key"
     Cipher.load_or_create(path)
     path.chmod(0o640)
@@ -133,7 +133,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "short\n", "bm90IDMyIGJ5dGVz\n", "not base64 at all !\n"])
-def test_a_malformed_key_file_is_refused_without_showing_it(tmp_path: Path, content: str) -> None:
+def test_a_malformed_key_file_is_rejected_without_printing_it(tmp_path: Path, content: str) -> None:
     path = tmp_path / "key"
     path.write_text(content)
     path.chmod(0o600)
@@ -142,7 +142,7 @@ def test_a_malformed_key_file_is_refused_without_showing_it(tmp_path: Path, cont
     assert not content.strip() or content.strip() not in str(refusal.value)
 
 
-async def test_equal_values_do_not_look_equal_on_disk(opener: Opener, cipher: Cipher) -> None:
+async def test_equal_values_have_different_ciphertexts(opener: Opener, cipher: Cipher) -> None:
     store: Store = opener(cipher=cipher, encrypted=is_secret)
     sealed = {cipher.seal(SECRET, 1, b"same") for _ in range(10)}
     assert len(sealed) == 10
@@ -150,7 +150,7 @@ async def test_equal_values_do_not_look_equal_on_disk(opener: Opener, cipher: Ci
     await store.close()
 
 
-async def test_after_sealing_again_the_old_key_is_no_longer_needed(opener: Opener, tmp_path: Path) -> None:
+async def test_after_reencryption_the_old_key_is_no_longer_needed(opener: Opener, tmp_path: Path) -> None:
     path = tmp_path / "key"
     old = Cipher.load_or_create(path)
     store = opener()

@@ -1,4 +1,4 @@
-"""A disk that refuses: nothing is acknowledged, nothing half-done is seen, and reading goes on."""
+"""On disk errors, no write is acknowledged, no partial write is visible, and reads continue."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from herder.engine.store import store as store_module
 from herder.engine.store.maintenance.compaction import Compaction
 from tests.unit.engine.apiserver.commit_gate import CommitGate, sqlite_error
 
-from .conftest import Opener, fill, key, put, shown, values
+from .conftest import Opener, fill, key, put, summarize, values
 
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond this size: writes fail as they do on a full disk."""
+    """Limit the file size of this process, so that writes fail as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -32,7 +32,7 @@ def full_disk(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("inline", [False, True])
-async def test_a_refused_commit_fails_every_write_and_no_reader(opener: Opener, tmp_path: Path, inline: bool) -> None:
+async def test_a_failed_commit_fails_every_write_and_no_read(opener: Opener, tmp_path: Path, inline: bool) -> None:
     store = opener(inline=inline)
     await fill(store, "ab")
     watch = store.watch("pods", since=0)
@@ -58,7 +58,7 @@ async def test_a_refused_commit_fails_every_write_and_no_reader(opener: Opener, 
 
 
 @pytest.mark.parametrize("inline", [False, True])
-async def test_housekeeping_that_fails_is_told_and_writes_go_on(opener: Opener, inline: bool) -> None:
+async def test_failed_maintenance_is_reported_and_writes_continue(opener: Opener, inline: bool) -> None:
     cipher = Cipher([b"k" * 32])
     store = opener(inline=inline, cipher=cipher, encrypted=lambda resource: True)
     await fill(store, "ab")
@@ -72,7 +72,7 @@ async def test_housekeeping_that_fails_is_told_and_writes_go_on(opener: Opener, 
 
 
 @pytest.mark.parametrize("inline", [False, True])
-async def test_writes_are_taken_again_once_the_disk_has_room(opener: Opener, tmp_path: Path, inline: bool) -> None:
+async def test_writes_succeed_again_once_the_disk_has_space(opener: Opener, tmp_path: Path, inline: bool) -> None:
     store = opener(inline=inline)
     await fill(store, "ab")
     watch = store.watch("pods", since=store.revision)
@@ -82,14 +82,12 @@ async def test_writes_are_taken_again_once_the_disk_has_room(opener: Opener, tmp
         assert store.failure is not None
     [record] = await store.write(put("c", "again"))
     assert store.failure is None
-    assert [shown(event) for event in watch.take()] == [(record.revision, f"c:again@{record.revision}", "", False)]
+    assert [summarize(event) for event in watch.take()] == [(record.revision, f"c:again@{record.revision}", "", False)]
     again = opener(shutil.copytree(opener.path, tmp_path / "image"))
     assert values(again.list("pods")) == ["a:@1", "b:@2", f"c:again@{record.revision}"]
 
 
-async def test_an_idle_store_finds_out_by_itself_that_the_disk_has_room(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_store_recovers_once_the_disk_has_space(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "PROBE_INITIAL_DELAY", 0.001)
     store = opener()
     gate = CommitGate(store)
@@ -103,7 +101,7 @@ async def test_an_idle_store_finds_out_by_itself_that_the_disk_has_room(
 
 
 async def test_writes_on_top_of_a_failed_one_fail_too(opener: Opener) -> None:
-    """They were checked against a state that never became real."""
+    """They were checked against a state that was never committed."""
     store = opener()
     await fill(store, "a")
     gate = CommitGate(store)
@@ -122,7 +120,7 @@ async def test_writes_on_top_of_a_failed_one_fail_too(opener: Opener) -> None:
 
 
 async def test_a_failed_sync_is_final(opener: Opener) -> None:
-    """Nobody knows what the disk kept: the process has to end, and to read it again."""
+    """It is unknown what the disk kept: the process must exit and read it again."""
     store = opener()
     await fill(store, "a")
     gate = CommitGate(store)
@@ -138,7 +136,7 @@ async def test_a_failed_sync_is_final(opener: Opener) -> None:
 
 
 @pytest.mark.parametrize("inline", [False, True])
-async def test_commits_are_synced_after_a_failed_sweep(
+async def test_commits_are_synced_after_a_failed_compaction_pass(
     opener: Opener, monkeypatch: pytest.MonkeyPatch, inline: bool
 ) -> None:
     store = opener(inline=inline)
@@ -151,7 +149,7 @@ async def test_commits_are_synced_after_a_failed_sweep(
     assert store._database.connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
-async def test_compaction_goes_on_after_a_failed_sweep(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compaction_continues_after_a_failed_pass(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opener()
     await fill(store, "a")
     opener.clock.now += 100

@@ -1,4 +1,4 @@
-"""Reading the past."""
+"""Reads at old revisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .conftest import Opener, delete, fill, key, put, values
 
 @pytest.fixture(params=["recent", "disk"])
 def remembered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same answers are wanted whether the past is still in memory or only on disk."""
+    """A store whose history is in memory or only on disk: reads return the same."""
     if request.param == "disk":
         monkeypatch.setattr(hub, "RECENT_EVENTS", 0)
 
@@ -59,7 +59,7 @@ async def test_an_object_can_be_read_as_of_every_revision(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("remembered")
-async def test_pages_of_one_revision_fit_together_while_writes_go_on(store: Store) -> None:
+async def test_pages_at_one_revision_are_consistent_while_writes_continue(store: Store) -> None:
     await fill(store, "abcdef")
     names: list[str] = []
     after = ""
@@ -71,7 +71,7 @@ async def test_pages_of_one_revision_fit_together_while_writes_go_on(store: Stor
     assert names == list("abcdef")
 
 
-async def test_what_does_not_exist_yet_or_any_more_is_refused(store: Store) -> None:
+async def test_future_and_compacted_revisions_are_rejected(store: Store) -> None:
     await past(store)
     await store.compact(3)
     for revision, refusal in ((2, Compacted), (7, FutureRevision)):
@@ -82,7 +82,7 @@ async def test_what_does_not_exist_yet_or_any_more_is_refused(store: Store) -> N
     assert values(await store.list_at("pods", "", 3)) == ["a:new@3", "b:@2"]
 
 
-async def test_a_time_names_the_revision_that_was_current_then(opener: Opener) -> None:
+async def test_a_time_is_mapped_to_the_revision_that_was_current(opener: Opener) -> None:
     store = opener()
     for name in "abcdefgh":
         opener.clock.now += 10

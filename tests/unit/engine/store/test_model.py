@@ -1,4 +1,4 @@
-"""The store against a model, a dictionary and a list of events, through random lives with restarts and crashes."""
+"""The store agrees with a model (a dictionary and a list of events) over random histories with restarts and crashes."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Change(NamedTuple):
     deleted: bool
 
 
-class Follower(NamedTuple):
-    """A watch, and what it must have told."""
+class WatchModel(NamedTuple):
+    """A watch, and the events that it must have delivered."""
 
     watch: Watch
     wanted: tuple[str, str, str]
     since: int
-    told: list[Change]
+    events: list[Change]
 
 
-class StoreLife(RuleBasedStateMachine):
+class StoreMachine(RuleBasedStateMachine):
     inline = False
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class StoreLife(RuleBasedStateMachine):
         self.history: list[Change] = []
         self.live: dict[Key, Change] = {}
         self.compacted = 0
-        self.given_out = 0
-        self.followers: list[Follower] = []
+        self.last_revision = 0
+        self.followers: list[WatchModel] = []
 
     def teardown(self) -> None:
         self.run(self.store.close())
@@ -87,8 +87,8 @@ class StoreLife(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.store = Store.open(self.path, clock=lambda: 1_000.0, inline=self.inline)
-        assert self.store.revision >= self.given_out
-        self.given_out = self.store.revision
+        assert self.store.revision >= self.last_revision
+        self.last_revision = self.store.revision
         self.compacted = max(self.compacted, self.store.compacted)
         assert self.store.compacted == self.compacted
 
@@ -107,12 +107,12 @@ class StoreLife(RuleBasedStateMachine):
     def change_together(self, changes: list[tuple[Key, str, int, bool]]) -> None:
         self._write(changes)
 
-    def _write(self, asked: list[tuple[Key, str, int, bool]]) -> None:
+    def _write(self, requested: list[tuple[Key, str, int, bool]]) -> None:
         async def write() -> list[int]:
             return [record.revision for record in await self.store.write(*changes)]
 
         changes, fits = [], True
-        for key, expected, size, delete in asked:
+        for key, expected, size, delete in requested:
             current = self.live.get(key)
             at = current.revision if current else 0
             number = {"any": None, "right": at, "absent": 0, "wrong": at + 1}[expected]
@@ -124,9 +124,9 @@ class StoreLife(RuleBasedStateMachine):
                 self.run(write())
             return
         revisions = self.run(write())
-        assert revisions == list(range(self.given_out + 1, self.given_out + 1 + len(changes)))
-        self.given_out = revisions[-1]
-        for revision, (key, _, size, delete) in zip(revisions, asked, strict=True):
+        assert revisions == list(range(self.last_revision + 1, self.last_revision + 1 + len(changes)))
+        self.last_revision = revisions[-1]
+        for revision, (key, _, size, delete) in zip(revisions, requested, strict=True):
             before = self.live.pop(key, None)
             change = Change(revision, key, self._encoder(size)(revision), before.value if before else None, delete)
             self.history.append(change)
@@ -138,8 +138,8 @@ class StoreLife(RuleBasedStateMachine):
         return lambda revision: b"%d:%s" % (revision, b"x" * size)
 
     @invariant()
-    def what_is_live_is_right(self) -> None:
-        assert self.store.revision == self.given_out
+    def live_objects_match(self) -> None:
+        assert self.store.revision == self.last_revision
         for resource in ("pods", "secrets"):
             wanted = sorted((key.path, change.value) for key, change in self.live.items() if key.resource == resource)
             assert [(record.key.path, record.value) for record in self.store.list(resource)] == wanted
@@ -149,8 +149,8 @@ class StoreLife(RuleBasedStateMachine):
                 assert [(r.key.path, r.value) for r in self.store.list(resource, namespace)] == part
 
     @rule(key=KEYS, back=st.integers(-1, 30))
-    def look_back_at_one(self, key: Key, back: int) -> None:
-        revision = self.given_out - back
+    def get_at_old_revision(self, key: Key, back: int) -> None:
+        revision = self.last_revision - back
         if refusal := self._refusal(revision):
             with pytest.raises(refusal):
                 self.run(self.store.get_at(key, revision))
@@ -159,8 +159,8 @@ class StoreLife(RuleBasedStateMachine):
         assert (record and record.value) == self._state(revision).get(key)
 
     @rule(resource=st.sampled_from(["pods", "secrets"]), namespace=st.sampled_from(["", "a"]), back=st.integers(-1, 30))
-    def look_back_at_all(self, resource: str, namespace: str, back: int) -> None:
-        revision = self.given_out - back
+    def list_at_old_revision(self, resource: str, namespace: str, back: int) -> None:
+        revision = self.last_revision - back
         if refusal := self._refusal(revision):
             with pytest.raises(refusal):
                 self.run(self.store.list_at(resource, namespace, revision))
@@ -174,7 +174,7 @@ class StoreLife(RuleBasedStateMachine):
         assert [(record.key.path, record.value) for record in records] == sorted(state.items())
 
     def _refusal(self, revision: int) -> type[Exception] | None:
-        return Compacted if revision < self.compacted else FutureRevision if revision > self.given_out else None
+        return Compacted if revision < self.compacted else FutureRevision if revision > self.last_revision else None
 
     def _state(self, revision: int) -> dict[Key, bytes]:
         state: dict[Key, bytes] = {}
@@ -187,46 +187,46 @@ class StoreLife(RuleBasedStateMachine):
 
     @rule(key=KEYS, scope=st.sampled_from(["all", "namespace", "name"]), back=st.integers(0, 30))
     def start_watching(self, key: Key, scope: str, back: int) -> None:
-        since = max(0, self.given_out - back)
+        since = max(0, self.last_revision - back)
         wanted = (key.resource, key.namespace if scope != "all" else "", key.name if scope == "name" else "")
         if since < self.compacted:
             with pytest.raises(Compacted):
                 self.store.watch(*wanted, since=since)
             return
-        self.followers.append(Follower(self.store.watch(*wanted, since=since), wanted, since, []))
+        self.followers.append(WatchModel(self.store.watch(*wanted, since=since), wanted, since, []))
 
     @precondition(lambda self: self.followers)
     @rule(pick=st.randoms(use_true_random=False))
     def read_a_watch(self, pick: Any) -> None:
-        follower = pick.choice(self.followers)
+        watcher = pick.choice(self.followers)
         try:
-            self._read(follower)
-        except Compacted:  # its start was taken away before it was read from disk
-            assert follower.watch.progress() < self.compacted
-            self.followers.remove(follower)
+            self._read(watcher)
+        except Compacted:  # its start was compacted before it was read from disk
+            assert watcher.watch.progress() < self.compacted
+            self.followers.remove(watcher)
 
-    def _read(self, follower: Follower) -> None:
-        while batch := self.run(follower.watch.catch_up()):
+    def _read(self, watcher: WatchModel) -> None:
+        while batch := self.run(watcher.watch.catch_up()):
             for event in batch:
                 previous = event.previous.value if event.previous else None
-                follower.told.append(
+                watcher.events.append(
                     Change(event.revision, event.record.key, event.record.value, previous, event.deleted)
                 )
-        resource, namespace, name = follower.wanted
-        assert follower.told == [
+        resource, namespace, name = watcher.wanted
+        assert watcher.events == [
             change
             for change in self.history
-            if change.revision > follower.since
+            if change.revision > watcher.since
             and change.key.resource == resource
             and namespace in ("", change.key.namespace)
             and name in ("", change.key.name)
         ]
-        assert follower.watch.progress() == self.given_out
+        assert watcher.watch.progress() == self.last_revision
 
     @rule(back=st.integers(0, 15))
     def compact(self, back: int) -> None:
-        self.run(self.store.compact(self.given_out - back))
-        self.compacted = max(self.compacted, self.given_out - back)
+        self.run(self.store.compact(self.last_revision - back))
+        self.compacted = max(self.compacted, self.last_revision - back)
 
     @rule()
     def restart(self) -> None:
@@ -235,7 +235,7 @@ class StoreLife(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Go on from what the files hold right now, as a killed process would have left them."""
+        """Reopen a copy of the current files, as a killed process would leave them."""
         image = self._next_path()
         shutil.copytree(self.path, image)
         self._end()
@@ -245,13 +245,13 @@ class StoreLife(RuleBasedStateMachine):
     @rule()
     def back_up_and_restore(self) -> None:
         backup = self._next_path()
-        assert self.run(self.store.backup(backup)) == self.given_out
+        assert self.run(self.store.backup(backup)) == self.last_revision
         self._end()
         restore(backup, self.path)
-        self.compacted = self.given_out  # and beyond, as `open` finds
-        before = self.given_out
+        self.compacted = self.last_revision  # `open` checks that it jumped further
+        before = self.last_revision
         self.open()
-        assert self.compacted == self.given_out > before
+        assert self.compacted == self.last_revision > before
 
     def _end(self) -> None:
         self.run(self.store.close())
@@ -261,13 +261,13 @@ class StoreLife(RuleBasedStateMachine):
         return self.base / str(len(list(self.base.iterdir())))
 
 
-class InlineStoreLife(StoreLife):
+class InlineStoreMachine(StoreMachine):
     inline = True
 
 
 @pytest.fixture(autouse=True)
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little is kept in memory, so that short lives read from disk as well."""
+    """Keep little in memory, so that short histories are read from disk as well."""
     monkeypatch.setattr(hub, "RECENT_EVENTS", 6)
     monkeypatch.setattr(store_module, "SNAPSHOTS", 2)
 
@@ -277,6 +277,6 @@ SETTINGS = settings(
 )
 
 
-@pytest.mark.parametrize("life", [StoreLife, InlineStoreLife])
-def test_random_lives_agree_with_the_model(life: type[StoreLife]) -> None:
-    run_state_machine_as_test(life, settings=SETTINGS)
+@pytest.mark.parametrize("machine", [StoreMachine, InlineStoreMachine])
+def test_random_histories_agree_with_the_model(machine: type[StoreMachine]) -> None:
+    run_state_machine_as_test(machine, settings=SETTINGS)

@@ -11,7 +11,7 @@ import pytest
 from herder.engine.store import SchemaTooNew, StoreError
 from herder.engine.store.schema import VERSION, migrate
 
-from .conftest import Opener, key, shown, values
+from .conftest import Opener, key, summarize, values
 
 ROWS = [
     # revision, resource, namespace, name, created, previous, deleted, value
@@ -25,7 +25,7 @@ ROWS = [
 
 
 def version_1(directory: Path, *, up_to: int = 1) -> None:
-    """A store as an older program left it; a later version than 1 was migrated by one."""
+    """Create a store as an older program left it; versions after 1 are migrated from version 1."""
     directory.mkdir()
     with closing(sqlite3.connect(directory / "store.db", isolation_level=None)) as connection:
         migrate(connection, up_to=1)
@@ -43,7 +43,7 @@ async def test_an_older_store_is_migrated_with_all_its_history(opener: Opener, v
     assert values(store.list("nodes")) == ["n6"]
     assert values(await store.list_at("pods", "", 3)) == ["a3", "b2"]
     assert await store.get_at(key("b"), 4) is None
-    assert [shown(event) for event in await anext(store.watch("pods", since=0))] == [
+    assert [summarize(event) for event in await anext(store.watch("pods", since=0))] == [
         (1, "a1", "", False),
         (2, "b2", "", False),
         (3, "a3", "a1", False),
@@ -57,7 +57,7 @@ async def test_an_older_store_is_migrated_with_all_its_history(opener: Opener, v
     assert values(store.list("pods")) == ["a3", "b5"]
 
 
-async def test_an_upgrade_is_recorded_and_done_once(opener: Opener) -> None:
+async def test_a_migration_is_recorded_and_runs_once(opener: Opener) -> None:
     version_1(opener.path)
     await opener().close()
     await opener().close()
@@ -65,7 +65,7 @@ async def test_an_upgrade_is_recorded_and_done_once(opener: Opener) -> None:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
-async def test_an_upgrade_that_fails_leaves_the_old_version_as_it_was(opener: Opener) -> None:
+async def test_a_failed_migration_leaves_the_old_version_unchanged(opener: Opener) -> None:
     version_1(opener.path)
     with closing(sqlite3.connect(opener.path / "store.db", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE revisions (in_the_way INTEGER)")
@@ -78,7 +78,7 @@ async def test_an_upgrade_that_fails_leaves_the_old_version_as_it_was(opener: Op
     assert values(opener().list("pods")) == ["a3", "b5"]
 
 
-async def test_a_newer_version_is_refused_and_left_alone(opener: Opener) -> None:
+async def test_a_newer_version_is_rejected_and_unchanged(opener: Opener) -> None:
     await opener().close()
     path = opener.path / "store.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -89,7 +89,7 @@ async def test_a_newer_version_is_refused_and_left_alone(opener: Opener) -> None
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_another_program_is_refused(opener: Opener) -> None:
+async def test_a_database_of_another_program_is_rejected(opener: Opener) -> None:
     opener.path.mkdir()
     with closing(sqlite3.connect(opener.path / "store.db", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE t (x)")
@@ -97,7 +97,7 @@ async def test_a_database_of_another_program_is_refused(opener: Opener) -> None:
         opener()
 
 
-async def test_a_file_that_is_no_database_is_refused(opener: Opener) -> None:
+async def test_a_file_that_is_not_a_database_is_rejected(opener: Opener) -> None:
     opener.path.mkdir()
     (opener.path / "store.db").write_text("something else entirely, and long enough " * 50)
     with pytest.raises(StoreError, match="cannot be read as a store"):

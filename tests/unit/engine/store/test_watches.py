@@ -1,4 +1,4 @@
-"""Watching: from any revision that is kept, without gap, duplicate or disorder."""
+"""Watches start at any kept revision and deliver events in order, without gaps or duplicates."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 
 from herder.engine.store import Compacted, Overflow, Store, Watch, hub
 
-from .conftest import Opener, delete, fill, key, put, shown
+from .conftest import Opener, delete, fill, key, put, summarize
 
 
 async def everything(watch: Watch, up_to: int) -> list[tuple[int, str, str, bool]]:
     seen = []
     while watch.progress() < up_to:
-        seen += [shown(event) for event in await anext(watch)]
+        seen += [summarize(event) for event in await anext(watch)]
     return seen
 
 
-async def test_a_watch_tells_each_change_with_what_was_before(store: Store) -> None:
+async def test_a_watch_delivers_each_change_with_the_previous_value(store: Store) -> None:
     watch = store.watch("pods", since=0)
     await store.write(put("a"))
     await store.write(put("a", "new"))
@@ -30,14 +30,14 @@ async def test_a_watch_tells_each_change_with_what_was_before(store: Store) -> N
     ]
 
 
-async def test_a_watch_starts_after_the_revision_that_it_names(store: Store) -> None:
+async def test_a_watch_starts_after_its_since_revision(store: Store) -> None:
     await fill(store, "abc")
     watch = store.watch("pods", since=1)
     await fill(store, "d")
     assert [event[0] for event in await everything(watch, 4)] == [2, 3, 4]
 
 
-async def test_a_watch_from_the_future_waits_for_it(store: Store) -> None:
+async def test_a_watch_from_a_future_revision_waits_for_it(store: Store) -> None:
     watch = store.watch("pods", since=2)
     await fill(store, "abc")
     assert [event[0] for event in await everything(watch, 3)] == [3]
@@ -47,7 +47,9 @@ async def test_a_watch_from_the_future_waits_for_it(store: Store) -> None:
     ("namespace", "name", "wanted"),
     [("", "", "abcd"), ("one", "", "ab"), ("one", "x", "a"), ("", "x", "acd"), ("two", "y", "")],
 )
-async def test_a_watch_sees_only_what_it_asked_for(store: Store, namespace: str, name: str, wanted: str) -> None:
+async def test_a_watch_delivers_only_its_resource_namespace_and_name(
+    store: Store, namespace: str, name: str, wanted: str
+) -> None:
     live = store.watch("pods", namespace, name, since=0)
     for text, where in {
         "a": key("x", "one"),
@@ -88,7 +90,7 @@ async def test_closing_the_store_ends_its_watches(opener: Opener) -> None:
     assert [batch async for batch in watch] == []
 
 
-async def test_a_reader_that_gave_up_waiting_loses_nothing(store: Store) -> None:
+async def test_a_cancelled_read_loses_no_event(store: Store) -> None:
     watch = store.watch("pods", since=0)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(anext(watch), 0.01)
@@ -96,7 +98,7 @@ async def test_a_reader_that_gave_up_waiting_loses_nothing(store: Store) -> None
     assert [event[0] for event in await everything(watch, 2)] == [1, 2]
 
 
-async def test_a_watch_that_falls_behind_is_ended_and_the_others_go_on(store: Store) -> None:
+async def test_a_watch_that_falls_behind_is_closed_and_others_continue(store: Store) -> None:
     slow, quick = store.watch("pods", since=0, backlog=2), store.watch("pods", since=0)
     await fill(store, "abc")
     with pytest.raises(Overflow):
@@ -104,7 +106,7 @@ async def test_a_watch_that_falls_behind_is_ended_and_the_others_go_on(store: St
     assert [event[0] for event in await everything(quick, 3)] == [1, 2, 3]
 
 
-async def test_progress_tells_up_to_where_everything_was_handed_out(store: Store) -> None:
+async def test_progress_is_the_revision_up_to_which_all_events_were_delivered(store: Store) -> None:
     watch = store.watch("pods", since=0)
     await store.write(put("a"))
     assert watch.progress() == 0
@@ -113,7 +115,7 @@ async def test_progress_tells_up_to_where_everything_was_handed_out(store: Store
     assert watch.progress() == store.revision == 2
 
 
-async def test_a_watch_too_far_back_is_refused(store: Store) -> None:
+async def test_a_watch_from_a_compacted_revision_is_rejected(store: Store) -> None:
     await fill(store, "abc")
     await store.compact(2)
     with pytest.raises(Compacted) as refusal:
@@ -122,7 +124,7 @@ async def test_a_watch_too_far_back_is_refused(store: Store) -> None:
     assert [event[0] for event in await everything(store.watch("pods", since=2), 3)] == [3]
 
 
-async def test_the_past_comes_from_disk_and_joins_the_present_without_a_seam(
+async def test_events_from_disk_and_live_events_join_without_a_gap(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "RECENT_EVENTS", 10)
@@ -138,7 +140,7 @@ async def test_the_past_comes_from_disk_and_joins_the_present_without_a_seam(
     assert seen[-1] == (602, "a:@602", "", False)
 
 
-async def test_the_past_is_there_after_a_restart(opener: Opener) -> None:
+async def test_history_is_available_after_a_restart(opener: Opener) -> None:
     store = opener()
     await fill(store, "abc")
     await store.write(delete("b"))
@@ -148,7 +150,7 @@ async def test_the_past_is_there_after_a_restart(opener: Opener) -> None:
     assert await everything(again.watch("pods", since=0), 4) == before
 
 
-async def test_compaction_during_a_replay_ends_it_rather_than_leave_a_gap(opener: Opener) -> None:
+async def test_compaction_during_a_replay_ends_the_watch_instead_of_leaving_a_gap(opener: Opener) -> None:
     store = opener()
     await asyncio.gather(*(store.write(put("a")) for _ in range(1_000)))
     await store.close()
@@ -160,7 +162,9 @@ async def test_compaction_during_a_replay_ends_it_rather_than_leave_a_gap(opener
         await anext(watch)
 
 
-async def test_the_recent_past_is_bounded_by_bytes_too(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_recent_history_in_memory_is_limited_by_bytes(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "RECENT_BYTES", 100)
     store = Store.open(None, clock=opener.clock)
     for _ in range(50):
@@ -169,7 +173,7 @@ async def test_the_recent_past_is_bounded_by_bytes_too(opener: Opener, monkeypat
     assert len(await everything(store.watch("pods", since=0), 50)) == 50
 
 
-async def test_catching_up_ends_when_the_past_is_told_and_does_not_wait(opener: Opener) -> None:
+async def test_catching_up_ends_after_the_history_and_does_not_wait(opener: Opener) -> None:
     store = opener()
     await fill(store, "ab")
     await store.close()

@@ -1,4 +1,4 @@
-"""Writing and reading what is live."""
+"""Writes, and reads of the current state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from herder.engine.store import Delete, Put, RevisionConflict, Store, StoreFaile
 from .conftest import Opener, delete, fill, key, put, values
 
 
-async def test_each_write_gets_the_next_revision_and_carries_it_inside(store: Store) -> None:
+async def test_each_write_gets_the_next_revision_and_encodes_it(store: Store) -> None:
     [a] = await store.write(put("a"))
     [b] = await store.write(put("b"))
     assert (a.revision, b.revision, store.revision) == (1, 2, 2)
@@ -24,13 +24,13 @@ async def test_a_write_can_be_read_once_it_is_acknowledged(store: Store) -> None
     assert store.get(key("b")) is None
 
 
-async def test_an_update_keeps_the_revision_of_creation(store: Store) -> None:
+async def test_an_update_keeps_the_create_revision(store: Store) -> None:
     await store.write(put("a"))
     [updated] = await store.write(put("a", "new"))
     assert (updated.created, updated.revision) == (1, 2)
 
 
-async def test_a_new_life_under_the_same_name_has_its_own_creation(store: Store) -> None:
+async def test_a_recreated_object_has_its_own_create_revision(store: Store) -> None:
     await store.write(put("a"))
     [final] = await store.write(delete("a"))
     [reborn] = await store.write(put("a"))
@@ -43,7 +43,7 @@ async def test_a_new_life_under_the_same_name_has_its_own_creation(store: Store)
     [put("a", expected=0), put("a", expected=7), put("absent", expected=1), delete("a", expected=7), delete("absent")],
     ids=["create existing", "update stale", "update absent", "delete stale", "delete absent"],
 )
-async def test_an_unexpected_revision_is_a_conflict_that_tells_the_current_state(
+async def test_an_unexpected_revision_raises_a_conflict_with_the_current_state(
     store: Store, change: Put | Delete
 ) -> None:
     await store.write(put("a"))
@@ -54,14 +54,14 @@ async def test_an_unexpected_revision_is_a_conflict_that_tells_the_current_state
     assert store.revision == 1
 
 
-async def test_an_expected_revision_lets_the_write_through(store: Store) -> None:
+async def test_a_write_with_the_expected_revision_succeeds(store: Store) -> None:
     [first] = await store.write(put("a", expected=0))
     [second] = await store.write(put("a", expected=first.revision))
     await store.write(delete("a", expected=second.revision))
     assert store.get(key("a")) is None
 
 
-async def test_writes_on_their_way_decide_conflicts_but_cannot_be_read_yet(opener: Opener) -> None:
+async def test_writes_in_flight_cause_conflicts_but_cannot_be_read_yet(opener: Opener) -> None:
     store = opener()
     first = store.write(put("a", expected=0))
     assert store.get(key("a")) is None
@@ -81,7 +81,7 @@ async def test_writes_on_their_way_decide_conflicts_but_cannot_be_read_yet(opene
     assert values(store.list("pods")) == ["a:@3"]
 
 
-async def test_changes_of_one_write_happen_together_or_not_at_all(store: Store) -> None:
+async def test_changes_of_one_write_are_atomic(store: Store) -> None:
     await store.write(put("a"))
     with pytest.raises(RevisionConflict):
         store.write(put("b"), delete("absent"), put("c"))
@@ -102,13 +102,13 @@ async def test_a_write_that_cannot_be_encoded_changes_nothing(store: Store) -> N
     assert record.revision == 1
 
 
-async def test_one_write_cannot_change_an_object_twice_nor_nothing(store: Store) -> None:
+async def test_a_write_may_not_be_empty_or_change_an_object_twice(store: Store) -> None:
     for changes in ([put("a"), put("a")], []):
         with pytest.raises(ValueError, match="at least one change, and at most one change per object"):
             store.write(*changes)
 
 
-async def test_a_caller_that_went_away_does_not_disturb_the_others(store: Store) -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others(store: Store) -> None:
     gone, stays = store.write(put("a")), store.write(put("b"))
     gone.cancel()
     await stays
@@ -126,14 +126,14 @@ async def test_lists_are_in_the_order_of_etcd_keys(store: Store) -> None:
     assert (store.count("pods"), store.count("secrets")) == (6, 0)
 
 
-async def test_a_list_stays_as_it_was_taken(store: Store) -> None:
+async def test_a_list_is_a_snapshot(store: Store) -> None:
     await fill(store, "abc")
     before = store.list("pods")
     await store.write(delete("b"), put("a", "new"), put("d"))
     assert values(before) == ["a:@1", "b:@2", "c:@3"]
 
 
-async def test_a_list_can_be_taken_in_pages(store: Store) -> None:
+async def test_a_list_can_be_paged(store: Store) -> None:
     await fill(store, "abcde")
     assert values(store.list("pods", limit=2)) == ["a:@1", "b:@2"]
     assert values(store.list("pods", after="default/b", limit=2)) == ["c:@3", "d:@4"]
@@ -149,7 +149,7 @@ async def test_many_callers_share_commits_and_all_are_acknowledged_in_order(open
     assert seen == list(range(1, 3_001))
 
 
-async def test_everything_is_there_after_a_restart(opener: Opener) -> None:
+async def test_all_objects_are_available_after_a_restart(opener: Opener) -> None:
     store = opener()
     await fill(store, "abc")
     await store.write(delete("b"))
@@ -161,7 +161,7 @@ async def test_everything_is_there_after_a_restart(opener: Opener) -> None:
     assert (record.revision, record.created) == (5, 1)
 
 
-async def test_closing_waits_for_what_was_submitted(opener: Opener) -> None:
+async def test_closing_waits_for_submitted_writes(opener: Opener) -> None:
     store = opener()
     write = store.write(put("a"))
     await store.close()
@@ -177,7 +177,7 @@ async def test_neither_records_nor_events_show_values_in_logs(store: Store) -> N
     assert "hunter2" not in f"{record} {await anext(watch)} {RevisionConflict(record.key, record)}"
 
 
-async def test_large_values_are_committed_in_several_transactions_and_all_arrive(opener: Opener) -> None:
+async def test_large_values_are_all_committed_in_several_transactions(opener: Opener) -> None:
     store = opener()
     large = "x" * (1 << 20)
     await asyncio.gather(*(store.write(put(f"p{n:02}", large)) for n in range(40)))

@@ -12,7 +12,7 @@ from herder.machine.host.kinds import Place
 from tests.support.embedded import Embedded
 from tests.unit.gateway.nodes.manager import FLAGS, Manager, eventually, go_agent_assets
 from tests.unit.machine.host.hosts import Host
-from tests.unit.machine.process.visits import bootstrapped, run, said
+from tests.unit.machine.process.machine_ssh import output_of, run, wait_bootstrapped
 
 NO_PYTHON = """mkdir -p /tmp/bin && for program in /usr/bin/* /bin/* /usr/sbin/* /sbin/*; do
 case $program in */python*) ;; *) ln -sf "$program" /tmp/bin/ 2>/dev/null ;; esac; done; export PATH=/tmp/bin; """
@@ -52,19 +52,19 @@ def provisioned(manager: Manager, host: Host) -> Place:
 
 
 async def test_a_provisioned_machine_installs_its_agent_at_first_boot(manager: Manager, provisioned: Place) -> None:
-    await bootstrapped(provisioned)
-    assert await said(provisioned, "cat /var/lib/herder/bootstrapped") == "succeeded"
+    await wait_bootstrapped(provisioned)
+    assert await output_of(provisioned, "cat /var/lib/herder/bootstrapped") == "succeeded"
     manager.apply_plan("made", "it runs")
-    assert await said(provisioned, "cat /run/cluster-api/bootstrap-success.complete") == "success"
+    assert await output_of(provisioned, "cat /run/cluster-api/bootstrap-success.complete") == "success"
     modes = "stat -c %a /etc/rancher/agent/config.yaml /var/lib/rancher/agent/rancher2_connection_info.json"
-    assert await said(provisioned, modes) == "600\n600"
+    assert await output_of(provisioned, modes) == "600\n600"
     list_command = "cd /var/lib/rancher/agent; ls -A interlock; ls -d .install* 2>/dev/null; true"
-    assert await said(provisioned, list_command) == ""
+    assert await output_of(provisioned, list_command) == ""
 
 
 async def test_a_machine_cannot_change_its_own_role(manager: Manager, provisioned: Place) -> None:
     """The owner of a worker must not get the keys of its cluster by a label."""
-    await bootstrapped(provisioned)
+    await wait_bootstrapped(provisioned)
     plan = manager.find("secrets", "made-machine-plan")
     assert plan is not None
     plan["metadata"]["labels"]["rke.cattle.io/control-plane-role"] = "true"
@@ -73,13 +73,13 @@ async def test_a_machine_cannot_change_its_own_role(manager: Manager, provisione
 
 
 async def test_the_agent_restarts_after_a_crash_and_a_reboot(manager: Manager, host: Host, provisioned: Place) -> None:
-    await bootstrapped(provisioned)
-    await said(provisioned, "pkill -f '[r]ancher-system-agent sentinel'")
+    await wait_bootstrapped(provisioned)
+    await output_of(provisioned, "pkill -f '[r]ancher-system-agent sentinel'")
     manager.apply_plan("made", "it was killed")
     host.machine("made").stop()
     host.machine("made").start()
     manager.apply_plan("made", "it was booted")
-    assert await said(provisioned, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
+    assert await output_of(provisioned, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
 
 
 async def test_a_custom_machine_is_registered_with_the_command(manager: Manager, host: Host) -> None:
@@ -108,10 +108,12 @@ async def test_a_custom_machine_is_registered_with_the_command(manager: Manager,
     assert again.exit_status == 0, again.stderr
     manager.apply_plan(machine["metadata"]["name"], "it runs again")
     assert len([each for each in manager.machines() if each["metadata"]["name"].startswith("custom-")]) == 1
-    assert await said(machine_host, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
-    await said(machine_host, "/usr/local/bin/rancher-system-agent-uninstall.sh")
+    assert await output_of(machine_host, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
+    await output_of(machine_host, "/usr/local/bin/rancher-system-agent-uninstall.sh")
     assert (
-        await said(machine_host, "ls -d /etc/rancher/agent /var/lib/rancher/agent 2>/dev/null; ls /etc/herder/boot.d")
+        await output_of(
+            machine_host, "ls -d /etc/rancher/agent /var/lib/rancher/agent 2>/dev/null; ls /etc/herder/boot.d"
+        )
         == ""
     )
 
@@ -129,7 +131,7 @@ async def test_the_go_agent_replaces_python_and_wget_replaces_curl(
     result = await run(machine_host, before + install)
     assert result.exit_status == 0, result.stdout + result.stderr
     program = "/usr/local/bin/rancher-system-agent "
-    version = await said(machine_host, f"{program} --version 2>/dev/null || {program} version")
+    version = await output_of(machine_host, f"{program} --version 2>/dev/null || {program} version")
     assert agent in version
     (machine,) = [
         each for each in manager.machines() if each["metadata"]["labels"].get("rke.cattle.io/machine-id") == name
@@ -164,8 +166,8 @@ async def test_invalid_arguments_are_reported_with_an_exit_code(
 ) -> None:
     result = await run(machine_host, manager.registration_command(*flags, **options))
     assert (result.exit_status, text in result.stderr.decode()) == (code, True), result.stdout + result.stderr
-    assert await said(machine_host, "ls /etc/herder/boot.d; ls -d /tmp/OOPS 2>/dev/null; true") == ""
-    assert await said(machine_host, "ls -d /var/lib/rancher/agent/.install* 2>/dev/null; true") == "", (
+    assert await output_of(machine_host, "ls /etc/herder/boot.d; ls -d /tmp/OOPS 2>/dev/null; true") == ""
+    assert await output_of(machine_host, "ls -d /var/lib/rancher/agent/.install* 2>/dev/null; true") == "", (
         "secrets are left behind"
     )
 
@@ -201,8 +203,8 @@ async def test_an_expired_token_is_reported_on_the_console(manager: Manager, hos
     annotation = "rke.cattle.io/bootstrap-token-invalidated=true"
     manager.kubectl("annotate", "secret", "late-machine-bootstrap-token", "-n", "fleet-default", annotation)
     machine_host = host.create("late", script)
-    await bootstrapped(machine_host)
-    assert await said(machine_host, "cat /var/lib/herder/bootstrapped") == "failed"
+    await wait_bootstrapped(machine_host)
+    assert await output_of(machine_host, "cat /var/lib/herder/bootstrapped") == "failed"
     console = host.directory("late") / "console.log"
     eventually(lambda: "has expired" in console.read_text(), "the console has no reason")
     assert "status 4" in console.read_text()

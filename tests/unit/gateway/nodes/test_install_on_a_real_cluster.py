@@ -11,7 +11,7 @@ from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube, free_port
 from tests.unit.gateway.nodes.manager import Manager, eventually
 from tests.unit.machine.host.hosts import Host
-from tests.unit.machine.process.visits import run
+from tests.unit.machine.process.machine_ssh import run
 
 
 @pytest.fixture(scope="module")

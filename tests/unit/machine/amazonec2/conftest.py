@@ -1,4 +1,4 @@
-"""One emulated cloud for all tests here, empty at the beginning of each that asks for `ec2`."""
+"""One emulated cloud for all tests here; the fixture `ec2` empties it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from herder.machine.cli.main import guarded, run
 from tests.support.ec2 import KEYS, Ec2
 from tests.unit.machine.amazonec2 import preloaded  # noqa: F401
-from tests.unit.machine.amazonec2.interrupting import Wire
+from tests.unit.machine.amazonec2.fault_proxy import FaultProxy
 
 
 @pytest.fixture(scope="session")
@@ -29,28 +29,28 @@ def ec2(cloud: Ec2, monkeypatch: pytest.MonkeyPatch) -> Ec2:
 
 
 @pytest.fixture
-def wire(ec2: Ec2) -> Iterator[Wire]:
-    with Wire(ec2.port) as wire:
-        yield wire
+def proxy(ec2: Ec2) -> Iterator[FaultProxy]:
+    with FaultProxy(ec2.port) as proxy:
+        yield proxy
 
 
 class Command:
-    """`herder-machine` with a store of its own, in this process."""
+    """Runs `herder-machine` in this process, with its own store."""
 
     def __init__(self, store: Path, output: pytest.CaptureFixture[str]) -> None:
         self.store = store
         self._output = output
 
-    def __call__(self, *words: str, status: int = 0) -> str:
-        """What it says, on both streams; the exit status is insisted on."""
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        """Run a command and assert its exit status; return stdout and stderr."""
         self._output.readouterr()
-        found = self.status(words)
-        said = self._output.readouterr()
-        assert found == status, said.out + said.err
-        return said.out + said.err
+        exit_status = self.status(arguments)
+        captured = self._output.readouterr()
+        assert exit_status == status, captured.out + captured.err
+        return captured.out + captured.err
 
-    def status(self, words: Sequence[str]) -> int:
-        return guarded(lambda: run(["--storage-path", str(self.store), *words], os.environ))
+    def status(self, arguments: Sequence[str]) -> int:
+        return guarded(lambda: run(["--storage-path", str(self.store), *arguments], os.environ))
 
     def create(self, *flags: str, name: str = "m1", status: int = 0) -> str:
         return self("create", "--driver=amazonec2", *flags, name, status=status)

@@ -1,5 +1,7 @@
-"""boto3 with the description of EC2 in memory, which is its largest: reading it costs more than all else that these
-tests do. Processes forked from one that has loaded this have it too."""
+"""Load boto3 and its EC2 service description, which takes longer than everything else these tests do.
+
+Processes forked from one that imported this module have it in memory.
+"""
 
 from __future__ import annotations
 

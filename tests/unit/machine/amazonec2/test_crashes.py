@@ -1,4 +1,4 @@
-"""kill -9 at every request to the cloud: nothing is ever made twice, and nothing left."""
+"""kill -9 at every request to the cloud: nothing is created twice, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ec2 import Ec2
-from tests.unit.machine.amazonec2.interrupting import Program, Wire
+from tests.unit.machine.amazonec2.fault_proxy import FaultProxy, Program
 
 CREATION = (
     "DescribeVpcs",
@@ -33,24 +33,24 @@ REMOVAL = (
 )
 
 
-def moments(actions: tuple[str, ...]) -> list[object]:
-    """Before each request; and where it changes something, also after it, before its answer."""
-    found = []
+def kill_points(actions: tuple[str, ...]) -> list[object]:
+    """Return a point before each request and, if it changes something, one between request and response."""
+    points = []
     for number, action in enumerate(actions):
-        found.append(pytest.param(number, False, id=f"{number}-before-{action}"))
+        points.append(pytest.param(number, False, id=f"{number}-before-{action}"))
         if not action.startswith("Describe"):
-            found.append(pytest.param(number, True, id=f"{number}-after-{action}"))
-    return found
+            points.append(pytest.param(number, True, id=f"{number}-after-{action}"))
+    return points
 
 
 @pytest.fixture
-def program(wire: Wire, tmp_path: Path) -> Program:
-    return Program(wire, tmp_path)
+def program(proxy: FaultProxy, tmp_path: Path) -> Program:
+    return Program(proxy, tmp_path)
 
 
 @pytest.fixture
 def create(ec2: Ec2, program: Program) -> list[str]:
-    return ["create", "--driver=amazonec2", *ec2.flags(endpoint=program.wire.url), "m1"]
+    return ["create", "--driver=amazonec2", *ec2.flags(endpoint=program.proxy.url), "m1"]
 
 
 REMOVE = ("rm", "-y", "m1")
@@ -63,16 +63,16 @@ def assert_one_machine(ec2: Ec2) -> None:
     assert len(ec2.volumes()) == 1
 
 
-def test_these_are_all_requests(program: Program, create: list[str]) -> None:
+def test_the_request_lists_are_complete(program: Program, create: list[str]) -> None:
     program.run(*create)
-    assert tuple(program.wire.actions) == CREATION
-    program.wire.mend()
+    assert tuple(program.proxy.actions) == CREATION
+    program.proxy.reset()
     program.run(*REMOVE)
-    assert tuple(program.wire.actions) == REMOVAL
+    assert tuple(program.proxy.actions) == REMOVAL
 
 
-@pytest.mark.parametrize(("request_number", "delivered"), moments(CREATION))
-def test_a_creation_that_was_killed_is_finished(
+@pytest.mark.parametrize(("request_number", "delivered"), kill_points(CREATION))
+def test_a_killed_creation_is_finished(
     ec2: Ec2, program: Program, create: list[str], request_number: int, delivered: bool
 ) -> None:
     program.kill_at(request_number, *create, delivered=delivered)
@@ -80,8 +80,8 @@ def test_a_creation_that_was_killed_is_finished(
     assert_one_machine(ec2)
 
 
-@pytest.mark.parametrize(("request_number", "delivered"), moments(CREATION))
-def test_a_creation_that_was_killed_is_removed(
+@pytest.mark.parametrize(("request_number", "delivered"), kill_points(CREATION))
+def test_a_killed_creation_is_removed(
     ec2: Ec2, program: Program, create: list[str], request_number: int, delivered: bool
 ) -> None:
     program.kill_at(request_number, *create, delivered=delivered)
@@ -89,7 +89,7 @@ def test_a_creation_that_was_killed_is_removed(
     assert ec2.leftovers() == {}
 
 
-def test_an_instance_that_somebody_ended_before_it_was_written_down_is_launched_anew(
+def test_an_instance_terminated_before_it_was_recorded_is_launched_again(
     ec2: Ec2, program: Program, create: list[str]
 ) -> None:
     program.kill_at(CREATION.index("RunInstances"), *create, delivered=True)
@@ -99,8 +99,8 @@ def test_an_instance_that_somebody_ended_before_it_was_written_down_is_launched_
     assert_one_machine(ec2)
 
 
-@pytest.mark.parametrize(("request_number", "delivered"), moments(REMOVAL))
-def test_a_removal_that_was_killed_is_finished(
+@pytest.mark.parametrize(("request_number", "delivered"), kill_points(REMOVAL))
+def test_a_killed_removal_is_finished(
     ec2: Ec2, program: Program, create: list[str], request_number: int, delivered: bool
 ) -> None:
     program.run(*create)

@@ -1,4 +1,4 @@
-"""EC2 machines through their life, with the emulated cloud as judge."""
+"""The lifecycle of EC2 machines, verified in the emulated cloud."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def user_data_of(ec2: Ec2) -> bytes:
     return base64.b64decode(answer["UserData"]["Value"])
 
 
-def test_a_machine_is_made_as_its_flags_say(ec2: Ec2, command: Command) -> None:
-    said = command.create(
+def test_a_machine_is_created_with_its_flags(ec2: Ec2, command: Command) -> None:
+    output = command.create(
         *ec2.flags(tags="team,blue,kubernetes.io/cluster/c-1,owned", instance_type="t3.small", http_tokens="required"),
         "--amazonec2-monitoring",
     )
-    assert "(m1) Launching instance..." in said
+    assert "(m1) Launching instance..." in output
     (instance,) = ec2.instances()
     assert (instance["ImageId"], instance["InstanceType"]) == (IMAGE, "t3.small")
     assert instance["Placement"]["AvailabilityZone"] == ZONE
@@ -53,7 +53,7 @@ def test_a_machine_is_made_as_its_flags_say(ec2: Ec2, command: Command) -> None:
     assert (volume["Size"], volume["VolumeType"], tags_of(volume)) == (16, "gp2", wanted)
 
 
-def test_its_record_says_what_others_need_to_know(ec2: Ec2, command: Command) -> None:
+def test_the_record_contains_addresses_and_identifiers(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags())
     (instance,) = ec2.instances()
     config = record(command)
@@ -65,19 +65,19 @@ def test_its_record_says_what_others_need_to_know(ec2: Ec2, command: Command) ->
     assert (config["SSHUser"], config["SSHPort"]) == ("ubuntu", 22)
 
 
-def test_removal_leaves_nothing(ec2: Ec2, command: Command) -> None:
+def test_removal_leaves_nothing_behind(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags())
     command("rm", "-y", "m1")
     assert ec2.leftovers() == {}
 
 
-def test_removing_what_is_gone_already_is_no_error(ec2: Ec2, command: Command) -> None:
+def test_removing_a_missing_machine_succeeds(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags())
     ec2.reset()
     command("rm", "-y", "m1")
 
 
-def test_it_is_stopped_started_and_restarted(ec2: Ec2, command: Command) -> None:
+def test_a_machine_is_stopped_started_and_restarted(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags())
     assert "Running" in command("status", "m1")
     command("stop", "m1")
@@ -90,7 +90,7 @@ def test_it_is_stopped_started_and_restarted(ec2: Ec2, command: Command) -> None
     assert "Stopped" in command("status", "m1")
 
 
-def test_status_of_a_machine_that_the_cloud_lost_is_not_found(ec2: Ec2, command: Command) -> None:
+def test_the_status_of_a_missing_instance_is_not_found(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags())
     ec2.client.terminate_instances(InstanceIds=[ec2.instances()[0]["InstanceId"]])
     assert "Not Found" in command("status", "m1", status=4)
@@ -103,7 +103,7 @@ def test_status_of_a_machine_that_the_cloud_lost_is_not_found(ec2: Ec2, command:
     ("flag", "public"),
     [("--amazonec2-private-address-only", False), ("--amazonec2-use-private-address", True)],
 )
-def test_it_is_reached_by_its_private_address(ec2: Ec2, command: Command, flag: str, public: bool) -> None:
+def test_a_machine_can_use_its_private_address(ec2: Ec2, command: Command, flag: str, public: bool) -> None:
     command.create(*ec2.flags(), flag)
     (instance,) = ec2.instances()
     assert bool(instance.get("PublicIpAddress")) is public
@@ -121,14 +121,14 @@ def subnet_with_ipv6(ec2: Ec2) -> str:
     )["Subnet"]["SubnetId"]
 
 
-def test_it_has_both_kinds_of_address(ec2: Ec2, command: Command) -> None:
+def test_a_machine_can_have_ipv4_and_ipv6_addresses(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags(subnet_id=subnet_with_ipv6(ec2), ipv6_address_count="1"))
     config = record(command)
     assert ":" in config["IPv6Address"]
     assert command("ip", "m1").strip() == config["IPAddress"] != ""
 
 
-def test_it_has_ipv6_addresses_alone(ec2: Ec2, command: Command) -> None:
+def test_a_machine_can_have_ipv6_addresses_only(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags(subnet_id=subnet_with_ipv6(ec2), ipv6_address_count="1"), "--amazonec2-ipv6-address-only")
     config = record(command)
     assert config["IPAddress"] == ""
@@ -142,15 +142,17 @@ def test_it_has_ipv6_addresses_alone(ec2: Ec2, command: Command) -> None:
 def test_user_data_reaches_the_instance(ec2: Ec2, command: Command, tmp_path: Path) -> None:
     (tmp_path / "user").write_text("#cloud-config\npackages: [jq]\n")
     (tmp_path / "script").write_text("#!/bin/sh\necho hello\n")
-    said = command.create(f"--custom-install-script={tmp_path / 'script'}", *ec2.flags(userdata=str(tmp_path / "user")))
-    assert "Custom install script was sent via userdata" in said
+    output = command.create(
+        f"--custom-install-script={tmp_path / 'script'}", *ec2.flags(userdata=str(tmp_path / "user"))
+    )
+    assert "Custom install script was sent via userdata" in output
     content = user_data_of(ec2)
     assert content.startswith(b"#cloud-config\n")
     assert b"jq" in content
     assert b"/usr/local/custom_script/install.sh" in content
 
 
-def test_large_user_data_is_zipped(ec2: Ec2, command: Command, tmp_path: Path) -> None:
+def test_large_user_data_is_compressed(ec2: Ec2, command: Command, tmp_path: Path) -> None:
     large = b"#cloud-config\n" + b"# much of the same\n" * 2000
     (tmp_path / "user").write_bytes(large)
     command.create(*ec2.flags(userdata=str(tmp_path / "user")))
@@ -160,7 +162,7 @@ def test_large_user_data_is_zipped(ec2: Ec2, command: Command, tmp_path: Path) -
 # Keys
 
 
-def test_a_key_of_the_user_s_is_brought_along(ec2: Ec2, command: Command, tmp_path: Path) -> None:
+def test_a_key_of_the_user_is_imported(ec2: Ec2, command: Command, tmp_path: Path) -> None:
     key = asyncssh.generate_private_key("ssh-rsa", key_size=2048)
     (tmp_path / "key").write_bytes(key.export_private_key("pkcs1-pem"))
     command.create(*ec2.flags(ssh_keypath=str(tmp_path / "key")))
@@ -171,7 +173,7 @@ def test_a_key_of_the_user_s_is_brought_along(ec2: Ec2, command: Command, tmp_pa
     assert ec2.key_pairs() == []
 
 
-def test_a_key_pair_that_was_there_before_stays(ec2: Ec2, command: Command, tmp_path: Path) -> None:
+def test_an_existing_key_pair_is_kept(ec2: Ec2, command: Command, tmp_path: Path) -> None:
     key = asyncssh.generate_private_key("ssh-ed25519")
     key.write_private_key(tmp_path / "key")
     ec2.client.import_key_pair(KeyName="mine", PublicKeyMaterial=key.export_public_key())
@@ -188,7 +190,7 @@ def ports(rules: list[Any], source: str) -> set[tuple[str, int, int]]:
     return {(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in rules if rule[source]}
 
 
-def test_the_group_is_made_with_the_rules_that_nodes_need(ec2: Ec2, command: Command) -> None:
+def test_the_security_group_has_the_rules_that_nodes_need(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags(), "--amazonec2-open-port=53/udp")
     (group,) = ec2.client.describe_security_groups(GroupNames=["rancher-nodes"])["SecurityGroups"]
     assert MADE_BY_US in tags_of(group)
@@ -199,32 +201,32 @@ def test_the_group_is_made_with_the_rules_that_nodes_need(ec2: Ec2, command: Com
     assert any(rule["Ipv6Ranges"] for rule in group["IpPermissionsEgress"])
 
 
-def test_five_machines_at_once_share_a_group_and_the_last_removes_it(
+def test_concurrent_machines_share_a_group_and_the_last_one_deletes_it(
     ec2: Ec2, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [f"m{number}" for number in range(5)]
 
-    def at_once(*words: list[str]) -> None:
-        with ThreadPoolExecutor(len(words)) as pool:
-            statuses = list(pool.map(command.status, words))
-        assert statuses == [0] * len(words), capsys.readouterr()
+    def run_concurrently(*argument_lists: list[str]) -> None:
+        with ThreadPoolExecutor(len(argument_lists)) as pool:
+            statuses = list(pool.map(command.status, argument_lists))
+        assert statuses == [0] * len(argument_lists), capsys.readouterr()
 
-    at_once(*(["create", "-d=amazonec2", *ec2.flags(), name] for name in names))
+    run_concurrently(*(["create", "-d=amazonec2", *ec2.flags(), name] for name in names))
     assert len(ec2.instances()) == len(ec2.key_pairs()) == 5
     assert ec2.groups() == ["rancher-nodes"]
-    at_once(*(["rm", "-y", name] for name in names[:2]))
+    run_concurrently(*(["rm", "-y", name] for name in names[:2]))
     assert ec2.groups() == ["rancher-nodes"]
-    at_once(*(["rm", "-y", name] for name in names[2:]))
+    run_concurrently(*(["rm", "-y", name] for name in names[2:]))
     assert ec2.leftovers() == {}
 
 
-def make_group(ec2: Ec2, name: str) -> str:
+def create_group(ec2: Ec2, name: str) -> str:
     (vpc,) = ec2.client.describe_vpcs()["Vpcs"]
     return ec2.client.create_security_group(GroupName=name, Description="mine", VpcId=vpc["VpcId"])["GroupId"]
 
 
-def test_a_group_of_the_user_s_own_is_used_and_stays(ec2: Ec2, command: Command) -> None:
-    group = make_group(ec2, "mine")
+def test_a_group_of_the_user_is_used_and_kept(ec2: Ec2, command: Command) -> None:
+    group = create_group(ec2, "mine")
     command.create(*ec2.flags(security_group="mine"), "--amazonec2-security-group-readonly", "--amazonec2-open-port=80")
     assert [held["GroupId"] for held in ec2.instances()[0]["SecurityGroups"]] == [group]
     (described,) = ec2.client.describe_security_groups(GroupIds=[group])["SecurityGroups"]
@@ -233,7 +235,7 @@ def test_a_group_of_the_user_s_own_is_used_and_stays(ec2: Ec2, command: Command)
     assert ec2.leftovers() == {"security groups": ["mine"]}
 
 
-def test_what_somebody_decided_about_a_port_is_left_so(ec2: Ec2, command: Command) -> None:
+def test_existing_rules_of_a_port_are_kept(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags())
     (group,) = ec2.client.describe_security_groups(GroupNames=["rancher-nodes"])["SecurityGroups"]
     ssh: Any = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
@@ -254,7 +256,7 @@ def test_what_somebody_decided_about_a_port_is_left_so(ec2: Ec2, command: Comman
 # Other ways to launch
 
 
-def test_a_spot_instance_is_asked_for(ec2: Ec2, command: Command) -> None:
+def test_a_spot_instance_is_requested(ec2: Ec2, command: Command) -> None:
     command.create(*ec2.flags(tags="team,blue"), "--amazonec2-request-spot-instance")
     (instance,) = ec2.instances()
     assert instance["InstanceLifecycle"] == "spot"
@@ -269,7 +271,7 @@ def test_volumes_are_encrypted(ec2: Ec2, command: Command) -> None:
     assert (volume["Size"], volume["VolumeType"], volume["Encrypted"]) == (30, "gp3", True)
 
 
-def test_the_vpc_of_a_subnet_need_not_be_named(ec2: Ec2, command: Command) -> None:
+def test_the_vpc_is_derived_from_the_subnet(ec2: Ec2, command: Command) -> None:
     vpc = ec2.client.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.client.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24", AvailabilityZone=ZONE)["Subnet"]["SubnetId"]
     command.create(*ec2.flags(subnet_id=subnet))
@@ -280,7 +282,7 @@ def test_the_vpc_of_a_subnet_need_not_be_named(ec2: Ec2, command: Command) -> No
 @pytest.mark.parametrize(
     ("instance_type", "image"), [("t3.small", "ami-0000000000000bbbb"), ("t4g.small", "ami-0000000000000cccc")]
 )
-def test_without_an_image_the_newest_ubuntu_that_fits_the_instance_is_taken(
+def test_the_default_image_is_the_newest_matching_ubuntu(
     ec2: Ec2, command: Command, instance_type: str, image: str
 ) -> None:
     command.create(*ec2.flags(ami="", instance_type=instance_type))

@@ -1,4 +1,4 @@
-"""What flags may say, and what of it is written down."""
+"""Flags of the EC2 driver: validation, and what is stored in the record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from herder.machine.errors import MachineError
 
 
 @pytest.fixture(autouse=True)
-def _no_credentials_around(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_credentials_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for pair in (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("AWS_ACCESS_KEY", "AWS_SECRET_KEY")):
         for name in (*pair, "AWS_SESSION_TOKEN"):
             monkeypatch.delenv(name, raising=False)
@@ -24,19 +24,19 @@ def driver(config: dict[str, Any] | None = None) -> AmazonEC2:
     return AmazonEC2(Machine("m1", config if config is not None else {}, {}, save=lambda: None, say=print))
 
 
-def values(**said: Value) -> dict[str, Value]:
-    """Of all flags: defaults, but for what was said."""
+def values(**overrides: Value) -> dict[str, Value]:
+    """Return the values of all flags: these overrides, and defaults for the rest."""
     defaults = {flag.name: flag.default if flag.default != "" else flag.empty for flag in AmazonEC2.flags}
-    return defaults | {f"amazonec2-{name.replace('_', '-')}": value for name, value in said.items()}
+    return defaults | {f"amazonec2-{name.replace('_', '-')}": value for name, value in overrides.items()}
 
 
-def configured(**said: Value) -> dict[str, Any]:
-    made = driver()
-    made.configure(values(**said))
-    return made.machine.config
+def configured(**overrides: Value) -> dict[str, Any]:
+    created = driver()
+    created.configure(values(**overrides))
+    return created.machine.config
 
 
-def test_all_flags_are_there_each_with_its_type() -> None:
+def test_every_flag_exists_with_its_type() -> None:
     flags = create_flags("amazonec2")
     assert flags is not None
     assert len(flags) == 39
@@ -44,7 +44,7 @@ def test_all_flags_are_there_each_with_its_type() -> None:
     assert by_type == {FlagType.STRING: 23, FlagType.INT: 4, FlagType.BOOL: 10, FlagType.LIST: 2}
 
 
-def test_values_are_kept_in_the_fields_of_the_go_driver() -> None:
+def test_values_are_stored_in_the_fields_of_the_go_driver() -> None:
     config = configured(region="eu-west-1", zone="b", root_size=20, open_port=("8080", "53/udp"), monitoring=True)
     assert {
         "Region": "eu-west-1",
@@ -59,12 +59,12 @@ def test_values_are_kept_in_the_fields_of_the_go_driver() -> None:
     }.items() <= config.items()
 
 
-def test_every_creation_has_a_token_of_its_own() -> None:
+def test_every_creation_has_its_own_token() -> None:
     assert configured()["CreationToken"] != configured()["CreationToken"]
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"),
+    ("overrides", "message"),
     [
         ({"http_endpoint": "on"}, '--amazonec2-http-endpoint: "on" is not supported; use enabled or disabled'),
         ({"http_tokens": "yes"}, '--amazonec2-http-tokens: "yes" is not supported; use optional or required'),
@@ -82,10 +82,10 @@ def test_every_creation_has_a_token_of_its_own() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_right_is_refused_with_the_flag_s_name(said: dict[str, Value], complaint: str) -> None:
+def test_invalid_values_are_rejected_with_the_flag_name(overrides: dict[str, Value], message: str) -> None:
     with pytest.raises(MachineError) as refused:
-        configured(**said)
-    assert complaint in str(refused.value)
+        configured(**overrides)
+    assert message in str(refused.value)
     assert "hidden" not in str(refused.value)
 
 
@@ -100,16 +100,16 @@ def test_what_cannot_be_right_is_refused_with_the_flag_s_name(said: dict[str, Va
         ("us-east-1", "a", "http://127.0.0.1", "us-east-1a"),
     ],
 )
-def test_a_zone_is_a_letter_of_the_region_or_a_whole_name(region: str, zone: str, endpoint: str, name: str) -> None:
+def test_a_zone_is_a_letter_or_a_full_name(region: str, zone: str, endpoint: str, name: str) -> None:
     assert settings.zone_name({"Region": region, "Zone": zone, "Endpoint": endpoint}) == name
 
 
-def test_credentials_that_were_typed_are_written_down() -> None:
+def test_credentials_from_flags_are_stored() -> None:
     config = configured(access_key="AK", secret_key="SK", session_token="ST")
     assert (config["AccessKey"], config["SecretKey"], config["SessionToken"]) == ("AK", "SK", "ST")
 
 
-def test_credentials_of_the_environment_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_from_the_environment_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AK")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SK")
     config = configured(access_key="AK", secret_key="SK")
@@ -117,14 +117,14 @@ def test_credentials_of_the_environment_are_not(monkeypatch: pytest.MonkeyPatch)
     assert settings.environment_credentials() == ("AK", "SK")
 
 
-def test_the_names_under_which_jobs_bring_credentials_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credential_variables_of_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.environment_credentials() is None
     monkeypatch.setenv("AWS_ACCESS_KEY", "AK")
     monkeypatch.setenv("AWS_SECRET_KEY", "SK")
     assert settings.environment_credentials() == ("AK", "SK")
 
 
-def test_an_update_takes_credentials_and_nothing_else() -> None:
+def test_an_update_changes_only_credentials() -> None:
     config = configured(access_key="old", secret_key="old", region="eu-west-1")
     updated = driver(config)
     updated.update_credentials(
@@ -133,13 +133,13 @@ def test_an_update_takes_credentials_and_nothing_else() -> None:
     assert (config["AccessKey"], config["SecretKey"], config["Region"]) == ("new", "new", "eu-west-1")
 
 
-def test_an_update_without_credentials_keeps_the_old_ones() -> None:
+def test_an_update_without_credentials_keeps_the_stored_ones() -> None:
     config = configured(access_key="old", secret_key="old")
     driver(config).update_credentials({"amazonec2-region": "us-west-2"})
     assert (config["AccessKey"], config["SecretKey"]) == ("old", "old")
 
 
-def test_a_rotated_credential_of_the_environment_replaces_a_typed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rotated_credential_from_the_environment_replaces_a_stored_one(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(access_key="old", secret_key="old")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "new")

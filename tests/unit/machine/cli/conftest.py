@@ -11,19 +11,19 @@ from tests.unit.machine.cli.paper import PAPER, PLACE, Provider
 
 
 class Command:
-    """`herder-machine` with a store of its own, in this process."""
+    """Runs `herder-machine` in this process, with its own store."""
 
     def __init__(self, store: Path, output: pytest.CaptureFixture[str]) -> None:
         self.store = store
         self._output = output
 
-    def __call__(self, *words: str, status: int = 0) -> tuple[str, str]:
-        """What it says and what it complains of; the exit status is insisted on."""
+    def __call__(self, *arguments: str, status: int = 0) -> tuple[str, str]:
+        """Run a command and assert its exit status; return stdout and stderr."""
         self._output.readouterr()
-        found = guarded(lambda: run(["--storage-path", str(self.store), *words], os.environ))
-        said = self._output.readouterr()
-        assert found == status, f"exit {found}\n{said.out}{said.err}"
-        return said.out, said.err
+        exit_status = guarded(lambda: run(["--storage-path", str(self.store), *arguments], os.environ))
+        captured = self._output.readouterr()
+        assert exit_status == status, f"exit {exit_status}\n{captured.out}{captured.err}"
+        return captured.out, captured.err
 
 
 @pytest.fixture

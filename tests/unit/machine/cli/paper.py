@@ -1,6 +1,6 @@
-"""A provider made of files, and its driver: what exists there is a directory's listing, so a test can be the judge.
+"""A fake provider whose servers are files, and its driver `paper`. Tests list a directory to see what exists.
 
-python -m tests.unit.machine.cli.paper WORD…     herder-machine with this driver
+python -m tests.unit.machine.cli.paper COMMAND…     run herder-machine with this driver
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAPER = "tests.unit.machine.cli.paper:Paper"
 
 
 class Provider:
-    """A server is a file: its name is its token, its content its state."""
+    """Stores each server as a file: the name is its token, the content its state."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -37,14 +37,16 @@ class Provider:
         return self.place / "servers" / token
 
     def step(self, name: str) -> None:
-        """Where a test has put a named pipe of that name, the driver stops until the test opens it; and then until the
-        test opens the one that lets it go on."""
+        """Block at a step if the test created a named pipe for it.
+
+        The driver waits until the test opens that pipe, and then until the test opens the resume pipe.
+        """
         gate = self.place / name
         if gate.exists():
             with gate.open("wb"):
-                self.going_on(name).read_bytes()
+                self.resume_pipe(name).read_bytes()
 
-    def going_on(self, name: str) -> Path:
+    def resume_pipe(self, name: str) -> Path:
         return self.place / f"{name}-goes-on"
 
 

@@ -1,4 +1,4 @@
-"""Command lines, read as the Go program reads them."""
+"""Command lines are parsed as the Go program parses them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLAGS = (
 
 
 @pytest.mark.parametrize(
-    ("line", "environment", "given"),
+    ("line", "environment", "expected"),
     [
         ("", {}, {}),
         ("--x-name a", {}, {"x-name": "a"}),
@@ -38,11 +38,11 @@ FLAGS = (
         ("", {"X_NAME": ""}, {}),
     ],
 )
-def test_values(line: str, environment: dict[str, str], given: dict[str, Value]) -> None:
+def test_flag_values_are_parsed(line: str, environment: dict[str, str], expected: dict[str, Value]) -> None:
     parsed = parse(line.split(), FLAGS, environment, shorts={"n": "x-name"})
-    assert parsed.given == given
+    assert parsed.given == expected
     defaults = {"x-name": "nobody", "x-size": 16, "x-wet": False, "x-tag": ("default",), "x-empty": ""}
-    assert parsed.values == defaults | given
+    assert parsed.values == defaults | expected
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_values(line: str, environment: dict[str, str], given: dict[str, Value])
         ("- a", False, ["-", "a"]),
     ],
 )
-def test_arguments(line: str, until_argument: bool, arguments: list[str]) -> None:
+def test_arguments_are_separated_from_flags(line: str, until_argument: bool, arguments: list[str]) -> None:
     assert parse(line.split(), FLAGS, {}, until_argument=until_argument).arguments == arguments
 
 
 @pytest.mark.parametrize(
-    ("line", "environment", "told"),
+    ("line", "environment", "message"),
     [
         ("--x-nme a", {}, r"unknown flag --x-nme \(did you mean --x-name\?\); see help"),
         ("--x-nme=secret", {}, r"unknown flag --x-nme \("),
@@ -69,13 +69,13 @@ def test_arguments(line: str, until_argument: bool, arguments: list[str]) -> Non
         ("--x-name", {}, "flag --x-name requires a value; see help"),
     ],
 )
-def test_what_is_wrong_names_the_flag(line: str, environment: dict[str, str], told: str) -> None:
-    with pytest.raises(MachineError, match=told):
+def test_errors_name_the_flag(line: str, environment: dict[str, str], message: str) -> None:
+    with pytest.raises(MachineError, match=message):
         parse(line.split(), FLAGS, environment, help_line="see help")
 
 
-def test_help_lines_are_those_of_the_go_program() -> None:
-    """Whoever reads the flags of a driver from its help reads ours too."""
+def test_help_lines_match_the_go_program() -> None:
+    """Programs that parse the flags of a driver from its help output can parse ours too."""
     assert described(FLAGS, {"n": "x-name"}).splitlines() == [
         "   --x-empty \tNothing",
         '   --x-name, -n "nobody"\tA name [$X_NAME]',

@@ -1,4 +1,4 @@
-"""Real daemons in directories of their own, and a judge who looks at the host itself for what they leave behind."""
+"""Real daemons in their own directories, and a check of what they leave behind on the host."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from herder.machine.host.client import HostClient, HostedMachine
 from herder.machine.host.kinds import Ask, Place
 from herder.machine.ssh.keys import new_key_pair
 
-PATIENCE_SECONDS = 20
-PRIVATE_KEY, PUBLIC_KEY = (half.decode().strip() for half in new_key_pair())
+TIMEOUT_SECONDS = 20
+PRIVATE_KEY, PUBLIC_KEY = (key.decode().strip() for key in new_key_pair())
 
 
 class Host:
-    """A daemon of this host; when the test ends, so do its machines and itself."""
+    """A daemon on this host; the context manager ends it and its machines."""
 
     def __init__(self, directory: Path) -> None:
         self.state_dir = directory / "data" / "host"
-        self.client = HostClient.of(self.state_dir, patience=PATIENCE_SECONDS)
+        self.client = HostClient.of(self.state_dir, patience=TIMEOUT_SECONDS)
         self.pid = 0
         self._tokens: dict[str, str] = {}
 
@@ -41,7 +41,7 @@ class Host:
             self.client.shutdown()
         for pid in self.daemons():
             with contextlib.suppress(ProcessLookupError):
-                ended(pid)
+                wait_for_exit(pid)
 
     def start(self) -> None:
         ensure_running(self.state_dir)
@@ -49,7 +49,7 @@ class Host:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        ended(self.pid)
+        wait_for_exit(self.pid)
 
     def machine(self, name: str) -> HostedMachine:
         token = self._tokens.setdefault(name, f"token-of-{name}")
@@ -70,14 +70,14 @@ class Host:
         wanted = [b"herder.machine.host", b"--state-dir", os.fsencode(self.state_dir)]
         return [pid for pid in processes() if wanted == _read(pid, "cmdline").split(b"\0")[2:5]]
 
-    def inhabitants(self) -> list[int]:
-        """Processes that see the files of one of its machines as their own, wherever they come from."""
+    def machine_processes(self) -> list[int]:
+        """Return all processes that have the files of one of its machines mounted."""
         place = os.fsencode(self.state_dir / places.MACHINES)
         return [pid for pid in processes() if place in _read(pid, "mountinfo")]
 
     def leftovers(self) -> list[str]:
-        """What is there of machines, by the look of the host."""
-        found = [f"process {pid}: {_read(pid, 'cmdline')!r}" for pid in self.inhabitants()]
+        """Return the processes and files of machines that still exist on the host."""
+        found = [f"process {pid}: {_read(pid, 'cmdline')!r}" for pid in self.machine_processes()]
         for name in (places.MACHINES, places.REMOVED, "addresses", "probe"):
             if (self.state_dir / name).exists():
                 found += [str(entry) for entry in (self.state_dir / name).iterdir()]
@@ -88,12 +88,12 @@ def processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
-def ended(pid: int) -> None:
-    """Waits for it."""
+def wait_for_exit(pid: int) -> None:
+    """Wait until a process has ended."""
     with contextlib.suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid)
         try:
-            assert select.select([pidfd], [], [], PATIENCE_SECONDS)[0], f"process {pid} does not end"
+            assert select.select([pidfd], [], [], TIMEOUT_SECONDS)[0], f"process {pid} does not end"
         finally:
             os.close(pidfd)
 
@@ -102,4 +102,4 @@ def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
-        return b""  # it has ended
+        return b""  # the process has ended

@@ -1,4 +1,4 @@
-"""Real machines: they need root, and the image, which is built once and kept."""
+"""Fixtures for real machines, which need root and the machine image; the image is built once and cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host of its own for tests of `local` machines: a daemon in a network namespace, and a look at what machines are."""
+"""A test host for `local` machines: a daemon in its own network namespace, and access to its machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.machine.local import ordinary_user
 SOURCES = Path(__file__).parents[4] / "src"
 REPOSITORY = SOURCES.parent
 TOKEN = "the-only-one"
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 NAMESPACES = ("net", "pid", "mnt", "ipc", "uts")
 _count = 0
 
@@ -64,7 +64,7 @@ class Booted:
 
 
 class Host:
-    """`ordinary`: the daemon is not root."""
+    """Runs the daemon in its own network namespace; with `ordinary`, as an unprivileged user."""
 
     def __init__(self, directory: Path, *, ordinary: bool = False, environment: dict[str, str] | None = None) -> None:
         global _count
@@ -116,16 +116,16 @@ class Host:
     def create(self, name: str, *, script: bytes = b"", user_data: bytes = b"", **options: Any) -> Booted:
         hosted = self.client.machine("local", "tests", name, TOKEN)
         ask = Ask(name, self.key.with_suffix(".pub").read_text(), script, user_data)
-        said: list[str] = []
-        return Booted(self, hosted, name, hosted.create(options, ask, said.append))
+        progress: list[str] = []
+        return Booted(self, hosted, name, hosted.create(options, ask, progress.append))
 
     def ssh(self, place: Place, command: str, *, check: bool = True) -> str:
-        """With the host key that we were told, and no other."""
+        """Run a command by SSH; only the host key that the daemon reported is accepted."""
         known = self.directory / f"known-{place.address}"
         known.write_text(f"[{place.address}]:{place.ssh_port} {place.host_key}\n{place.address} {place.host_key}\n")
         options = [f"UserKnownHostsFile={known}", "StrictHostKeyChecking=yes", "BatchMode=yes", "LogLevel=ERROR"]
-        options += ["ConnectTimeout=5", "ServerAliveInterval=1", "ServerAliveCountMax=3"]  # a machine may go down
-        arguments = [word for option in options for word in ("-o", option)]
+        options += ["ConnectTimeout=5", "ServerAliveInterval=1", "ServerAliveCountMax=3"]  # the machine may shut down
+        arguments = [argument for option in options for argument in ("-o", option)]
         reach = ["-i", str(self.key), "-p", str(place.ssh_port), f"{place.ssh_user}@{place.address}", command]
         done = subprocess.run(
             [*self._inside(), "ssh", *arguments, *reach], capture_output=True, text=True, check=False, timeout=60
@@ -134,19 +134,19 @@ class Host:
         return done.stdout.strip()
 
     def listening(self, address: str, port: int) -> socket.socket:
-        """A socket of this host's network."""
-        made: list[socket.socket] = []
+        """Return a listening socket in this host's network namespace."""
+        sockets: list[socket.socket] = []
         assert self.daemon is not None
         daemon = self.daemon.pid
 
         def make() -> None:
             kernel.join_namespace(daemon, "net")
-            made.append(socket.create_server((address, port)))
+            sockets.append(socket.create_server((address, port)))
 
-        thread = threading.Thread(target=make)  # namespaces are each thread's own
+        thread = threading.Thread(target=make)  # network namespaces are per thread
         thread.start()
         thread.join()
-        return made[0]
+        return sockets[0]
 
     def links(self) -> str:
         return subprocess.run(
@@ -170,7 +170,7 @@ def namespaces_of(pid: int) -> set[str]:
 
 
 def processes_in(namespaces: set[str]) -> list[str]:
-    """Whoever is in one of them still."""
+    """Return the command lines of processes that are still in one of these namespaces."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -182,8 +182,8 @@ def processes_in(namespaces: set[str]) -> list[str]:
 
 
 def eventually(condition: Any, what: str) -> Any:
-    """For what others do in their own time, such as a guest or the kernel."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Wait for a condition that a guest or the kernel fulfills asynchronously."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (seen := condition()):
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
@@ -191,7 +191,7 @@ def eventually(condition: Any, what: str) -> Any:
 
 
 def _delegated_groups(name: str) -> list[Path]:
-    """What a service manager gives a user who logs in."""
+    """Create the delegated control groups that a service manager gives a user session."""
     groups = []
     for tree in cgroups.trees():
         group = tree.base.parent / name

@@ -1,8 +1,7 @@
-"""Runs a program as an ordinary user of this host whom the host does not know: `ordinary_user.py SCRATCH PROGRAM …`.
+"""Run a program as an ordinary user that does not exist on this host: `ordinary_user.py SCRATCH PROGRAM …`.
 
-The user, and the subordinate ids that let them make machines, exist in a mount namespace of this process alone: files
-of the host are bound over, never written. What else a user of a desktop has, a control group of their own, is made by
-whoever runs this, and entered here.
+The user and its subordinate IDs, which machines need, exist only in the mount namespace of this process: files of the
+host are bind-mounted over, never written. The caller creates the user's control group, and this program enters it.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ def _bind_over(path: str, line: str, scratch: Path) -> None:
 
 
 def _open_the_way(needed: Path, scratch: Path) -> None:
-    """To the interpreter, where it is in root's home."""
+    """Make the interpreter accessible to the user if it is in root's home directory."""
     closed = next((parent for parent in reversed(needed.parents) if not parent.stat().st_mode & 0o001), None)
     if closed is not None:
-        kept = scratch / "interpreter"
-        kept.mkdir(exist_ok=True)
-        kernel.mount(str(needed), str(kept), flags=kernel.MS_BIND)
+        bind_source = scratch / "interpreter"
+        bind_source.mkdir(exist_ok=True)
+        kernel.mount(str(needed), str(bind_source), flags=kernel.MS_BIND)
         kernel.mount("tmpfs", str(closed), "tmpfs", data="mode=755")
         needed.mkdir(parents=True)
-        kernel.mount(str(kept), str(needed), flags=kernel.MS_BIND)
+        kernel.mount(str(bind_source), str(needed), flags=kernel.MS_BIND)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The parts of `local` machines that need no machine: options, seeds, addresses, where packages come from, images."""
+"""Parts of the `local` kind that need no machine: options, seeds, addresses, package sources and images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DEFAULTS = {flag.name: flag.default for flag in Local.flags}
 
 def configured(**values: object) -> dict[str, object]:
     machine = Machine("m", {}, {}, save=lambda: None, say=lambda _line: None)
-    given = {f"local-{name.replace('_', '-')}": value for name, value in values.items()}
-    Local(machine).configure({**DEFAULTS, **given})  # type: ignore[dict-item]
+    values_by_flag = {f"local-{name.replace('_', '-')}": value for name, value in values.items()}
+    Local(machine).configure({**DEFAULTS, **values_by_flag})  # type: ignore[dict-item]
     return dict(machine.config["Options"])
 
 
@@ -37,7 +37,7 @@ def test_flags_become_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("values_by_flag", "error"),
     [
         (
             {"cpus": "many"},
@@ -49,21 +49,21 @@ def test_flags_become_options() -> None:
         ({"memory": 5}, "--local-memory: 5 is too small; use at least 64"),
     ],
 )
-def test_sizes_that_are_none_are_refused(given: dict[str, object], complaint: str) -> None:
+def test_invalid_sizes_are_rejected(values_by_flag: dict[str, object], error: str) -> None:
     with pytest.raises(PreCreateFailed) as refused:
-        configured(**given)
-    assert complaint in str(refused.value)
+        configured(**values_by_flag)
+    assert error in str(refused.value)
 
 
 ASK = Ask("m1", "ssh-ed25519 KEY", script=b"#!/bin/sh\ninstall\n")
 
 
-def seeded(ask: Ask, *, cloud_init: bool = False) -> dict[str, seed.File]:
+def seed_files(ask: Ask, *, cloud_init: bool = False) -> dict[str, seed.File]:
     return {file.path: file for file in seed.files(ask, machine_id="id", cloud_init=cloud_init)}
 
 
-def test_a_script_alone_is_run_without_cloud_init() -> None:
-    files = seeded(ASK)
+def test_a_script_runs_without_cloud_init() -> None:
+    files = seed_files(ASK)
     assert files["root/.ssh/authorized_keys"].content == b"ssh-ed25519 KEY\n"
     assert files[seed.SCRIPT] == seed.File(seed.SCRIPT, ASK.script, 0o700)
     assert "etc/cloud/cloud-init.disabled" in files
@@ -78,30 +78,28 @@ def test_a_script_alone_is_run_without_cloud_init() -> None:
         (b"", True, ["text/x-shellscript"]),
     ],
 )
-def test_what_the_user_brings_goes_to_cloud_init_beside_the_script(
-    user_data: bytes, cloud_init: bool, kinds: list[str]
-) -> None:
-    files = seeded(Ask(ASK.hostname, ASK.authorized_key, ASK.script, user_data), cloud_init=cloud_init)
+def test_user_data_and_script_are_passed_to_cloud_init(user_data: bytes, cloud_init: bool, kinds: list[str]) -> None:
+    files = seed_files(Ask(ASK.hostname, ASK.authorized_key, ASK.script, user_data), cloud_init=cloud_init)
     message = email.message_from_bytes(files["var/lib/cloud/seed/nocloud/user-data"].content)
     assert [part.get_content_type() for part in message.walk() if not part.is_multipart()] == kinds
     assert "etc/cloud/cloud-init.disabled" not in files
 
 
-def test_other_user_data_is_refused() -> None:
+def test_other_user_data_is_rejected() -> None:
     with pytest.raises(MachineError, match="start it with #cloud-config or #!"):
-        seeded(Ask("m", "key", user_data=b"hello"))
+        seed_files(Ask("m", "key", user_data=b"hello"))
 
 
-def test_what_is_secret_is_for_root_alone(tmp_path: Path) -> None:
+def test_secret_files_are_readable_by_root_only(tmp_path: Path) -> None:
     key, public = seed.host_key()
-    seed.write(tmp_path, [key, *seeded(ASK).values()])
+    seed.write(tmp_path, [key, *seed_files(ASK).values()])
     modes = {path: (tmp_path / path).stat().st_mode & 0o777 for path in (seed.HOST_KEY, seed.SCRIPT, "root", "etc")}
     assert modes == {seed.HOST_KEY: 0o600, seed.SCRIPT: 0o700, "root": 0o700, "etc": 0o755}
-    shown = subprocess.run(["ssh-keygen", "-y", "-f", tmp_path / seed.HOST_KEY], capture_output=True, check=True)
-    assert shown.stdout.decode().split()[:2] == public.split()
+    printed = subprocess.run(["ssh-keygen", "-y", "-f", tmp_path / seed.HOST_KEY], capture_output=True, check=True)
+    assert printed.stdout.decode().split()[:2] == public.split()
 
 
-def test_every_machine_has_an_address_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+def test_every_machine_has_its_own_stable_address(tmp_path: Path) -> None:
     network = ipaddress.IPv4Network("10.77.0.0/28")
     addresses = Addresses(tmp_path / "addresses", network, doors=False)
     taken = {id: addresses.take(id) for id in map(str, range(13))}
@@ -114,7 +112,7 @@ def test_every_machine_has_an_address_of_its_own_and_keeps_it(tmp_path: Path) ->
     assert addresses.take("other") == taken["3"]
 
 
-def test_doors_and_hardware_addresses_follow_the_address() -> None:
+def test_loopback_and_hardware_addresses_derive_from_the_address() -> None:
     network = ipaddress.IPv4Network("10.77.0.0/20")
     assert door("10.77.1.2", network).endswith(".1.2")
     assert ipaddress.IPv4Address(door("10.77.1.2", network)) in ipaddress.IPv4Network("127.128.0.0/9")
@@ -124,7 +122,7 @@ def test_doors_and_hardware_addresses_follow_the_address() -> None:
 DEBIAN = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\nComponents: main\n"
 
 
-def test_packages_come_from_where_the_host_gets_those_of_debian(tmp_path: Path) -> None:
+def test_packages_come_from_the_hosts_debian_mirror(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text(
         "deb http://mirror.example/debian bookworm main contrib\n"
@@ -132,19 +130,19 @@ def test_packages_come_from_where_the_host_gets_those_of_debian(tmp_path: Path) 
         "deb [signed-by=/usr/share/keyrings/other.gpg] http://other.example/apt bookworm main\n"
         "deb http://mirror.example/debian trixie main\n"
     )
-    others = "Types: deb\nURIs: http://other.example\nSuites: nodistro\nComponents: main\n"
-    (tmp_path / "sources.list.d/all.sources").write_text(f"{DEBIAN}\n{others}\n{DEBIAN}Enabled: no\n")
+    other_sources = "Types: deb\nURIs: http://other.example\nSuites: nodistro\nComponents: main\n"
+    (tmp_path / "sources.list.d/all.sources").write_text(f"{DEBIAN}\n{other_sources}\n{DEBIAN}Enabled: no\n")
     assert sources.debian_sources(tmp_path) == {
         "debian.list": "deb http://mirror.example/debian bookworm main contrib\n",
         "debian.sources": DEBIAN.strip() + "\n",
     }
 
 
-def test_a_host_without_debian_leaves_the_choice_to_the_builder(tmp_path: Path) -> None:
+def test_a_host_without_debian_sources_uses_the_builders_default(tmp_path: Path) -> None:
     assert sources.debian_sources(tmp_path) == {}
 
 
-def test_a_recipe_has_one_name_and_its_tidying_can_be_unpacked(tmp_path: Path) -> None:
+def test_the_recipe_digest_is_stable_and_its_cleanup_archive_is_valid(tmp_path: Path) -> None:
     assert recipe.digest() == recipe.digest()
     (tmp_path / "t.tar").write_bytes(recipe.tidying())
     with tarfile.open(tmp_path / "t.tar") as archive:
@@ -152,9 +150,7 @@ def test_a_recipe_has_one_name_and_its_tidying_can_be_unpacked(tmp_path: Path) -
         assert archive.getmember("./etc/machine-id").size == 0
 
 
-def test_an_image_without_an_init_is_refused_and_nothing_of_it_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_without_init_is_rejected_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with tarfile.open(tmp_path / "empty.tar", "w"):
         pass
@@ -163,7 +159,7 @@ def test_an_image_without_an_init_is_refused_and_nothing_of_it_kept(
     assert [path.suffix for path in (tmp_path / "cache/herder/images").iterdir()] == [".lock"]
 
 
-def test_an_image_that_is_not_there_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_a_missing_image_is_reported_before_creation(tmp_path: Path) -> None:
     with pytest.raises(PreCreateFailed, match="is not a file; pass a tar archive"):
         image.check(str(tmp_path / "missing.tar"))
 
@@ -171,29 +167,27 @@ def test_an_image_that_is_not_there_is_told_before_anything_is_made(tmp_path: Pa
 @pytest.mark.parametrize(
     ("archive", "kubernetes", "count"), [("", False, 1), ("", True, 2), ("a.tar", False, 1), ("a.tar", True, 1)]
 )
-def test_what_kubernetes_needs_is_a_layer_on_our_image_and_not_on_those_of_others(
-    archive: str, kubernetes: bool, count: int
-) -> None:
+def test_the_kubernetes_layer_is_added_to_our_image_only(archive: str, kubernetes: bool, count: int) -> None:
     layers = image.layers(archive, kubernetes=kubernetes)
     assert len(layers) == count
     assert layers[-1] == image.location(archive)
     assert (layers[0] == image.kubernetes_layer()) == (count == 2)
 
 
-def test_the_topmost_layer_comes_first_and_separators_in_paths_are_none() -> None:
+def test_overlay_options_escape_separators_in_paths() -> None:
     options = overlay_options(["/kube", "/a:b,c"], "/up", "/work", rootless=True)
     assert options == r"lowerdir=/kube:/a\:b\,c,upperdir=/up,workdir=/work,userxattr"
 
 
-def test_progress_is_counted_in_packages() -> None:
-    told: list[tuple[int, str]] = []
+def test_progress_is_reported_per_package() -> None:
+    progress: list[tuple[int, str]] = []
     lines = ["I: downloading packages with apt...\n", "Unpacking systemd (252) ...\n", "E: no space left\n"]
-    problems = building.follow(iter(lines), lambda percent, text: told.append((percent, text)), packages=200)
-    assert told == [(0, "fetching packages"), (0, "unpacking systemd")]
+    problems = building.follow(iter(lines), lambda percent, text: progress.append((percent, text)), packages=200)
+    assert progress == [(0, "fetching packages"), (0, "unpacking systemd")]
     assert problems == ["E: no space left"]
 
 
-def test_a_lock_says_who_holds_it(tmp_path: Path) -> None:
+def test_a_lock_reports_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     assert locks.holder_of(lock) == 0
     lock.touch()

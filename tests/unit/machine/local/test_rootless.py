@@ -1,4 +1,4 @@
-"""Without root: the same machines in a user namespace, each behind a door on a loopback address of its own."""
+"""Rootless `local` machines: in a user namespace, each reachable at its own loopback address."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from tests.unit.machine.local.host import Booted, Host, eventually, namespaces_of, processes_in
 
 MANAGER_PORT = 18443
-# The image is unpacked for the ordinary user: what this test does not need would take most of its time.
-DONE_WITHOUT = (
+# Unpacking the image dominates the run time, so files that this test does not need are omitted.
+OMITTED = (
     "usr/share/[!d]*",
     "usr/share/doc",
     "usr/lib/python3*",
@@ -30,7 +30,7 @@ DONE_WITHOUT = (
 def host(debian: Path) -> Iterator[Host]:
     with tempfile.TemporaryDirectory(prefix="herder-ordinary-") as scratch:
         os.chmod(scratch, 0o755)
-        archive = ["--file", f"{scratch}/image.tar", *(f"--exclude=./{path}" for path in DONE_WITHOUT)]
+        archive = ["--file", f"{scratch}/image.tar", *(f"--exclude=./{path}" for path in OMITTED)]
         subprocess.run(["tar", "--create", "--xattrs", *archive, "--directory", debian, "."], check=True)
         with Host(Path(scratch), ordinary=True, environment={"HERDER_LOCAL_GATEWAY_PORTS": str(MANAGER_PORT)}) as host:
             yield host
@@ -42,20 +42,20 @@ def machine(host: Host) -> Booted:
     return host.create("rootless", script=script, image=str(host.directory / "image.tar"), memory=256)
 
 
-def test_a_machine_of_an_ordinary_user_boots(machine: Booted) -> None:
+def test_a_machine_of_an_unprivileged_user_boots(machine: Booted) -> None:
     assert machine.place.address.startswith("127.")
     assert machine.ssh("systemctl is-system-running --wait") == "running"
     assert machine.ssh("cat /root/ran") == "rootless"
     assert os.stat(f"/proc/{machine.guest}").st_uid != 0, "its root is root of the host"
 
 
-def test_it_has_the_size_that_was_asked_for(machine: Booted) -> None:
+def test_a_machine_has_the_requested_size(machine: Booted) -> None:
     names = ("memory.limit_in_bytes", "memory.max")
     limits = [(group / name).read_text() for group in machine.groups() for name in names if (group / name).exists()]
     assert [int(limit) for limit in limits] == [256 * 1024 * 1024]
 
 
-def test_it_reaches_the_manager_at_its_gateway(host: Host, machine: Booted) -> None:
+def test_a_machine_reaches_the_manager_at_its_gateway(host: Host, machine: Booted) -> None:
     gateway = machine.ssh("ip route show default").split()[2]
     with host.listening("127.0.0.1", MANAGER_PORT) as manager:
         answering = threading.Thread(target=_answer_once, args=(manager,))
@@ -70,7 +70,7 @@ def _answer_once(manager: socket.socket) -> None:
         connection.sendall(b"the manager")
 
 
-def test_its_network_comes_back_under_it(host: Host, machine: Booted) -> None:
+def test_a_killed_network_is_recreated_under_a_running_machine(host: Host, machine: Booted) -> None:
     before, network = machine.guest, host.holder()
     os.kill(network, signal.SIGKILL)
     eventually(lambda: host.holder() not in (0, network), "there is no network")
@@ -78,10 +78,10 @@ def test_its_network_comes_back_under_it(host: Host, machine: Booted) -> None:
     assert machine.guest == before
 
 
-def test_removal_leaves_nothing(host: Host, machine: Booted) -> None:
-    own, groups, directory = namespaces_of(machine.guest), machine.groups(), machine.directory
+def test_removal_leaves_nothing_behind(host: Host, machine: Booted) -> None:
+    guest_namespaces, groups, directory = namespaces_of(machine.guest), machine.groups(), machine.directory
     machine.hosted.remove()
-    assert processes_in(own) == []
+    assert processes_in(guest_namespaces) == []
     assert [group for group in groups if group.exists()] == []
     assert not directory.exists()
     assert host.holder() == 0

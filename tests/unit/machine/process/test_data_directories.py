@@ -1,4 +1,4 @@
-"""Machines see neither the data directory of their manager nor its user's home, and have their own files there."""
+"""Machines see neither the manager's data directory nor its user's home, and have their own files there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount 
 
 SECRET = "secret-of-the-manager"
 
-# Alone in its user namespace, the daemon cannot make the machine's root another user than its own. So it is where an
-# ordinary user runs it: no permission keeps the machine from the files of the manager.
+# In a user namespace with a single ID, the daemon cannot map the machine's root to another user, as when an
+# ordinary user runs it: file permissions do not protect the manager's files from the machine.
 _START = """
 for place in /opt /srv /usr/local/share /var/lib; do mount -t tmpfs none "$place" || exit 1; done
 mkdir /srv/home && echo "$3" > /srv/home/id_ed25519 || exit 1
@@ -49,11 +49,11 @@ with host:
 @pytest.mark.parametrize(
     "data", ["/opt/herder", "/usr/local/share/herder", "/var/lib/herder", "/srv/herder", "/var/lib/other"]
 )
-def test_no_machine_reads_the_data_of_its_manager(data: str) -> None:
-    assert SECRET not in _said(data)
+def test_a_machine_cannot_read_the_managers_data(data: str) -> None:
+    assert SECRET not in _console_output(data)
 
 
-def _said(data: str) -> str:
+def _console_output(data: str) -> str:
     command = [
         "unshare",
         "--user",

@@ -1,4 +1,4 @@
-"""The `process` driver, as herder-machine drives it."""
+"""The `process` driver, as herder-machine calls it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from herder.machine.drivers.process import Process
 from herder.machine.errors import PreCreateFailed
 from herder.machine.host.kinds import Place
 from tests.unit.machine.host.hosts import Host
-from tests.unit.machine.process.visits import connect
+from tests.unit.machine.process.machine_ssh import connect
 
 DEFAULTS = {flag.name: flag.default for flag in create_flags("process") or ()}
 
@@ -26,8 +26,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         yield host
 
 
-class Saved:
-    """What a record holds after each save."""
+class SavedRecord:
+    """The content of a machine's record after each save."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
@@ -35,50 +35,50 @@ class Saved:
         self.history: list[dict[str, Any]] = []
 
     def driver(self) -> Process:
-        """As a new process finds it."""
+        """Return a driver that loads the record as a new process does."""
         machine = Machine("m1", dict(self.config), dict(self.files), lambda: None, lambda _line: None)
         machine.directory = "/home/machine/.docker/machine/machines/m1"
-        machine.save = lambda: self._keep(machine)
+        machine.save = lambda: self._store(machine)
         return Process(machine)
 
-    def _keep(self, machine: Machine) -> None:
+    def _store(self, machine: Machine) -> None:
         self.config, self.files = dict(machine.config), dict(machine.files)
         self.history.append(self.config)
 
 
-async def test_a_machines_life(host: Host) -> None:
-    saved = Saved()
+async def test_the_lifecycle_of_a_machine(host: Host) -> None:
+    saved = SavedRecord()
     driver = saved.driver()
     driver.configure({**DEFAULTS, "process-zone": "b"})
     driver.check()
     driver.create()
     assert saved.history[0]["Token"]
-    assert not saved.history[0].get("IPAddress"), "the token is saved before anything is made"
+    assert not saved.history[0].get("IPAddress"), "the token is saved before anything is created"
     assert saved.config["Zone"] == "b"
     assert saved.config["SSHUser"] == "root"
     assert saved.config["SSHKeyPath"] == "/home/machine/.docker/machine/machines/m1/id_rsa"
 
-    again = saved.driver()
-    assert again.state() == State.RUNNING
-    reach = again.reach()
-    assert (reach.host, reach.port) == (again.address(), 2222)
+    reloaded = saved.driver()
+    assert reloaded.state() == State.RUNNING
+    reach = reloaded.reach()
+    assert (reach.host, reach.port) == (reloaded.address(), 2222)
     place = Place(reach.host, reach.port, reach.user, reach.host_keys[0])
     async with connect(place, saved.files["id_rsa"].decode()) as connection:
         assert (await connection.run("hostname")).stdout == "m1\n"
-    again.stop()
-    assert again.state() == State.STOPPED
-    again.start()
-    again.restart()
-    again.kill()
-    again.remove()
-    assert again.state() == State.NOT_FOUND
-    again.remove()
+    reloaded.stop()
+    assert reloaded.state() == State.STOPPED
+    reloaded.start()
+    reloaded.restart()
+    reloaded.kill()
+    reloaded.remove()
+    assert reloaded.state() == State.NOT_FOUND
+    reloaded.remove()
     assert host.leftovers() == []
 
 
-def test_a_record_that_is_kept_elsewhere_still_finds_its_machine(host: Host) -> None:
-    """As when its namespace was deleted: who believes that there is none would leave it running."""
-    saved = Saved()
+def test_a_moved_record_still_finds_its_machine(host: Host) -> None:
+    """The record moves when its namespace is deleted. A driver that finds no machine would leave it running."""
+    saved = SavedRecord()
     driver = saved.driver()
     driver.machine.scope = "barn"
     driver.configure(DEFAULTS)
@@ -90,23 +90,21 @@ def test_a_record_that_is_kept_elsewhere_still_finds_its_machine(host: Host) -> 
     assert host.leftovers() == []
 
 
-def test_a_creation_that_was_broken_off_is_gone_on_with(host: Host) -> None:
-    saved = Saved()
+def test_an_interrupted_creation_is_continued(host: Host) -> None:
+    saved = SavedRecord()
     first = saved.driver()
     first.configure(DEFAULTS)
     first.create()
-    saved.config, saved.files = saved.history[0], dict(saved.files)  # it died before it heard the answer
+    saved.config, saved.files = saved.history[0], dict(saved.files)  # the process died before the response arrived
     second = saved.driver()
     second.create()
     assert second.address() == first.address()
     second.remove()
 
 
-def test_one_that_was_never_asked_for_is_removed_without_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removing_a_machine_that_was_never_requested_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERDER_HOST_SOCKET", str(tmp_path / "nobody-there"))
-    Saved().driver().remove()
+    SavedRecord().driver().remove()
 
 
 @pytest.mark.parametrize(
@@ -116,6 +114,6 @@ def test_one_that_was_never_asked_for_is_removed_without_a_word(
         ("process-ssh-port", 0, "--process-ssh-port: 0 is not a port number"),
     ],
 )
-def test_bad_flags_are_named(flag: str, value: int, error: str) -> None:
+def test_invalid_flags_are_named(flag: str, value: int, error: str) -> None:
     with pytest.raises(PreCreateFailed, match=error):
-        Saved().driver().configure({**DEFAULTS, flag: value})
+        SavedRecord().driver().configure({**DEFAULTS, flag: value})

@@ -1,4 +1,4 @@
-"""An ordinary user's daemon and machines, and unprivileged Jobs that use a daemon: nobody, on this host."""
+"""The daemon and machines of an unprivileged user (`nobody`), and unprivileged Jobs that use a daemon."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from herder.machine.host import places
 from herder.machine.host.autostart import answers
 from herder.machine.host.client import HostClient
 from tests.unit.machine.host.hosts import Host
-from tests.unit.machine.process.visits import bootstrapped, run, said
+from tests.unit.machine.process.machine_ssh import output_of, run, wait_bootstrapped
 
 NOBODY = 65534
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become nobody")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
 
-# Python may lie where only root can go: nobody sees it at another place, in a mount namespace of its own.
+# Python may be in a directory that only root can enter; a mount namespace makes it visible elsewhere for `nobody`.
 _START = """
 mount --bind "$1" "$4/python" && mount --bind "$2" "$4/site" && mount --bind "$3" "$4/source" || exit 1
 exec setpriv --reuid 65534 --regid 65534 --clear-groups env -i PATH="$PATH" HOME="$4" \
@@ -37,7 +37,7 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups env -i PATH="$PATH" HOME
 """
 
 
-class HostOfNobody(Host):
+class UnprivilegedHost(Host):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._directory = directory
@@ -56,7 +56,7 @@ class HostOfNobody(Host):
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Where nobody can go: pytest's own are for root alone."""
+    """Create a directory that the user `nobody` can enter; pytest's own are private to root."""
     place = Path(tempfile.mkdtemp(prefix="herder-nobody-"))
     place.chmod(0o755)
     for name in ("python", "site", "source", "data"):
@@ -68,29 +68,29 @@ def directory() -> Iterator[Path]:
         shutil.rmtree(place)
 
 
-async def test_an_ordinary_user_has_machines_too(directory: Path) -> None:
-    with HostOfNobody(directory) as host:
+async def test_an_unprivileged_user_can_create_machines(directory: Path) -> None:
+    with UnprivilegedHost(directory) as host:
         host.start()
         assert os.stat(f"/proc/{host.pid}").st_uid == NOBODY
         place = host.create("m1", "#!/bin/sh\ntouch /etc/rancher/here\n")
-        await bootstrapped(place)
-        assert await said(place, "id -u; hostname; ls /etc/rancher") == "0\nm1\nhere"
-        assert "No such file" in await said(place, f"ls {host.state_dir} 2>&1 || true")
+        await wait_bootstrapped(place)
+        assert await output_of(place, "id -u; hostname; ls /etc/rancher") == "0\nm1\nhere"
+        assert "No such file" in await output_of(place, f"ls {host.state_dir} 2>&1 || true")
         assert (await run(place, "mount -o remount,bind,rw /usr")).exit_status != 0
         assert (await run(place, "umount /usr/local")).exit_status != 0
         host.kill()
         host.start()
         assert host.runs("m1")
-        assert await said(place, "mkdir /root/closed && chmod 0 /root/closed && echo still here") == "still here"
+        assert await output_of(place, "mkdir /root/closed && chmod 0 /root/closed && echo still here") == "still here"
         host.machine("m1").stop()
         host.machine("m1").start()
-        assert await said(place, "hostname") == "m1"
+        assert await output_of(place, "hostname") == "m1"
         host.machine("m1").remove()
         assert host.leftovers() == []
 
 
-def test_a_job_in_a_user_namespace_of_its_own_uses_the_socket_it_is_shown(tmp_path: Path) -> None:
-    """As pods of the runner: another user, a user namespace, the socket's directory mounted, one credential."""
+def test_a_job_in_a_user_namespace_uses_its_mounted_socket(tmp_path: Path) -> None:
+    """Pods of the runner have another user, a user namespace, the mounted socket directory and one credential."""
     mounted = Path(tempfile.mkdtemp(prefix="herder-job-"))
     mounted.chmod(0o755)
     try:
@@ -99,14 +99,14 @@ def test_a_job_in_a_user_namespace_of_its_own_uses_the_socket_it_is_shown(tmp_pa
             host.create("m1")
             key = (host.state_dir / places.KEY).read_bytes()
             credential = machine_credential(key, "fleet", "m1")
-            heard = in_a_job(host.state_dir / places.API, mounted, credential)
-            assert heard == ["Running", "refused"]
+            results = run_in_job(host.state_dir / places.API, mounted, credential)
+            assert results == ["Running", "refused"]
     finally:
         mounted.rmdir()
 
 
-def in_a_job(api: Path, mounted: Path, credential: str) -> list[str]:
-    hear, tell = os.pipe()
+def run_in_job(api: Path, mounted: Path, credential: str) -> list[str]:
+    read_end, write_end = os.pipe()
     job = os.fork()
     if job == 0:
         try:
@@ -119,25 +119,25 @@ def in_a_job(api: Path, mounted: Path, credential: str) -> list[str]:
             kernel.keep_own_proc_files()
             kernel.unshare(kernel.CLONE_NEWUSER)
             map_ids((1000, NOBODY), (1000, NOBODY))
-            os.write(tell, "\n".join(_job(mounted, credential)).encode())
+            os.write(write_end, "\n".join(_job(mounted, credential)).encode())
         except BaseException as error:
-            os.write(tell, repr(error).encode())
+            os.write(write_end, repr(error).encode())
         finally:
             os._exit(0)
-    os.close(tell)
-    with os.fdopen(hear) as told:
-        heard = told.read().splitlines()
+    os.close(write_end)
+    with os.fdopen(read_end) as stream:
+        results = stream.read().splitlines()
     os.waitpid(job, 0)
-    return heard
+    return results
 
 
 def _job(mounted: Path, credential: str) -> list[str]:
     client = HostClient.from_environment(
         {"HERDER_HOST_SOCKET": str(mounted / "socket"), "HERDER_HOST_CREDENTIAL": credential}
     )
-    heard = [str(client.machine("process", "fleet", "m1", "token-of-m1").state())]
+    results = [str(client.machine("process", "fleet", "m1", "token-of-m1").state())]
     try:
         client.machine("process", "fleet", "m2", "token-of-m2").state()
     except MachineError:
-        heard.append("refused")
-    return heard
+        results.append("refused")
+    return results

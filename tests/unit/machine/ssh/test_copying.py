@@ -26,7 +26,7 @@ Listing = dict[str, list[tuple[str, str]]]
 
 
 class Hostile(asyncssh.SFTPServer):
-    """Lists whatever a test says, names twice if need be."""
+    """An SFTP server that lists the entries of a test, including duplicate names."""
 
     listing: Listing
 
@@ -35,12 +35,12 @@ class Hostile(asyncssh.SFTPServer):
         if place in self.listing:
             return "dir"
         parent, _, name = place.rpartition("/")
-        return next((kind for each, kind in self.listing.get(parent, ()) if each == name), "file")
+        return next((kind for entry, kind in self.listing.get(parent, ()) if entry == name), "file")
 
     def stat(self, path: bytes) -> asyncssh.SFTPAttrs:
         return _attributes(self._kind(path))
 
-    lstat = stat  # so that a link stays a link to those who would follow it
+    lstat = stat  # links stay links for clients that would follow them
 
     async def scandir(self, path: bytes) -> AsyncIterator[asyncssh.SFTPName]:
         for name, kind in self.listing.get(path.decode(), ()):
@@ -48,7 +48,7 @@ class Hostile(asyncssh.SFTPServer):
 
     def readlink(self, path: bytes) -> bytes:
         parent, _, name = path.decode().rpartition("/")
-        found = next(kind for each, kind in self.listing[parent] if each == name)
+        found = next(kind for entry, kind in self.listing[parent] if entry == name)
         return found.removeprefix("-> ").encode()
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
@@ -64,7 +64,7 @@ def _attributes(kind: str) -> asyncssh.SFTPAttrs:
 
 @contextlib.contextmanager
 def machine(listing: Listing) -> Iterator[SavedMachine]:
-    """Serves on loopback from a thread of its own, as `copy` has its own loop."""
+    """Serve on loopback from a separate thread, since `copy` runs its own event loop."""
     client_key, host_key = new_key_pair(), new_key_pair()
     started: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
     ready = threading.Event()
@@ -100,7 +100,7 @@ def fetch(listing: Listing, source: str, target: Path, *, recursive: bool = True
         copy(f"hostile:{source}", str(target), lambda _name: found, recursive=recursive)
 
 
-def test_links_of_a_machine_lead_nowhere_outside_of_the_copy(tmp_path: Path) -> None:
+def test_links_on_a_machine_cannot_escape_the_copy(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
     listing: Listing = {
@@ -114,21 +114,21 @@ def test_links_of_a_machine_lead_nowhere_outside_of_the_copy(tmp_path: Path) -> 
 
 
 def test_a_single_file_never_becomes_a_link(tmp_path: Path) -> None:
-    """Whoever writes to the copy later would write to where it leads."""
+    """A later write to the copy would write to the target of the link."""
     (tmp_path / "own").write_text("own")
     fetch({"/etc": [("motd", "-> own")]}, "/etc/motd", tmp_path, recursive=False)
     assert not (tmp_path / "motd").is_symlink()
 
 
 @pytest.mark.parametrize("name", ["../planted", "/planted", "..", "x/../../planted"])
-def test_names_with_a_path_in_them_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_that_contain_a_path_are_rejected(tmp_path: Path, name: str) -> None:
     target = tmp_path / "target"
     target.mkdir()
     fetch({"/logs": [(name, "file")]}, "/logs", target)
     assert not (tmp_path / "planted").exists()
 
 
-def test_files_behind_links_are_copied_and_directories_behind_links_are_not(
+def test_linked_files_are_copied_and_linked_directories_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -137,5 +137,5 @@ def test_files_behind_links_are_copied_and_directories_behind_links_are_not(
         lambda _self, path: _attributes("dir" if path.endswith(b"loop") else "file" if path != b"/logs" else "dir"),
     )
     fetch({"/logs": [("current", "-> old"), ("old", "file"), ("loop", "-> .")]}, "/logs", tmp_path)
-    assert sorted(each.name for each in (tmp_path / "logs").iterdir()) == ["current", "old"]
+    assert sorted(entry.name for entry in (tmp_path / "logs").iterdir()) == ["current", "old"]
     assert (tmp_path / "logs" / "current").read_bytes() == PLANTED

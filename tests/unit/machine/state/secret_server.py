@@ -1,4 +1,4 @@
-"""An API server that has one Secret, and goes through what real ones go through."""
+"""A fake API server with one Secret and injected faults."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from herder.machine.state import archive
 
-Mishap = Callable[["Server", BaseHTTPRequestHandler], bool]
+Fault = Callable[["Server", BaseHTTPRequestHandler], bool]
 
 
 class Server:
-    """One Secret with optimistic concurrency, and what goes wrong next: each request takes one mishap from the list."""
+    """Serves one Secret with optimistic concurrency; each request takes the next fault from the list."""
 
     def __init__(self) -> None:
         self.secret: dict[str, Any] | None = {"metadata": {"name": "state", "resourceVersion": "1"}}
         self.requests: list[str] = []
-        self.mishaps: list[Mishap | None] = []
+        self.faults: list[Fault | None] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,20 +43,20 @@ class Server:
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.requests.append(request.command)
-        mishap = self.mishaps.pop(0) if self.mishaps else None
-        if mishap is not None and mishap is not lost_answer and mishap(self, request):
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None and fault is not lost_response and fault(self, request):
             return None
         if self.secret is None:
-            return answer(request, 404, {"message": "not found"})
+            return respond(request, 404, {"message": "not found"})
         if request.command == "PUT":
-            wanted = json.loads(body)
-            if wanted["metadata"]["resourceVersion"] != self.secret["metadata"]["resourceVersion"]:
-                return answer(request, 409, {"message": "the object has been modified"})
-            self.change(wanted.get("data") or {})
-        if mishap is lost_answer:
+            requested = json.loads(body)
+            if requested["metadata"]["resourceVersion"] != self.secret["metadata"]["resourceVersion"]:
+                return respond(request, 409, {"message": "the object has been modified"})
+            self.change(requested.get("data") or {})
+        if fault is lost_response:
             request.close_connection = True
             return None
-        return answer(request, 200, self.secret)
+        return respond(request, 200, self.secret)
 
     def change(self, data: dict[str, str]) -> None:
         assert self.secret is not None
@@ -73,7 +73,7 @@ class Server:
         self._thread.join()
 
 
-def answer(request: BaseHTTPRequestHandler, status: int, body: object) -> None:
+def respond(request: BaseHTTPRequestHandler, status: int, body: object) -> None:
     content = json.dumps(body).encode()
     request.send_response(status)
     request.send_header("Content-Length", str(len(content)))
@@ -82,21 +82,21 @@ def answer(request: BaseHTTPRequestHandler, status: int, body: object) -> None:
 
 
 def unavailable(_: Server, request: BaseHTTPRequestHandler) -> bool:
-    answer(request, 503, {"message": "starting"})
+    respond(request, 503, {"message": "starting"})
     return True
 
 
-def hung_up(_: Server, request: BaseHTTPRequestHandler) -> bool:
+def connection_closed(_: Server, request: BaseHTTPRequestHandler) -> bool:
     request.close_connection = True
     return True
 
 
-def lost_answer(_: Server, __: BaseHTTPRequestHandler) -> bool:
+def lost_response(_: Server, __: BaseHTTPRequestHandler) -> bool:
     raise AssertionError("done by the server after the write")
 
 
-def labelled(server: Server, _: BaseHTTPRequestHandler) -> bool:
-    """Somebody changes something else of the Secret, just before."""
+def label_changed(server: Server, _: BaseHTTPRequestHandler) -> bool:
+    """Change an unrelated part of the Secret just before the request."""
     assert server.secret is not None
     server.change(server.secret.get("data") or {})
     return False

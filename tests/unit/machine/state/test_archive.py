@@ -24,11 +24,11 @@ FILES = {
 }
 
 
-def test_what_is_packed_is_unpacked() -> None:
+def test_packed_files_are_unpacked_unchanged() -> None:
     assert archive.unpack(archive.pack(FILES)) == FILES
 
 
-def test_entries_have_absolute_names_and_modes_for_their_owner_alone_and_directories_come_first() -> None:
+def test_entries_have_absolute_names_and_private_modes_directories_first() -> None:
     with tarfile.open(fileobj=io.BytesIO(archive.pack(FILES))) as tar:
         found = [(entry.name, entry.mode, entry.isdir()) for entry in tar]
     assert found == [
@@ -43,16 +43,16 @@ def test_entries_have_absolute_names_and_modes_for_their_owner_alone_and_directo
     ]
 
 
-def test_the_same_files_are_the_same_bytes() -> None:
+def test_archives_are_reproducible() -> None:
     assert archive.pack(FILES) == archive.pack(dict(reversed(FILES.items())))
 
 
-def test_large_files_of_hypervisors_stay_out() -> None:
+def test_large_files_of_hypervisors_are_omitted() -> None:
     large = {f"{HOME}/m1/{name}": b"x" for name in ("boot2docker.iso", "disk.vmdk", "disk.img", "logs.tar.gz")}
     assert archive.unpack(archive.pack({**FILES, **large})) == FILES
 
 
-def test_of_no_machines_it_is_an_archive_too() -> None:
+def test_without_machines_the_archive_is_valid() -> None:
     assert archive.unpack(archive.pack({})) == {}
     assert archive.unpack(b"") == {}
 
@@ -62,14 +62,14 @@ def test_long_names_are_kept() -> None:
     assert archive.unpack(archive.pack(files)) == files
 
 
-def test_names_that_would_lead_elsewhere_do_not() -> None:
+def test_names_with_path_traversal_are_contained() -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo("/home/machines/m1/../../../etc/passwd"))
         link = tarfile.TarInfo("/home/machines/m1/link")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-    assert list(archive.unpack(buffer.getvalue())) == ["/etc/passwd"]  # a name in memory, of no machine
+    assert list(archive.unpack(buffer.getvalue())) == ["/etc/passwd"]  # only a name in memory, that of no machine
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_names_that_would_lead_elsewhere_do_not() -> None:
         pytest.param(gzip.compress(bytes(archive.LARGEST + 1)), id="unpacks to far too much"),
     ],
 )
-def test_a_damaged_archive_is_refused_in_words(damaged: bytes) -> None:
+def test_a_damaged_archive_is_rejected_with_the_reason(damaged: bytes) -> None:
     with pytest.raises(MachineError, match="state archive"):
         archive.unpack(damaged)
 
 
 def sparse_archive(size: int) -> bytes:
-    """One entry with a hole of this size."""
+    """Return an archive with one sparse entry of this size."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         entry = tarfile.TarInfo("/store/machines/m/config.json")
@@ -102,8 +102,8 @@ def sparse_archive(size: int) -> bytes:
     return gzip.compress(buffer.getvalue(), mtime=0)
 
 
-def test_a_sparse_file_is_refused() -> None:
-    """Who edits the Secret would take as much memory of whoever reads it as they like."""
+def test_a_sparse_file_is_rejected() -> None:
+    """An editor of the Secret could otherwise exhaust the memory of its readers."""
     tracemalloc.start()
     try:
         with pytest.raises(MachineError, match="sparse"):

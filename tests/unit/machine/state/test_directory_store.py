@@ -1,4 +1,4 @@
-"""Records on disk, as docker-machine has them."""
+"""Records on disk, in the layout of docker-machine."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def test_what_is_saved_is_loaded_by_the_next_process(store: DirectoryStore, tmp_path: Path) -> None:
+def test_a_saved_record_is_loaded_by_the_next_process(store: DirectoryStore, tmp_path: Path) -> None:
     store.save("m1", FILES)
     assert DirectoryStore(tmp_path).load("m1") == FILES
     assert DirectoryStore(tmp_path).names() == ["m1"]
 
 
-def test_files_are_for_their_owner_alone(store: DirectoryStore, tmp_path: Path) -> None:
+def test_files_are_private_to_their_owner(store: DirectoryStore, tmp_path: Path) -> None:
     store.save("m1", FILES)
     directory = tmp_path / "machines" / "m1"
     assert directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
 
 
-def test_a_record_that_somebody_else_wrote_is_not_overwritten(store: DirectoryStore, tmp_path: Path) -> None:
+def test_a_record_written_by_another_process_is_not_overwritten(store: DirectoryStore, tmp_path: Path) -> None:
     store.save("m1", FILES)
     other = DirectoryStore(tmp_path)
     other.load("m1")
@@ -39,14 +39,14 @@ def test_a_record_that_somebody_else_wrote_is_not_overwritten(store: DirectorySt
     assert DirectoryStore(tmp_path).load("m1") == {**FILES, "config.json": b'{"theirs": 1}'}
 
 
-def test_two_that_both_begin_do_not_both_win(store: DirectoryStore, tmp_path: Path) -> None:
+def test_only_one_of_two_concurrent_creations_succeeds(store: DirectoryStore, tmp_path: Path) -> None:
     store.load("m1")
     DirectoryStore(tmp_path).save("m1", FILES)
     with pytest.raises(Overtaken):
         store.save("m1", {"config.json": b"other"})
 
 
-def test_what_a_killed_writer_left_is_no_file_of_the_machine(store: DirectoryStore, tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_writer_are_ignored(store: DirectoryStore, tmp_path: Path) -> None:
     store.save("m1", FILES)
     (tmp_path / "machines/m1/.config.json.herder-tmp").write_bytes(b"half")
     again = DirectoryStore(tmp_path)
@@ -54,14 +54,14 @@ def test_what_a_killed_writer_left_is_no_file_of_the_machine(store: DirectorySto
     again.save("m1", {**FILES, "config.json": b"new"})
 
 
-def test_files_that_are_no_more_are_deleted_and_disks_stay(store: DirectoryStore, tmp_path: Path) -> None:
+def test_removed_files_are_deleted_and_disks_are_kept(store: DirectoryStore, tmp_path: Path) -> None:
     store.save("m1", FILES)
     (tmp_path / "machines/m1/disk.vmdk").write_bytes(b"disk")
     store.save("m1", {"config.json": b"{}"})
     assert sorted(path.name for path in (tmp_path / "machines/m1").iterdir()) == ["config.json", "disk.vmdk"]
 
 
-def test_a_machine_that_is_removed_is_unknown(store: DirectoryStore) -> None:
+def test_a_removed_machine_is_unknown(store: DirectoryStore) -> None:
     store.save("m1", FILES)
     store.remove("m1")
     assert (store.names(), store.load("m1")) == ([], None)

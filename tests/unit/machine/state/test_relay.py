@@ -1,4 +1,4 @@
-"""The state Secret as the Go program gets it: records of one driver in their place, and nothing else."""
+"""The state Secret as the Go program receives it: only records of its own driver, at their paths."""
 
 from __future__ import annotations
 
@@ -47,45 +47,45 @@ def config(**fields: object) -> str:
     return json.dumps({"ConfigVersion": 3, "Driver": {}, "DriverName": "none", "Name": "m", **fields})
 
 
-def test_a_record_keeps_its_files_and_its_place() -> None:
+def test_a_record_keeps_its_files_and_paths() -> None:
     files = {f"{STORE}/machines/m/config.json": config(), f"{STORE}/machines/m/id_rsa": "key"}
-    kept = archive.unpack(checked(packed(files), STORE, "none"))
-    assert {path: data.decode() for path, data in kept.items()} == files
+    filtered = archive.unpack(checked(packed(files), STORE, "none"))
+    assert {path: data.decode() for path, data in filtered.items()} == files
 
 
 @pytest.mark.parametrize(
     "path", ["/tmp/program", "/etc/profile", f"{STORE}/machines/m/../../../tmp/program", "tmp/program"]
 )
-def test_files_elsewhere_are_left_out(path: str) -> None:
+def test_files_outside_of_the_machine_are_omitted(path: str) -> None:
     files = {f"{STORE}/machines/m/config.json": config(), path: "#!/bin/sh"}
     assert list(archive.unpack(checked(packed(files), STORE, "none"))) == [f"{STORE}/machines/m/config.json"]
 
 
 @pytest.mark.parametrize("name", ["/tmp/program", "./program", "virtualbox"])
-def test_a_record_of_another_driver_is_refused(name: str) -> None:
+def test_a_record_of_another_driver_is_rejected(name: str) -> None:
     with pytest.raises(MachineError, match="which is not that of this Job"):
         checked(packed({f"{STORE}/machines/m/config.json": config(DriverName=name)}), STORE, "none")
 
 
 @pytest.mark.parametrize("name", ["/tmp/program", "./program", "a/../b", ""])
-def test_a_job_that_names_no_driver_takes_no_path_for_one(name: str) -> None:
+def test_a_job_without_a_driver_accepts_no_driver_path(name: str) -> None:
     with pytest.raises(MachineError, match="which is not that of this Job"):
         checked(packed({f"{STORE}/machines/m/config.json": config(DriverName=name)}), STORE, "")
 
 
 @pytest.mark.parametrize("field", ["drivername", "DRIVERNAME", "driverName"])
-def test_no_other_spelling_names_a_driver(field: str) -> None:
-    """Go matches names of fields in whatever case."""
-    kept = checked(packed({f"{STORE}/machines/m/config.json": config(**{field: "/tmp/program"})}), STORE, "none")
-    assert field not in json.loads(archive.unpack(kept)[f"{STORE}/machines/m/config.json"])
+def test_other_spellings_of_the_driver_field_are_removed(field: str) -> None:
+    """Go matches JSON field names case-insensitively."""
+    filtered = checked(packed({f"{STORE}/machines/m/config.json": config(**{field: "/tmp/program"})}), STORE, "none")
+    assert field not in json.loads(archive.unpack(filtered)[f"{STORE}/machines/m/config.json"])
 
 
-def test_nobody_else_on_the_host_reads_the_secret(server: Server, tmp_path: Path) -> None:
+def test_other_users_of_the_host_cannot_read_the_secret(server: Server, tmp_path: Path) -> None:
     with relayed(client_of(server), tmp_path, store_path=STORE, driver="none") as kubeconfig:
         assert kubeconfig.stat().st_mode & 0o777 == 0o600
         url = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-        with urllib.request.urlopen(f"{url}/api/v1/namespaces/ns/secrets/state") as answer:
-            assert "data" in json.load(answer)
+        with urllib.request.urlopen(f"{url}/api/v1/namespaces/ns/secrets/state") as response:
+            assert "data" in json.load(response)
         for other in (f"{url}/api/v1/namespaces/ns/secrets/other", url.rpartition("/")[0]):
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(f"{other}/api/v1/namespaces/ns/secrets/state")

@@ -317,7 +317,7 @@ async def test_a_delete_review_contains_only_the_old_object(cluster: WebhookClus
     assert seen["options"]["kind"] == "DeleteOptions"
 
 
-async def test_a_namespace_is_selected_by_its_own_labels(cluster: WebhookCluster) -> None:
+async def test_a_namespace_is_selected_by_its_own_labels_and_is_its_own_namespace(cluster: WebhookCluster) -> None:
     cluster.hooks.answers["/"] = allow
     await cluster.configure(
         "validating", {"rules": [EVERYTHING], "namespaceSelector": {"matchLabels": {"team": "new"}}}

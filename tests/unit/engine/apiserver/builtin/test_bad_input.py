@@ -30,7 +30,7 @@ def _places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     return found
 
 
-def _spoiled(sample: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _corrupted(sample: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     obj = copy.deepcopy(sample)
     for _ in range(chance.randint(1, 3)):
         places = _places(obj, [])
@@ -53,9 +53,12 @@ def _code(attempt: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=key)
-def test_spoiled_objects_are_refused_or_accepted(sample: dict[str, Any]) -> None:
+def test_corrupted_objects_are_rejected_or_accepted(sample: dict[str, Any]) -> None:
     chance = random.Random(key(sample))
     complete = create(sample)
     for _ in range(150):
-        for attempt in (lambda: create(_spoiled(sample, chance)), lambda: update(complete, _spoiled(complete, chance))):
+        for attempt in (
+            lambda: create(_corrupted(sample, chance)),
+            lambda: update(complete, _corrupted(complete, chance)),
+        ):
             assert _code(attempt) < 500

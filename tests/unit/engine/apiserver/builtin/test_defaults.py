@@ -35,18 +35,18 @@ def _comparable(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=key)
-def test_created_object_is_the_real_servers(sample: dict[str, Any]) -> None:
+def test_created_objects_match_kube_apiserver(sample: dict[str, Any]) -> None:
     assert _comparable(without_uids(create(sample))) == _comparable(REAL["created"][key(sample)])
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=key)
-def test_generation_is_counted_where_the_real_server_counts_it(sample: dict[str, Any]) -> None:
+def test_generation_is_set_for_the_same_kinds_as_by_kube_apiserver(sample: dict[str, Any]) -> None:
     counted = "generation" in REAL["created"][key(sample)]["metadata"]
     assert resource_of(sample).strategy.tracks_generation == counted
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=key)
-def test_defaulting_twice_changes_nothing(sample: dict[str, Any]) -> None:
+def test_defaulting_is_idempotent(sample: dict[str, Any]) -> None:
     once = read(sample)
     assert read(once) == once
 

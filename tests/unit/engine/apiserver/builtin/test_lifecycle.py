@@ -32,33 +32,33 @@ def test_a_service_gets_an_address_from_the_range() -> None:
     assert spec["ipFamilyPolicy"] == "SingleStack"
 
 
-def test_node_ports_are_handed_out_once_each() -> None:
+def test_node_ports_are_allocated_once_each() -> None:
     ports = [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}, {"port": 82, "name": "c", "nodePort": 30001}]
-    given = [port["nodePort"] for port in create(_service(type="NodePort", ports=ports))["spec"]["ports"]]
-    assert given[2] == 30001
-    assert len(set(given)) == 3
-    assert all(port in NODE_PORTS for port in given)
+    node_ports = [port["nodePort"] for port in create(_service(type="NodePort", ports=ports))["spec"]["ports"]]
+    assert node_ports[2] == 30001
+    assert len(set(node_ports)) == 3
+    assert all(port in NODE_PORTS for port in node_ports)
 
 
-def test_a_node_port_out_of_range_is_refused() -> None:
+def test_a_node_port_out_of_range_is_rejected() -> None:
     with pytest.raises(Invalid, match="The range of valid ports is 30000-32767"):
         create(_service(type="NodePort", ports=[{"port": 1, "nodePort": 80}]))
 
 
-def test_an_update_that_forgets_what_was_given_keeps_it() -> None:
+def test_an_update_without_allocated_fields_keeps_them() -> None:
     old = create(_service(type="NodePort", ports=[{"port": 80}]))
     new = update(old, _service(type="NodePort", ports=[{"port": 80}], selector={"a": "b"}))
     for key in ("clusterIP", "clusterIPs", "ports"):
         assert new["spec"][key] == old["spec"][key]
 
 
-def test_a_service_that_becomes_external_gives_its_address_back() -> None:
+def test_a_service_that_becomes_external_name_releases_its_cluster_ip() -> None:
     old = create(_service(ports=[{"port": 80}]))
     new = update(old, _service(type="ExternalName", externalName="example.com"))
     assert "clusterIP" not in new["spec"]
 
 
-def test_a_node_port_service_that_becomes_internal_loses_its_node_ports() -> None:
+def test_a_service_that_becomes_cluster_ip_releases_its_node_ports() -> None:
     old = create(_service(type="NodePort", ports=[{"port": 80}]))
     wanted = copy.deepcopy(old)
     wanted["spec"]["type"] = "ClusterIP"
@@ -70,7 +70,7 @@ def test_a_node_port_service_that_becomes_internal_loses_its_node_ports() -> Non
 # --- namespaces, pods, jobs -------------------------------------------------------------------------------------
 
 
-def test_a_namespace_keeps_its_finalizers_and_goes_when_it_has_none() -> None:
+def test_a_namespace_is_removed_once_it_has_no_finalizers() -> None:
     strategy = resource_of(SAMPLE["Namespace", "ns"]).strategy
     namespace = create(SAMPLE["Namespace", "ns"])
     assert not strategy.removable(namespace)
@@ -92,7 +92,7 @@ def test_a_namespace_keeps_its_finalizers_and_goes_when_it_has_none() -> None:
         ({"nodeName": "n", "terminationGracePeriodSeconds": 5}, "Running", None, 5),
     ],
 )
-def test_time_that_a_pod_gets_to_end(spec: dict[str, Any], phase: str, requested: int | None, seconds: int) -> None:
+def test_the_grace_period_of_a_pod(spec: dict[str, Any], phase: str, requested: int | None, seconds: int) -> None:
     assert resource_of(POD).strategy.grace_period({"spec": spec, "status": {"phase": phase}}, requested) == seconds
 
 
@@ -112,7 +112,7 @@ def test_images_and_added_tolerations_of_a_pod_may_change() -> None:
         ("spec/hostname", "a"),
     ],
 )
-def test_other_fields_of_a_pod_may_not(path: str, value: Any) -> None:
+def test_other_fields_of_a_pod_are_immutable(path: str, value: Any) -> None:
     pod = create(POD)
     with pytest.raises(Invalid, match="pod updates may not change fields other than"):
         update(pod, _with(pod, path, value))
@@ -139,7 +139,7 @@ def test_quality_of_service(resources: dict[str, Any], quality: str) -> None:
     assert qos_class({"containers": [{"resources": resources}]}) == quality
 
 
-def test_a_suspended_job_may_still_be_told_where_to_run() -> None:
+def test_scheduling_fields_of_a_suspended_job_may_change() -> None:
     job = create(_job(suspend=True))
     assert update(job, _with(job, "spec/template/spec/nodeSelector", {"a": "b"}))
     with pytest.raises(Invalid, match=r"spec\.template\.spec: Invalid value.*field is immutable"):
@@ -152,7 +152,7 @@ def test_parallelism_and_suspension_of_a_job_may_change() -> None:
     assert changed["spec"]["parallelism"] == 5
 
 
-def test_a_certificate_request_says_who_asked() -> None:
+def test_a_certificate_signing_request_records_the_requesting_user() -> None:
     request = base64.b64encode(b"-----BEGIN CERTIFICATE REQUEST-----\n").decode()
     spec = {"request": request, "signerName": "a.example.com/b", "usages": ["client auth"], "username": "liar"}
     created = create(
@@ -167,13 +167,13 @@ def test_a_certificate_request_says_who_asked() -> None:
     assert created["spec"]["groups"] == ["system:masters"]
 
 
-def test_string_data_is_folded_into_data() -> None:
+def test_string_data_is_merged_into_data() -> None:
     created = create(_secret("Opaque", a="b"))
     assert created["data"] == {"a": "Yg=="}
     assert "stringData" not in created
 
 
-# --- fields that can be selected by -----------------------------------------------------------------------------
+# --- selectable fields ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_selectable_fields(kind: str, name: str, fields: dict[str, str]) -> None
 # --- conversions ------------------------------------------------------------------------------------------------
 
 
-async def test_events_read_the_same_through_both_groups() -> None:
+async def test_events_are_converted_between_both_api_groups() -> None:
     core = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -220,7 +220,7 @@ async def test_events_read_the_same_through_both_groups() -> None:
     assert (await convert_events([new], "v1"))[0] == core
 
 
-async def test_autoscalers_survive_the_old_version() -> None:
+async def test_autoscalers_keep_metrics_and_behavior_through_v1() -> None:
     created = create(SAMPLE["HorizontalPodAutoscaler", "hpa"])
     created["spec"]["metrics"].append(
         {"type": "External", "external": {"metric": {"name": "x"}, "target": {"type": "Value"}}}

@@ -23,7 +23,7 @@ def _body(sample: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=key)
-def test_protobuf_and_json_are_the_same_object(sample: dict[str, Any]) -> None:
+def test_protobuf_and_json_decode_to_the_same_object(sample: dict[str, Any]) -> None:
     decoded = protobuf.decode(_body(sample))
     version = sample["apiVersion"].rpartition("/")[2]
     model = resource_of(sample).versions[version].model
@@ -38,13 +38,13 @@ def test_protobuf_and_json_are_the_same_object(sample: dict[str, Any]) -> None:
     assert unknown == []
 
 
-def test_embedded_json_is_read_as_it_is() -> None:
+def test_embedded_json_is_decoded_unchanged() -> None:
     raw = b'{"kind":"Widget","apiVersion":"example.com/v1"}'
     body = protobuf.MAGIC + _field(2, raw) + _field(4, b"application/json")
     assert protobuf.decode(body) == {"kind": "Widget", "apiVersion": "example.com/v1"}
 
 
-def test_delete_options_are_known_in_every_group() -> None:
+def test_delete_options_are_accepted_in_every_group() -> None:
     meta = _field(1, b"apps/v1") + _field(2, b"DeleteOptions")
     raw = b"\x08\x05" + _field(4, b"Background")
     body = protobuf.MAGIC + _field(1, meta) + _field(2, raw)
@@ -56,7 +56,7 @@ def test_delete_options_are_known_in_every_group() -> None:
     }
 
 
-def test_a_body_without_a_kind_is_of_the_expected_one() -> None:
+def test_a_body_without_a_kind_has_the_expected_kind() -> None:
     body = protobuf.MAGIC + _field(2, _field(1, _field(1, b"x")))
     assert protobuf.decode(body, GroupVersionKind("", "v1", "ConfigMap"))["metadata"] == {"name": "x"}
 
@@ -113,13 +113,13 @@ _CONFIG = GroupVersionKind("", "v1", "ConfigMap")
         ),
     ],
 )
-def test_malformed_bodies_are_told_as_the_real_server_tells_them(body: bytes, message: str) -> None:
+def test_malformed_bodies_have_kube_apiservers_messages(body: bytes, message: str) -> None:
     with pytest.raises(BadRequest) as rejected:
         protobuf.decode(body, _CONFIG)
     assert rejected.value.message == message
 
 
-def test_spoiled_bodies_never_crash() -> None:
+def test_corrupted_bodies_never_crash() -> None:
     chance = random.Random(7)
     bodies = [_body(sample) for sample in SAMPLES]
     for _ in range(3000):

@@ -12,14 +12,14 @@ from tests.unit.engine.apiserver.builtin.refusals import CREATES, UPDATES
 
 
 @pytest.mark.parametrize("name", CREATES)
-def test_refuses_what_the_real_server_refuses(name: str) -> None:
+def test_invalid_objects_are_rejected_as_by_kube_apiserver(name: str) -> None:
     with pytest.raises(Invalid) as rejected:
         create(CREATES[name])
     assert refusal(rejected.value.to_status()) == REAL["creates"][name]
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_refuses_changes_the_real_server_refuses(name: str) -> None:
+def test_invalid_updates_are_rejected_as_by_kube_apiserver(name: str) -> None:
     old, new = UPDATES[name]
     with pytest.raises(Invalid) as rejected:
         update(create(old), new)

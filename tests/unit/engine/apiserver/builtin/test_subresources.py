@@ -30,7 +30,7 @@ class Cluster:
         self.others = others
         self.deleted: Object | None = None
 
-    def asks(self, subresource: str, body: Object | None = None, *, verb: str = "create", query: str = "") -> Any:
+    def invoke(self, subresource: str, body: Object | None = None, *, verb: str = "create", query: str = "") -> Any:
         resource = resource_of(self.parent or SAMPLE["Pod", "pod"])
         request = SubresourceRequest(
             request=Request("POST", "/", query=Query.parse(query)),
@@ -81,9 +81,9 @@ NODE = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"name": "pod"}}
 EVICTION = {"metadata": {"name": "pod"}}
 
 
-async def test_binding_puts_a_pod_on_a_node() -> None:
+async def test_binding_assigns_a_pod_to_a_node() -> None:
     cluster = Cluster(pod())
-    answer = await cluster.asks("binding", NODE)
+    answer = await cluster.invoke("binding", NODE)
     assert answer["status"] == "Success"
     assert cluster.parent is not None
     assert cluster.parent["spec"]["nodeName"] == "n1"
@@ -92,16 +92,16 @@ async def test_binding_puts_a_pod_on_a_node() -> None:
 
 async def test_a_pod_is_bound_once() -> None:
     cluster = Cluster(pod())
-    await cluster.asks("binding", NODE)
+    await cluster.invoke("binding", NODE)
     with pytest.raises(Conflict, match='pods/binding "pod": pod pod is already assigned to node "n1"'):
-        await cluster.asks("binding", NODE)
+        await cluster.invoke("binding", NODE)
 
 
-async def test_binding_needs_a_pod_and_a_node() -> None:
+async def test_binding_requires_a_pod_and_a_node() -> None:
     with pytest.raises(NotFound, match='pods "pod" not found'):
-        await Cluster(None).asks("binding", NODE)
+        await Cluster(None).invoke("binding", NODE)
     with pytest.raises(Invalid, match=r"target\.name: Required value"):
-        await Cluster(pod()).asks("binding", {"target": {}})
+        await Cluster(pod()).invoke("binding", {"target": {}})
 
 
 def budget(name: str = "b", *, allowed: int = 0, healthy: int = 1, wanted: int = 1, observed: int = 1) -> Object:
@@ -122,16 +122,16 @@ PODS = GroupResource("", "pods")
 
 async def test_eviction_deletes_with_the_callers_options() -> None:
     cluster = Cluster(pod(**READY))
-    answer = await cluster.asks("eviction", {**EVICTION, "deleteOptions": {"gracePeriodSeconds": 5}})
+    answer = await cluster.invoke("eviction", {**EVICTION, "deleteOptions": {"gracePeriodSeconds": 5}})
     assert answer["code"] == 201
     assert cluster.deleted == {"gracePeriodSeconds": 5}
 
 
-async def test_eviction_is_refused_where_the_budget_is_spent() -> None:
+async def test_eviction_is_rejected_when_the_budget_allows_no_disruption() -> None:
     running = pod(**READY)
     cluster = Cluster(running, (BUDGETS, budget()), (PODS, running))
     with pytest.raises(TooManyRequests, match="would violate the pod's disruption budget") as rejected:
-        await cluster.asks("eviction", EVICTION)
+        await cluster.invoke("eviction", EVICTION)
     assert rejected.value.details == {
         "causes": [
             {
@@ -143,109 +143,109 @@ async def test_eviction_is_refused_where_the_budget_is_spent() -> None:
     assert cluster.deleted is None
 
 
-async def test_eviction_waits_for_an_unobserved_budget() -> None:
+async def test_eviction_is_rejected_while_the_budget_is_unobserved() -> None:
     cluster = Cluster(pod(**READY), (BUDGETS, budget(observed=0)))
     with pytest.raises(TooManyRequests) as rejected:
-        await cluster.asks("eviction", EVICTION)
+        await cluster.invoke("eviction", EVICTION)
     assert rejected.value.headers == {"Retry-After": "10"}
 
 
-async def test_eviction_counts_pods_that_went_since_the_budget_was_looked_at() -> None:
-    running, going = pod(**READY), pod(**READY)
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+async def test_eviction_counts_pods_deleted_since_the_budget_was_observed() -> None:
+    running, deleting = pod(**READY), pod(**READY)
+    deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     stale = budget(allowed=1, healthy=2)
     with pytest.raises(TooManyRequests):
-        await Cluster(running, (BUDGETS, stale), (PODS, running), (PODS, going)).asks("eviction", EVICTION)
-    await Cluster(running, (BUDGETS, stale), (PODS, running), (PODS, pod(**READY))).asks("eviction", EVICTION)
+        await Cluster(running, (BUDGETS, stale), (PODS, running), (PODS, deleting)).invoke("eviction", EVICTION)
+    await Cluster(running, (BUDGETS, stale), (PODS, running), (PODS, pod(**READY))).invoke("eviction", EVICTION)
 
 
 async def test_eviction_rejects_two_budgets() -> None:
     cluster = Cluster(pod(**READY), (BUDGETS, budget("a")), (BUDGETS, budget("b")))
     with pytest.raises(StatusError, match="more than one PodDisruptionBudget") as rejected:
-        await cluster.asks("eviction", EVICTION)
+        await cluster.invoke("eviction", EVICTION)
     assert rejected.value.code == 500
 
 
-async def test_a_pod_that_has_ended_needs_no_budget() -> None:
+async def test_eviction_of_a_finished_pod_ignores_the_budget() -> None:
     cluster = Cluster(pod(phase="Succeeded"), (BUDGETS, budget()))
-    await cluster.asks("eviction", EVICTION)
+    await cluster.invoke("eviction", EVICTION)
     assert cluster.deleted == {}
 
 
 async def test_eviction_must_name_the_pod() -> None:
     with pytest.raises(BadRequest, match="name in URL does not match name in Eviction object"):
-        await Cluster(pod()).asks("eviction", {"metadata": {"name": "other"}})
+        await Cluster(pod()).invoke("eviction", {"metadata": {"name": "other"}})
 
 
-async def test_debugging_containers_are_added_and_never_removed() -> None:
+async def test_ephemeral_containers_are_added_and_never_removed() -> None:
     cluster = Cluster(pod())
     wanted = pod()
     wanted["spec"]["ephemeralContainers"] = [{"name": "debug", "image": "x"}]
-    changed = await cluster.asks("ephemeralcontainers", wanted, verb="update")
+    changed = await cluster.invoke("ephemeralcontainers", wanted, verb="update")
     assert changed["spec"]["ephemeralContainers"][0]["name"] == "debug"
     with pytest.raises(Invalid, match="may not be removed"):
-        await cluster.asks("ephemeralcontainers", pod(), verb="update")
+        await cluster.invoke("ephemeralcontainers", pod(), verb="update")
 
 
-async def test_resizing_changes_resources_alone() -> None:
+async def test_resize_changes_only_resources() -> None:
     wanted = pod()
     wanted["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     parent = pod()
     parent["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m"}}
-    changed = await Cluster(parent).asks("resize", wanted, verb="update")
+    changed = await Cluster(parent).invoke("resize", wanted, verb="update")
     assert changed["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
     with pytest.raises(Invalid, match="Pod QOS Class may not change as a result of resizing"):
-        await Cluster(pod()).asks("resize", wanted, verb="update")
+        await Cluster(pod()).invoke("resize", wanted, verb="update")
     wanted["spec"]["containers"][0]["image"] = "other"
     with pytest.raises(Invalid, match="only cpu and memory resources are mutable"):
-        await Cluster(pod()).asks("resize", wanted, verb="update")
+        await Cluster(pod()).invoke("resize", wanted, verb="update")
 
 
-async def test_finalizing_takes_a_namespaces_own_finalizers() -> None:
+async def test_finalize_replaces_the_spec_finalizers_of_a_namespace() -> None:
     cluster = Cluster(create(SAMPLE["Namespace", "ns"]))
-    answer = await cluster.asks("finalize", {"metadata": {"name": "ns"}, "spec": {}}, verb="update")
+    answer = await cluster.invoke("finalize", {"metadata": {"name": "ns"}, "spec": {}}, verb="update")
     assert "finalizers" not in answer["spec"]
 
 
 # --- logs -------------------------------------------------------------------------------------------------------
 
 
-async def test_logs_of_a_pod_on_no_node_are_empty() -> None:
-    answer = await Cluster(pod()).asks("log", verb="get")
+async def test_logs_of_an_unscheduled_pod_are_empty() -> None:
+    answer = await Cluster(pod()).invoke("log", verb="get")
     assert isinstance(answer, Response)
     assert answer.status == 204
 
 
-async def test_logs_need_a_container_that_exists() -> None:
+async def test_logs_require_an_existing_container() -> None:
     several = pod()
     several["spec"]["containers"].append({"name": "d", "image": "x"})
     with pytest.raises(BadRequest, match=r"a container name must be specified for pod pod, choose one of: \[c d\]"):
-        await Cluster(several).asks("log", verb="get")
+        await Cluster(several).invoke("log", verb="get")
     with pytest.raises(BadRequest, match="container x is not valid for pod pod"):
-        await Cluster(several).asks("log", verb="get", query="container=x")
+        await Cluster(several).invoke("log", verb="get", query="container=x")
 
 
 @pytest.mark.parametrize("query", ["tailLines=-1", "limitBytes=0", "sinceSeconds=0"])
-async def test_log_options_are_checked(query: str) -> None:
+async def test_log_options_are_validated(query: str) -> None:
     with pytest.raises(Invalid):
-        await Cluster(pod()).asks("log", verb="get", query=query)
+        await Cluster(pod()).invoke("log", verb="get", query=query)
 
 
-async def test_logs_come_from_the_node_that_runs_the_pod(tmp_path: Path) -> None:
+async def test_logs_are_read_from_the_node_of_the_pod(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=f"{request.path}?{request.query_string}")
 
     async with serving(answer, tmp_path) as port:
         cluster = Cluster(running(), (GroupResource("", "nodes"), reached_at(port)))
-        response = await cluster.asks("log", verb="get", query="tailLines=5")
+        response = await cluster.invoke("log", verb="get", query="tailLines=5")
         assert isinstance(response, Response)
         assert response.stream is not None
         chunks = [chunk async for chunk in response.stream]
     assert b"".join(chunks) == b"/containerLogs/default/pod/c?tailLines=5"
 
 
-async def test_a_node_redirects_the_request_for_its_logs_nowhere(tmp_path: Path) -> None:
-    """The server shows nodes a certificate of an administrator, and its caller reads what comes back."""
+async def test_redirects_of_a_node_are_not_followed_for_logs(tmp_path: Path) -> None:
+    """The server presents an administrator's certificate to nodes, and its caller reads the response."""
 
     async def answer(request: web.Request) -> web.Response:
         if request.path.startswith("/containerLogs/"):
@@ -255,7 +255,7 @@ async def test_a_node_redirects_the_request_for_its_logs_nowhere(tmp_path: Path)
     async with serving(answer, tmp_path) as port:
         cluster = Cluster(running(), (GroupResource("", "nodes"), reached_at(port)))
         with pytest.raises(StatusError, match="the kubelet returned 302"):
-            _ = [chunk async for chunk in (await cluster.asks("log", verb="get")).stream]
+            _ = [chunk async for chunk in (await cluster.invoke("log", verb="get")).stream]
 
 
 def running() -> Object:

@@ -128,7 +128,7 @@ def test_unparsable_values_have_gos_messages(model: BuiltinType, obj: dict[str, 
     assert rejected.value.message.endswith(f": {message}")
 
 
-def test_unknown_fields_are_dropped_and_reported_with_their_place() -> None:
+def test_unknown_fields_are_dropped_and_reported_with_their_path() -> None:
     obj, unknown = DEPLOYMENT.decode({"bogus": 1, **_spec(foo=1, template={"spec": {"containers": [{"x": 1}]}})})
     assert unknown == [
         'unknown field "bogus"',
@@ -151,18 +151,18 @@ def test_empty_values_are_written_as_go_writes_them() -> None:
     }
 
 
-def test_decoding_leaves_its_argument_alone() -> None:
-    given = {"metadata": {"labels": {}}, "x": {}}
-    DEPLOYMENT.decode(given)
-    assert given == {"metadata": {"labels": {}}, "x": {}}
+def test_decoding_does_not_modify_its_argument() -> None:
+    original = {"metadata": {"labels": {}}, "x": {}}
+    DEPLOYMENT.decode(original)
+    assert original == {"metadata": {"labels": {}}, "x": {}}
 
 
 @pytest.mark.parametrize(
-    ("given", "written"),
+    ("quantity", "written"),
     [("1.5", "1500m"), (0.5, "500m"), ("1000k", "1M"), ("1Ki", "1Ki"), ("1e3", "1e3"), (None, "0")],
 )
-def test_quantities_are_canonical(given: Any, written: str) -> None:
-    assert QUOTA.decode(_spec(hard={"cpu": given}))[0]["spec"]["hard"] == {"cpu": written}
+def test_quantities_are_canonical(quantity: Any, written: str) -> None:
+    assert QUOTA.decode(_spec(hard={"cpu": quantity}))[0]["spec"]["hard"] == {"cpu": written}
 
 
 def test_resources_are_rounded_up_to_thousandths() -> None:
@@ -177,7 +177,7 @@ def test_times_are_in_utc() -> None:
     assert renewed == "2019-12-31T22:00:00.123456Z"
 
 
-def test_bytes_may_be_folded_or_numbers() -> None:
+def test_bytes_may_contain_newlines_or_be_arrays_of_numbers() -> None:
     assert SECRET.decode({"data": {"a": "Y\nQ==", "b": [97, 98], "c": None}})[0]["data"] == {
         "a": "YQ==",
         "b": "YWI=",
@@ -185,14 +185,14 @@ def test_bytes_may_be_folded_or_numbers() -> None:
     }
 
 
-def test_schemas_in_definitions_keep_their_alternatives() -> None:
+def test_crd_schemas_keep_their_alternatives() -> None:
     schema = {"items": {"type": "string"}, "additionalProperties": False, "enum": [None, 1], "default": {"a": None}}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     spec = CRD.decode(_spec(versions=[version]))[0]["spec"]
     assert spec["versions"][0]["schema"]["openAPIV3Schema"] == schema
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_unlimited_nesting_is_rejected() -> None:
     schema: dict[str, Any] = {}
     for _ in range(3000):
         schema = {"not": schema}
@@ -210,7 +210,7 @@ def test_every_resource_has_types_that_load() -> None:
             assert version.model.merge_type is not None
 
 
-def test_definitions_carry_no_prose() -> None:
+def test_openapi_definitions_contain_no_descriptions() -> None:
     assert "description" not in str(definitions("io.k8s.api.core.v1.PodSpec"))
     assert len(DEFINITIONS) > 500
     with pytest.raises(KeyError):

@@ -52,12 +52,12 @@ _NAME = (
         ),
     ],
 )
-def test_warns_as_the_real_server(obj: dict[str, Any], warning: str) -> None:
+def test_warnings_match_kube_apiserver(obj: dict[str, Any], warning: str) -> None:
     found_warnings = list(resource_of(obj).strategy.warnings(read(obj), None))
     assert found_warnings == ([warning] if warning else [])
 
 
-def test_old_kinds_say_so_on_each_use() -> None:
+def test_deprecated_kinds_warn_on_each_use() -> None:
     (endpoints,) = [item for item in resources() if item.plural == "endpoints"]
     expected = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
     assert endpoints.versions["v1"].deprecation == expected

@@ -22,7 +22,7 @@ from tests.unit.engine.apiserver.crds.samples import NOW, context, definition
 WIDGETS = GroupResource("example.com", "widgets")
 
 
-class Bench:
+class ControllerHarness:
     """A store, a registry and a running controller."""
 
     def __init__(self) -> None:
@@ -72,34 +72,34 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    bench = Bench()
-    running = asyncio.create_task(bench.controller.run())
-    yield bench
+async def harness() -> AsyncIterator[ControllerHarness]:
+    harness = ControllerHarness()
+    running = asyncio.create_task(harness.controller.run())
+    yield harness
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_new_definition_is_accepted_established_and_served(bench: Bench) -> None:
-    crd = await bench.established(definition(settled=False))
+async def test_a_new_definition_is_accepted_established_and_served(harness: ControllerHarness) -> None:
+    crd = await harness.established(definition(settled=False))
     assert crd["status"]["acceptedNames"] == crd["spec"]["names"]
     assert [(c["type"], c["status"], c["reason"], c["message"]) for c in crd["status"]["conditions"]] == [
         ("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
         ("Established", "True", "InitialNamesAccepted", "the initial names have been accepted"),
     ]
-    assert bench.registry.get(WIDGETS) is not None
+    assert harness.registry.get(WIDGETS) is not None
 
 
-async def test_an_established_crd_is_served(bench: Bench) -> None:
-    watch = bench.store.watch(str(DEFINITIONS), since=bench.store.revision)
-    await bench.put(definition(settled=False))
+async def test_an_established_crd_is_served(harness: ControllerHarness) -> None:
+    watch = harness.store.watch(str(DEFINITIONS), since=harness.store.revision)
+    await harness.put(definition(settled=False))
     async for batch in watch:
         if any(condition_is(decode(event.record), "Established", "True") for event in batch):
             break
-    assert bench.registry.served("example.com", "v1", "widgets") is not None
+    assert harness.registry.served("example.com", "v1", "widgets") is not None
 
 
-async def test_the_status_is_owned_by_the_server(bench: Bench) -> None:
+async def test_the_status_is_owned_by_the_server(harness: ControllerHarness) -> None:
     crd = definition(settled=False)
     manager = {
         "manager": "me",
@@ -108,27 +108,27 @@ async def test_the_status_is_owned_by_the_server(bench: Bench) -> None:
         "fieldsType": "FieldsV1",
     }
     crd["metadata"]["managedFields"] = [manager | {"fieldsV1": {"f:spec": {"f:group": {}}}}]
-    established = await bench.established(crd)
+    established = await harness.established(crd)
     entry = next(e for e in established["metadata"]["managedFields"] if e["manager"] == "kube-apiserver")
     assert (entry["operation"], entry["subresource"]) == ("Update", "status")
     assert 'k:{"type":"Established"}' in entry["fieldsV1"]["f:status"]["f:conditions"]
 
 
-async def test_definitions_are_served_at_start_without_waiting(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
+async def test_definitions_are_served_at_start_without_waiting(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
     registry = Registry(resources())
-    CrdController(bench.store, registry, clock=lambda: NOW).load()
+    CrdController(harness.store, registry, clock=lambda: NOW).load()
     assert registry.get(WIDGETS) is not None
 
 
-async def test_a_taken_name_is_refused_until_it_is_free(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
+async def test_a_conflicting_name_is_not_accepted_until_it_is_free(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
     rival = definition("gadgets", "Gadget", settled=False)
     rival["spec"]["names"]["shortNames"] = ["wd"]
     rival["spec"]["names"]["singular"] = "widget"
-    await bench.put(rival)
-    await bench.until(lambda: find_condition(bench.get("gadgets.example.com") or {}, "NamesAccepted"))
-    waiting = bench.get("gadgets.example.com")
+    await harness.put(rival)
+    await harness.until(lambda: find_condition(harness.get("gadgets.example.com") or {}, "NamesAccepted"))
+    waiting = harness.get("gadgets.example.com")
     assert waiting is not None
     assert find_condition(waiting, "NamesAccepted") == {
         "type": "NamesAccepted",
@@ -146,58 +146,58 @@ async def test_a_taken_name_is_refused_until_it_is_free(bench: Bench) -> None:
     }
     assert waiting["status"]["acceptedNames"]["plural"] == "gadgets"
     assert "singular" not in waiting["status"]["acceptedNames"]
-    assert bench.registry.get(GroupResource("example.com", "gadgets")) is None
+    assert harness.registry.get(GroupResource("example.com", "gadgets")) is None
 
-    await bench.delete("widgets.example.com")
-    await bench.until(lambda: condition_is(bench.get("gadgets.example.com") or {}, "Established", "True"))
-    assert bench.registry.get(WIDGETS) is None
-
-
-async def test_names_of_another_group_do_not_matter(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    await bench.established(definition(settled=False, group="other.example.com"))
+    await harness.delete("widgets.example.com")
+    await harness.until(lambda: condition_is(harness.get("gadgets.example.com") or {}, "Established", "True"))
+    assert harness.registry.get(WIDGETS) is None
 
 
-async def test_an_established_definition_keeps_serving_its_old_names_on_a_conflict(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    await bench.established(definition("gadgets", "Gadget", settled=False))
+async def test_names_of_another_group_do_not_conflict(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    await harness.established(definition(settled=False, group="other.example.com"))
+
+
+async def test_an_established_definition_keeps_serving_its_old_names_on_a_conflict(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    await harness.established(definition("gadgets", "Gadget", settled=False))
 
     def greedy(crd: Object) -> None:
         crd["spec"]["names"]["shortNames"] = ["wd"]
 
-    await bench.change("gadgets.example.com", greedy)
-    await bench.until(lambda: condition_is(bench.get("gadgets.example.com") or {}, "NamesAccepted", "False"))
-    assert condition_is(bench.get("gadgets.example.com") or {}, "Established", "True")
-    gadgets = bench.registry.get(GroupResource("example.com", "gadgets"))
+    await harness.change("gadgets.example.com", greedy)
+    await harness.until(lambda: condition_is(harness.get("gadgets.example.com") or {}, "NamesAccepted", "False"))
+    assert condition_is(harness.get("gadgets.example.com") or {}, "Established", "True")
+    gadgets = harness.registry.get(GroupResource("example.com", "gadgets"))
     assert gadgets is not None
     assert gadgets.short_names == ()
 
 
-async def test_a_new_schema_is_served_as_soon_as_it_is_seen(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    before = bench.registry.generation
+async def test_a_new_schema_is_served_as_soon_as_it_is_seen(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    before = harness.registry.generation
 
     def shrink(crd: Object) -> None:
         del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["color"]
 
-    await bench.change("widgets.example.com", shrink)
-    await bench.until(lambda: bench.registry.generation > before)
-    widgets = bench.registry.get(WIDGETS)
+    await harness.change("widgets.example.com", shrink)
+    await harness.until(lambda: harness.registry.generation > before)
+    widgets = harness.registry.get(WIDGETS)
     assert widgets is not None
     _, unknown = widgets.versions["v1"].model.decode({"spec": {"color": "red"}})
     assert unknown == ['unknown field "spec.color"']
 
 
-async def test_objects_from_before_a_new_schema_are_known_by_their_revision(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    key = await bench.add_instance("old")
+async def test_objects_older_than_a_schema_change_are_identified_by_revision(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    key = await harness.add_instance("old")
 
     def widgets() -> Resource:
-        found = bench.registry.get(WIDGETS)
+        found = harness.registry.get(WIDGETS)
         assert found is not None
         return found
 
-    old = bench.store.get(key)
+    old = harness.store.get(key)
     assert old is not None
     assert widgets().schema_changed_at <= old.revision
 
@@ -206,8 +206,8 @@ async def test_objects_from_before_a_new_schema_are_known_by_their_revision(benc
         spec["added"] = {"type": "string", "default": "new"}
         del spec["color"]
 
-    await bench.change("widgets.example.com", grow)
-    await bench.until(lambda: widgets().schema_changed_at > old.revision)
+    await harness.change("widgets.example.com", grow)
+    await harness.until(lambda: widgets().schema_changed_at > old.revision)
     prune_and_default = widgets().prune_and_default
     assert prune_and_default is not None
     obj: Object = {"apiVersion": "example.com/v1", "spec": {"color": "red"}}
@@ -218,108 +218,108 @@ async def test_objects_from_before_a_new_schema_are_known_by_their_revision(benc
     assert stored_otherwise["spec"] == {"color": "red"}
 
     restarted = Registry(resources())
-    CrdController(bench.store, restarted, clock=lambda: NOW).load()
+    CrdController(harness.store, restarted, clock=lambda: NOW).load()
     again = restarted.get(WIDGETS)
     assert again is not None
     assert again.schema_changed_at > old.revision
 
 
-async def test_a_change_that_serves_the_same_touches_nothing(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    before = bench.registry.generation
+async def test_a_change_without_effect_keeps_the_served_resource(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    before = harness.registry.generation
 
     def annotate(crd: Object) -> None:
         crd["metadata"]["annotations"] = {"a": "b"}
 
-    await bench.change("widgets.example.com", annotate)
-    revision = bench.store.revision
+    await harness.change("widgets.example.com", annotate)
+    revision = harness.store.revision
     for _ in range(20):
         await asyncio.sleep(0)
-    assert (bench.registry.generation, bench.store.revision) == (before, revision)
+    assert (harness.registry.generation, harness.store.revision) == (before, revision)
 
 
-async def test_community_groups_say_whether_they_were_approved(bench: Bench) -> None:
+async def test_protected_groups_report_their_approval_condition(harness: ControllerHarness) -> None:
     crd = definition(settled=False, group="widgets.k8s.io")
     crd["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test"}
-    established = await bench.established(crd)
+    established = await harness.established(crd)
     condition = find_condition(established, "KubernetesAPIApprovalPolicyConformant")
     assert condition is not None
     assert (condition["status"], condition["reason"]) == ("False", "UnapprovedAnnotation")
 
 
-async def test_built_in_kinds_cannot_be_taken_over(bench: Bench) -> None:
+async def test_built_in_kinds_cannot_be_replaced(harness: ControllerHarness) -> None:
     crd = definition("roles", "Role", settled=False, group="rbac.authorization.k8s.io")
-    await bench.established(crd)
-    roles = bench.registry.get(GroupResource("rbac.authorization.k8s.io", "roles"))
+    await harness.established(crd)
+    roles = harness.registry.get(GroupResource("rbac.authorization.k8s.io", "roles"))
     assert roles is not None
     assert not roles.custom
 
 
-async def test_a_deleted_definition_takes_its_instances_along(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    await bench.add_instance("a")
-    await bench.add_instance("b")
-    await bench.delete("widgets.example.com")
-    await bench.until(lambda: bench.get("widgets.example.com") is None)
-    assert bench.store.count(str(WIDGETS)) == 0
-    assert bench.registry.get(WIDGETS) is None
+async def test_a_deleted_definition_deletes_its_instances(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    await harness.add_instance("a")
+    await harness.add_instance("b")
+    await harness.delete("widgets.example.com")
+    await harness.until(lambda: harness.get("widgets.example.com") is None)
+    assert harness.store.count(str(WIDGETS)) == 0
+    assert harness.registry.get(WIDGETS) is None
 
 
-async def test_instances_with_finalizers_hold_the_definition(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    key = await bench.add_instance("held", finalizers=["example.com/hold"], generation=1)
+async def test_instances_with_finalizers_block_the_deletion_of_the_definition(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    key = await harness.add_instance("held", finalizers=["example.com/hold"], generation=1)
 
     def held() -> Object:
-        record = bench.store.get(key)
+        record = harness.store.get(key)
         assert record is not None
         return decode(record)
 
-    await bench.delete("widgets.example.com")
-    await bench.until(lambda: held()["metadata"].get("deletionTimestamp"))
+    await harness.delete("widgets.example.com")
+    await harness.until(lambda: held()["metadata"].get("deletionTimestamp"))
     assert held()["metadata"]["generation"] == 2
-    going = bench.get("widgets.example.com")
-    assert going is not None
-    condition = find_condition(going, "Terminating")
+    deleting = harness.get("widgets.example.com")
+    assert deleting is not None
+    condition = find_condition(deleting, "Terminating")
     assert condition is not None
     assert (condition["status"], condition["reason"]) == ("True", "InstanceDeletionInProgress")
-    assert bench.registry.get(WIDGETS) is not None
+    assert harness.registry.get(WIDGETS) is not None
 
-    await bench.store.write(Delete(key, encoder(held())))
-    await bench.until(lambda: bench.get("widgets.example.com") is None)
+    await harness.store.write(Delete(key, encoder(held())))
+    await harness.until(lambda: harness.get("widgets.example.com") is None)
 
 
-async def test_other_finalizers_of_the_definition_outlast_the_cleanup(bench: Bench) -> None:
+async def test_other_finalizers_of_the_definition_are_kept_after_the_cleanup(harness: ControllerHarness) -> None:
     crd = definition(settled=False)
     crd["metadata"]["finalizers"] = ["example.com/mine"]
-    await bench.established(crd)
-    await bench.delete("widgets.example.com")
+    await harness.established(crd)
+    await harness.delete("widgets.example.com")
 
     def cleaned() -> bool:
-        left = bench.get("widgets.example.com") or {}
+        left = harness.get("widgets.example.com") or {}
         return bool(left["metadata"]["finalizers"] == ["example.com/mine"])
 
-    await bench.until(cleaned)
-    assert condition_is(bench.get("widgets.example.com") or {}, "Terminating", "False")
+    await harness.until(cleaned)
+    assert condition_is(harness.get("widgets.example.com") or {}, "Terminating", "False")
 
 
-async def test_a_cleanup_that_was_interrupted_goes_on_after_a_restart() -> None:
-    bench = Bench()
+async def test_an_interrupted_cleanup_resumes_after_a_restart() -> None:
+    harness = ControllerHarness()
     crd = definition()
     DefinitionStrategy().prepare_delete(crd, context())
     crd["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    await bench.put(crd)
-    await bench.add_instance("a")
-    bench.controller.load()
-    running = asyncio.create_task(bench.controller.run())
-    await bench.until(lambda: bench.get("widgets.example.com") is None)
-    assert bench.store.count(str(WIDGETS)) == 0
+    await harness.put(crd)
+    await harness.add_instance("a")
+    harness.controller.load()
+    running = asyncio.create_task(harness.controller.run())
+    await harness.until(lambda: harness.get("widgets.example.com") is None)
+    assert harness.store.count(str(WIDGETS)) == 0
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_stored_definition_keeps_its_head_first(bench: Bench) -> None:
-    await bench.established(definition(settled=False))
-    record = bench.store.get(bench.key("widgets.example.com"))
+async def test_a_stored_definition_starts_with_kind_and_api_version(harness: ControllerHarness) -> None:
+    await harness.established(definition(settled=False))
+    record = harness.store.get(harness.key("widgets.example.com"))
     assert record is not None
     assert record.value.startswith(b'{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1",')
     assert msgspec.json.decode(record.value)["metadata"]["resourceVersion"] == str(record.revision)

@@ -154,9 +154,7 @@ def _of_object(change: Callable[[Object], Any]) -> Respond:
         (_of_object(lambda obj: obj["metadata"].update(labels={"a": "?"})), "a valid label must be"),
     ],
 )
-async def test_a_wrong_answer_is_an_error_that_says_what_was_wrong(
-    tmp_path: Path, respond: Respond, expected: str
-) -> None:
+async def test_an_invalid_response_is_reported_with_its_fault(tmp_path: Path, respond: Respond, expected: str) -> None:
     async with webhook(tmp_path, respond) as convert:
         with pytest.raises(InternalError) as failure:
             await convert([widget("a")], "example.com/v1alpha1")
@@ -170,7 +168,7 @@ async def test_an_untrusted_conversion_webhook_is_rejected(tmp_path: Path) -> No
             await convert([widget("a")], "example.com/v1alpha1")
 
 
-async def test_a_service_is_found_where_it_runs(tmp_path: Path) -> None:
+async def test_a_service_reference_is_resolved_to_its_endpoint(tmp_path: Path) -> None:
     async with webhook(tmp_path, converted, service=True) as convert:
         (found,) = await convert([widget("a")], "example.com/v1alpha1")
     assert found["spec"] == {"converted": {"n": "a"}}
@@ -183,7 +181,7 @@ async def test_a_webhook_must_support_a_known_review_version(tmp_path: Path) -> 
             await convert([widget("a")], "example.com/v1alpha1")
 
 
-async def test_conversion_by_name_drops_what_the_other_version_does_not_know() -> None:
+async def test_the_none_strategy_drops_fields_unknown_to_the_other_version() -> None:
     crd = definition()
     schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"size": {"type": "integer"}}}}}
     schema["properties"]["spec"]["properties"]["fresh"] = {"type": "string", "default": "new"}  # type: ignore[index]

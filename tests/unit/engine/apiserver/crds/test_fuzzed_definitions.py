@@ -43,12 +43,12 @@ def definitions() -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_spoiled_definition_is_refused_or_works(definitions: Any, seed: int) -> None:
+def test_a_corrupted_definition_is_rejected_or_works(definitions: Any, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(CASES // 4):
         crd = copy.deepcopy(chance.choice(_BASES))
         for _ in range(chance.randint(1, 3)):
-            spoil(crd, chance)
+            corrupt(crd, chance)
         try:
             decoded, _ = definitions.decode(copy.deepcopy(crd))
         except BadRequest:
@@ -58,7 +58,7 @@ def test_a_spoiled_definition_is_refused_or_works(definitions: Any, seed: int) -
             use(decoded)
 
 
-def spoil(crd: Object, chance: random.Random) -> None:
+def corrupt(crd: Object, chance: random.Random) -> None:
     places = [path for path in paths(crd) if path and path[0] in {"spec", "metadata"}]
     if not places:
         return

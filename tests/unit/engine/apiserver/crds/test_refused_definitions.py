@@ -32,11 +32,11 @@ DIFFERENT = {"conversion-url", "status-root"}
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name not in DIFFERENT])
-def test_a_definition_is_refused_in_the_real_servers_words(name: str) -> None:
+def test_a_definition_is_rejected_with_kube_apiservers_messages(name: str) -> None:
     assert in_order(causes(REFUSED[name]["definition"])) == in_order(REFUSED[name]["causes"])
 
 
-def test_a_password_in_a_webhooks_address_is_refused_without_repeating_it() -> None:
+def test_a_password_in_a_webhook_url_is_rejected_without_repeating_it() -> None:
     """kube-apiserver prints it."""
     reported = causes(REFUSED["conversion-url"]["definition"])
     assert {cause["field"] for cause in reported} == {cause["field"] for cause in REFUSED["conversion-url"]["causes"]}
@@ -44,7 +44,7 @@ def test_a_password_in_a_webhooks_address_is_refused_without_repeating_it() -> N
     assert user["message"] == 'Invalid value: "u": user information is not permitted in the URL'
 
 
-def test_a_refused_schema_is_shown_as_it_was_written() -> None:
+def test_a_rejected_schema_is_printed_as_written() -> None:
     """kube-apiserver prints its own structs instead."""
     (cause,), (theirs,) = causes(REFUSED["status-root"]["definition"]), REFUSED["status-root"]["causes"]
     assert (cause["field"], cause["reason"]) == (theirs["field"], theirs["reason"])

@@ -33,25 +33,25 @@ def test_names_versions_and_subresources_come_from_the_definition(widgets: Resou
     assert not widgets.versions["v1alpha1"].status
 
 
-def test_accepted_names_win_over_wanted_ones() -> None:
+def test_accepted_names_take_precedence_over_spec_names() -> None:
     crd = definition()
     crd["spec"]["names"]["shortNames"] = ["taken"]
     assert resource_from_crd(crd).short_names == ("wd",)
 
 
-def test_a_deprecated_version_says_what_to_use_instead(widgets: Resource) -> None:
+def test_a_deprecated_version_warns_with_its_replacement(widgets: Resource) -> None:
     expected = "example.com/v1alpha1 Widget is deprecated; use example.com/v1 Widget"
     assert widgets.versions["v1alpha1"].deprecation == expected
     assert widgets.versions["v1"].deprecation == ""
 
 
-def test_a_definition_may_word_its_deprecation_itself() -> None:
+def test_a_definition_may_set_its_deprecation_warning() -> None:
     crd = definition()
     crd["spec"]["versions"][1]["deprecationWarning"] = "gone soon"
     assert resource_from_crd(crd).versions["v1alpha1"].deprecation == "gone soon"
 
 
-def test_unknown_fields_are_dropped_and_told(widgets: Resource) -> None:
+def test_unknown_fields_are_dropped_and_reported(widgets: Resource) -> None:
     obj = widget(spec={"size": 1, "what": 2}, zz=1)
     obj["metadata"]["odd"] = True
     decoded, unknown = widgets.versions["v1"].model.decode(obj)
@@ -59,7 +59,7 @@ def test_unknown_fields_are_dropped_and_told(widgets: Resource) -> None:
     assert unknown == ['unknown field "metadata.odd"', 'unknown field "spec.what"', 'unknown field "zz"']
 
 
-def test_what_the_schema_preserves_stays(widgets: Resource) -> None:
+def test_preserved_unknown_fields_are_kept(widgets: Resource) -> None:
     obj = widget(spec={"raw": {"any": ["thing"]}})
     assert widgets.versions["v1"].model.decode(obj) == (obj, [])
     free = widget(apiVersion="example.com/v1alpha1", anything={"goes": 1})
@@ -82,7 +82,7 @@ def test_what_the_schema_preserves_stays(widgets: Resource) -> None:
         ),
     ],
 )
-def test_metadata_of_the_wrong_type_refuses_the_object(widgets: Resource, metadata: Any, why: str) -> None:
+def test_metadata_of_the_wrong_type_is_rejected(widgets: Resource, metadata: Any, why: str) -> None:
     with pytest.raises(BadRequest) as refusal:
         widgets.versions["v1"].model.decode(widget(metadata=metadata))
     assert refusal.value.message == f'Widget in version "v1" cannot be handled as a Widget: {why}'
@@ -127,11 +127,11 @@ def test_a_changed_status_does_not_compile_the_schema_again() -> None:
         ),
     ],
 )
-def test_replica_counts_must_be_counts(widgets: Resource, obj: Object, expected: str) -> None:
+def test_replica_counts_must_be_non_negative_integers(widgets: Resource, obj: Object, expected: str) -> None:
     assert expected in [str(problem) for problem in widgets.versions["v1"].model.validate(obj, None)]
 
 
-def test_a_write_to_the_status_does_not_answer_for_wanted_replicas(widgets: Resource) -> None:
+def test_a_status_write_does_not_validate_spec_replicas(widgets: Resource) -> None:
     obj = widget(spec={"replicas": -1})
     assert widgets.versions["v1"].model.validate(obj, obj, subresource="status") == []
 
@@ -149,7 +149,7 @@ def test_finalizers_should_have_a_domain(widgets: Resource) -> None:
     assert list(widgets.strategy.warnings(obj, obj)) == []
 
 
-def test_nothing_is_created_while_the_definition_goes() -> None:
+def test_creates_are_rejected_while_the_definition_terminates() -> None:
     crd = definition()
     crd["status"]["conditions"].append({"type": "Terminating", "status": "True"})
     with pytest.raises(Forbidden) as refusal:

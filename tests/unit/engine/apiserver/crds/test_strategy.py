@@ -43,14 +43,14 @@ def test_the_port_of_a_conversion_service_is_defaulted() -> None:
     assert service == {"namespace": "a", "name": "b", "port": 443}
 
 
-def test_a_new_definition_has_no_status_but_the_version_that_is_stored() -> None:
+def test_a_new_definition_has_only_stored_versions_in_its_status() -> None:
     crd = definition()
     STRATEGY.prepare_create(crd, context())
     names = {"plural": "", "kind": ""}
     assert crd["status"] == {"conditions": None, "acceptedNames": names, "storedVersions": ["v1"]}
 
 
-def test_a_good_definition_has_nothing_wrong() -> None:
+def test_a_valid_definition_has_no_errors() -> None:
     assert list(STRATEGY.validate(definition(), context())) == []
 
 
@@ -87,7 +87,7 @@ def test_a_version_with_stored_objects_cannot_be_dropped() -> None:
         ("spec.names.kind", lambda spec: spec["names"].update(kind="Gadget")),
     ],
 )
-def test_what_names_stored_objects_cannot_change_once_established(field: str, change: object) -> None:
+def test_scope_and_names_are_immutable_once_established(field: str, change: object) -> None:
     new = definition()
     change(new["spec"])  # type: ignore[operator]
     assert "field is immutable" in rejected(new, definition())[field]
@@ -101,14 +101,14 @@ def test_group_and_plural_can_never_change() -> None:
     assert "field is immutable" in rejected(new, definition(settled=False))["spec.names.plural"]
 
 
-def test_an_approval_that_was_missing_may_stay_missing() -> None:
+def test_a_missing_approval_annotation_may_stay_missing_on_update() -> None:
     old = definition(group="example.k8s.io")
     assert "metadata.annotations[api-approved.kubernetes.io]" not in rejected(old, old)
     unapproved = [error.field for error in STRATEGY.validate(old, context())]
     assert unapproved == ["metadata.annotations[api-approved.kubernetes.io]"]
 
 
-def test_writes_to_the_status_answer_only_for_the_status() -> None:
+def test_status_writes_validate_only_the_status() -> None:
     broken = definition(scope="Nowhere")
     assert list(STRATEGY.validate(broken, context("status"))) == []
     broken["status"]["acceptedNames"]["kind"] = "Not_A_Kind"
@@ -128,7 +128,7 @@ def test_a_deleted_definition_waits_for_its_instances() -> None:
     }
 
 
-def test_formats_that_mean_nothing_are_warned_about_once() -> None:
+def test_unknown_formats_are_warned_about_once() -> None:
     crd = definition()
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["color"]["format"] = "rainbow"

@@ -27,18 +27,18 @@ def discovery(registry: Registry) -> Discovery:
     return Discovery(registry, server_address="127.0.0.1:6443")
 
 
-def ask(discovery: Discovery, path: str, accept: str = "", method: str = "GET") -> Response:
+def request(discovery: Discovery, path: str, accept: str = "", method: str = "GET") -> Response:
     found = discovery.handle(Request(method, path, headers={"accept": accept} if accept else {}))
     assert found is not None
     return found
 
 
 def document(discovery: Discovery, path: str, accept: str = "") -> Object:
-    decoded: Object = msgspec.json.decode(ask(discovery, path, accept).content())
+    decoded: Object = msgspec.json.decode(request(discovery, path, accept).content())
     return decoded
 
 
-def test_core_versions_come_with_the_address_of_the_server(discovery: Discovery) -> None:
+def test_core_versions_include_the_server_address(discovery: Discovery) -> None:
     assert document(discovery, "/api") == {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -91,7 +91,7 @@ def test_resources_of_a_built_in_group_are_sorted_with_their_subresources(discov
     }
 
 
-def test_a_custom_resource_is_described_like_on_the_real_server(discovery: Discovery) -> None:
+def test_a_custom_resource_is_described_as_by_kube_apiserver(discovery: Discovery) -> None:
     listed = document(discovery, "/apis/example.com/v1")["resources"]
     assert [entry["name"] for entry in listed] == ["widgets", "widgets/status", "widgets/scale"]
     assert listed[0] == {
@@ -106,13 +106,13 @@ def test_a_custom_resource_is_described_like_on_the_real_server(discovery: Disco
     }
 
 
-def test_every_served_version_names_the_hash_of_the_stored_one(registry: Registry) -> None:
+def test_every_served_version_has_the_hash_of_the_storage_version(registry: Registry) -> None:
     widgets = registry.get(GroupResource("example.com", "widgets"))
     assert widgets is not None
     assert storage_version_hash(widgets) == "gIwvi5rymmg="
 
 
-def test_the_aggregated_document_holds_all_groups_at_once(discovery: Discovery) -> None:
+def test_the_aggregated_document_contains_all_groups(discovery: Discovery) -> None:
     groups = document(discovery, "/apis", AGGREGATED)
     assert groups["kind"] == "APIGroupDiscoveryList"
     assert groups["apiVersion"] == "apidiscovery.k8s.io/v2"
@@ -133,8 +133,8 @@ def test_the_core_group_has_its_own_aggregated_document(discovery: Discovery) ->
     assert core["versions"][0]["version"] == "v1"
 
 
-def test_a_known_aggregated_document_is_not_sent_again(discovery: Discovery) -> None:
-    first = ask(discovery, "/apis", AGGREGATED)
+def test_an_unchanged_aggregated_document_is_not_modified(discovery: Discovery) -> None:
+    first = request(discovery, "/apis", AGGREGATED)
     assert first.headers["content-type"] == AGGREGATED
     headers = {"accept": AGGREGATED, "if-none-match": first.headers["etag"]}
     again = discovery.handle(Request("GET", "/apis", headers=headers))
@@ -142,48 +142,48 @@ def test_a_known_aggregated_document_is_not_sent_again(discovery: Discovery) -> 
     assert (again.status, again.content()) == (304, b"")
 
 
-def test_documents_follow_the_registry(registry: Registry, discovery: Discovery) -> None:
-    before = ask(discovery, "/apis", AGGREGATED).headers["etag"]
+def test_documents_are_updated_with_the_registry(registry: Registry, discovery: Discovery) -> None:
+    before = request(discovery, "/apis", AGGREGATED).headers["etag"]
     registry.remove(GroupResource("example.com", "widgets"))
-    assert ask(discovery, "/apis", AGGREGATED).headers["etag"] != before
+    assert request(discovery, "/apis", AGGREGATED).headers["etag"] != before
     assert discovery.handle(Request("GET", "/apis/example.com")) is None
 
 
-def test_a_client_that_prefers_an_older_dialect_gets_the_legacy_one(discovery: Discovery) -> None:
+def test_a_client_that_prefers_legacy_discovery_gets_it(discovery: Discovery) -> None:
     accept = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
     assert document(discovery, "/apis", accept)["kind"] == "APIGroupList"
 
 
-def test_only_the_dialects_that_exist_can_be_had(discovery: Discovery) -> None:
+def test_unknown_discovery_formats_are_not_acceptable(discovery: Discovery) -> None:
     for accept in ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", "text/plain"):
         with pytest.raises(NotAcceptable, match="only the following media types are accepted"):
-            ask(discovery, "/apis", accept)
+            request(discovery, "/apis", accept)
 
 
-def test_discovery_speaks_yaml(discovery: Discovery) -> None:
-    found = ask(discovery, "/apis/apps", "application/yaml")
+def test_discovery_supports_yaml(discovery: Discovery) -> None:
+    found = request(discovery, "/apis/apps", "application/yaml")
     assert found.headers["content-type"] == "application/yaml"
     assert found.content().startswith(b"apiVersion: v1\nkind: APIGroup\nname: apps\n")
 
 
 def test_an_unserved_version_of_a_built_in_group_is_not_found(discovery: Discovery) -> None:
     with pytest.raises(NotFound, match="the server could not find the requested resource"):
-        ask(discovery, "/apis/apps/v7")
+        request(discovery, "/apis/apps/v7")
     with pytest.raises(NotFound):
-        ask(discovery, "/api/v2")
+        request(discovery, "/api/v2")
 
 
 @pytest.mark.parametrize("path", ["/apis/nope", "/apis/example.com/v8", "/healthz", "/apis/apps/v1/deployments"])
-def test_other_paths_are_left_to_others(discovery: Discovery, path: str) -> None:
+def test_other_paths_are_not_handled(discovery: Discovery, path: str) -> None:
     assert discovery.handle(Request("GET", path)) is None
 
 
-def test_discovery_can_only_be_read(discovery: Discovery) -> None:
+def test_discovery_is_read_only(discovery: Discovery) -> None:
     with pytest.raises(MethodNotAllowed):
-        ask(discovery, "/version", method="POST")
+        request(discovery, "/version", method="POST")
 
 
-def test_the_version_orders_like_the_release_it_is_compatible_with(discovery: Discovery) -> None:
+def test_the_version_sorts_like_the_compatible_kubernetes_release(discovery: Discovery) -> None:
     version = document(discovery, "/version")
     assert (version["major"], version["minor"]) == ("1", "36")
     assert version["gitVersion"].split("+")[0] == "v1.36.3"

@@ -31,7 +31,7 @@ def openapi(registry: Registry) -> OpenApi:
     return OpenApi(registry)
 
 
-async def ask(openapi: OpenApi, url: str, **headers: str) -> Response:
+async def request(openapi: OpenApi, url: str, **headers: str) -> Response:
     path, _, query = url.partition("?")
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     found = await openapi.handle(Request("GET", path, Query.parse(query), names))
@@ -40,31 +40,31 @@ async def ask(openapi: OpenApi, url: str, **headers: str) -> Response:
 
 
 async def document(openapi: OpenApi, path: str) -> Object:
-    decoded: Object = msgspec.json.decode((await ask(openapi, path)).content())
+    decoded: Object = msgspec.json.decode((await request(openapi, path)).content())
     return decoded
 
 
 # --- v3 ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_index_names_a_document_for_each_group_and_version(openapi: OpenApi) -> None:
+async def test_the_index_lists_a_document_for_each_group_version(openapi: OpenApi) -> None:
     paths = (await document(openapi, "/openapi/v3"))["paths"]
     assert {"api/v1", "apis/apps/v1", "apis/example.com/v1", "apis/example.com/v1alpha1"} <= set(paths)
     url = paths["apis/apps/v1"]["serverRelativeURL"]
     assert re.fullmatch(r"/openapi/v3/apis/apps/v1\?hash=[0-9A-F]{128}", url)
-    found = await ask(openapi, url)
+    found = await request(openapi, url)
     assert (found.status, found.headers["cache-control"]) == (200, "public, immutable")
 
 
 async def test_an_outdated_hash_is_redirected_to_the_current_one(openapi: OpenApi) -> None:
-    found = await ask(openapi, "/openapi/v3/apis/apps/v1?hash=OLD")
+    found = await request(openapi, "/openapi/v3/apis/apps/v1?hash=OLD")
     assert found.status == 301
-    assert (await ask(openapi, found.headers["location"])).status == 200
+    assert (await request(openapi, found.headers["location"])).status == 200
 
 
-async def test_a_known_document_is_not_sent_again(openapi: OpenApi) -> None:
-    etag = (await ask(openapi, "/openapi/v3/apis/apps/v1")).headers["etag"]
-    assert (await ask(openapi, "/openapi/v3/apis/apps/v1", if_none_match=etag)).status == 304
+async def test_an_unchanged_document_is_not_modified(openapi: OpenApi) -> None:
+    etag = (await request(openapi, "/openapi/v3/apis/apps/v1")).headers["etag"]
+    assert (await request(openapi, "/openapi/v3/apis/apps/v1", if_none_match=etag)).status == 304
 
 
 async def test_a_changed_definition_changes_its_hash_and_no_other(registry: Registry, openapi: OpenApi) -> None:
@@ -76,19 +76,19 @@ async def test_a_changed_definition_changes_its_hash_and_no_other(registry: Regi
     assert {path for path in before if before[path] != after[path]} == {"apis/example.com/v1"}
 
 
-async def test_documents_go_with_their_resources(registry: Registry, openapi: OpenApi) -> None:
-    assert (await ask(openapi, "/openapi/v3/apis/example.com/v1")).status == 200
+async def test_documents_are_removed_with_their_resources(registry: Registry, openapi: OpenApi) -> None:
+    assert (await request(openapi, "/openapi/v3/apis/example.com/v1")).status == 200
     registry.remove(GroupResource("example.com", "widgets"))
-    assert (await ask(openapi, "/openapi/v3/apis/example.com/v1")).status == 404
+    assert (await request(openapi, "/openapi/v3/apis/example.com/v1")).status == 404
 
 
 @pytest.mark.parametrize("path", ["api/v1", "apis/apps/v1", "apis/batch/v1", "apis/example.com/v1"])
-async def test_every_reference_leads_somewhere(openapi: OpenApi, path: str) -> None:
+async def test_every_reference_resolves(openapi: OpenApi, path: str) -> None:
     found = await document(openapi, f"/openapi/v3/{path}")
     assert set(references(found)) <= set(found["components"]["schemas"])
 
 
-async def test_a_custom_kind_is_published_with_what_every_object_has(openapi: OpenApi) -> None:
+async def test_a_custom_kind_is_published_with_type_and_object_metadata(openapi: OpenApi) -> None:
     schemas = (await document(openapi, "/openapi/v3/apis/example.com/v1"))["components"]["schemas"]
     widget = schemas["com.example.v1.Widget"]
     assert widget["description"] == "A widget."
@@ -105,7 +105,7 @@ async def test_a_custom_kind_is_published_with_what_every_object_has(openapi: Op
     assert items == {"type": "array", "items": {"$ref": "#/components/schemas/com.example.v1.Widget"}}
 
 
-async def test_patches_declare_the_parameters_that_kubectl_looks_for(openapi: OpenApi) -> None:
+async def test_patches_declare_the_parameters_that_kubectl_expects(openapi: OpenApi) -> None:
     for path, kind in (("apis/apps/v1", "deployments"), ("apis/example.com/v1", "widgets")):
         paths = (await document(openapi, f"/openapi/v3/{path}"))["paths"]
         patch = paths[f"/{path}/namespaces/{{namespace}}/{kind}/{{name}}"]["patch"]
@@ -114,13 +114,13 @@ async def test_patches_declare_the_parameters_that_kubectl_looks_for(openapi: Op
         assert patch["x-kubernetes-action"] == "patch"
 
 
-async def test_custom_resources_cannot_be_patched_strategically(openapi: OpenApi) -> None:
+async def test_custom_resources_have_no_strategic_merge_patch(openapi: OpenApi) -> None:
     paths = (await document(openapi, "/openapi/v3/apis/example.com/v1"))["paths"]
     patch = paths["/apis/example.com/v1/namespaces/{namespace}/widgets/{name}"]["patch"]
     assert "application/strategic-merge-patch+json" not in patch["requestBody"]["content"]
 
 
-async def test_operations_are_named_like_on_the_real_server(openapi: OpenApi) -> None:
+async def test_operation_ids_match_kube_apiserver(openapi: OpenApi) -> None:
     widgets = (await document(openapi, "/openapi/v3/apis/example.com/v1"))["paths"]
     named = {
         operation["operationId"]
@@ -148,17 +148,17 @@ async def test_operations_are_named_like_on_the_real_server(openapi: OpenApi) ->
     assert core["/api/v1/namespaces/{name}"]["get"]["operationId"] == "readCoreV1Namespace"
 
 
-async def test_only_what_exists_is_answered(openapi: OpenApi) -> None:
-    assert (await ask(openapi, "/openapi/v3/apis/nope/v1")).status == 404
-    assert (await ask(openapi, "/openapi/v3/apis/apps/v1", accept="text/foo")).status == 406
-    assert (await ask(openapi, "/openapi/v2", accept="text/foo")).status == 406
+async def test_unknown_documents_are_not_found(openapi: OpenApi) -> None:
+    assert (await request(openapi, "/openapi/v3/apis/nope/v1")).status == 404
+    assert (await request(openapi, "/openapi/v3/apis/apps/v1", accept="text/foo")).status == 406
+    assert (await request(openapi, "/openapi/v2", accept="text/foo")).status == 406
     assert await openapi.handle(Request("GET", "/openapi/v4")) is None
 
 
 # --- v2 ----------------------------------------------------------------------------------------------------------
 
 
-async def test_one_v2_document_holds_every_definition_and_path(openapi: OpenApi) -> None:
+async def test_one_v2_document_contains_every_definition_and_path(openapi: OpenApi) -> None:
     found = await document(openapi, "/openapi/v2")
     assert found["swagger"] == "2.0"
     assert {"io.k8s.api.apps.v1.Deployment", "com.example.v1.Widget"} <= set(found["definitions"])
@@ -196,7 +196,7 @@ async def test_bodies_are_parameters_in_v2(openapi: OpenApi) -> None:
 
 
 async def test_go_clients_get_the_same_document_in_protobuf(openapi: OpenApi) -> None:
-    found = await ask(openapi, "/openapi/v2", accept=PROTOBUF)
+    found = await request(openapi, "/openapi/v2", accept=PROTOBUF)
     assert found.headers["content-type"] == "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
     json = await document(openapi, "/openapi/v2")
     message = fields(found.content())

@@ -45,13 +45,13 @@ def test_a_missing_time_is_unknown() -> None:
     assert since(None, datetime(2026, 1, 1, tzinfo=UTC)) == "<unknown>"
 
 
-def test_times_of_other_zones_are_understood() -> None:
+def test_times_of_other_zones_are_parsed() -> None:
     assert since("2026-01-01T02:00:00+02:00", datetime(2026, 1, 1, 0, 0, 7, tzinfo=UTC)) == "7s"
 
 
-def test_micro_times_are_understood() -> None:
+def test_micro_times_are_parsed() -> None:
     assert since("2026-01-01T00:00:00.500000Z", datetime(2026, 1, 1, 0, 0, 7, tzinfo=UTC)) == "6s"
 
 
-def test_what_is_no_time_is_invalid() -> None:
+def test_a_malformed_time_is_invalid() -> None:
     assert since("yesterday", datetime(2026, 1, 1, tzinfo=UTC)) == "<invalid>"

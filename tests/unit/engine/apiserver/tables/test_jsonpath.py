@@ -55,19 +55,19 @@ OBJ: dict[str, Any] = {
         (".spec.*", [3, ["x", "y", "z"], None, True]),
     ],
 )
-def test_paths_lead_where_kubectl_says(path: str, found: list[Any]) -> None:
+def test_paths_select_the_same_values_as_kubectl(path: str, found: list[Any]) -> None:
     values = JsonPath(path).find(OBJ)
     assert sorted(values, key=repr) == sorted(found, key=repr)
 
 
 @pytest.mark.parametrize("path", [".spec.tags[", ".spec.tags[x]", ".a[?(@.b==c)]", ".spec.tags[]", "}"])
-def test_what_cannot_be_read_is_refused_when_it_is_parsed(path: str) -> None:
+def test_invalid_paths_are_rejected_when_parsed(path: str) -> None:
     with pytest.raises(JsonPathError):
         JsonPath(path)
 
 
 @given(st.text(alphabet=".[]*?()@='\"\\ab01:,-$<>! ", max_size=20))
-def test_any_text_is_either_refused_or_evaluated(text: str) -> None:
+def test_any_text_is_either_rejected_or_evaluated(text: str) -> None:
     try:
         path = JsonPath(text)
     except JsonPathError:

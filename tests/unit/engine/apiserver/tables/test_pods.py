@@ -73,18 +73,18 @@ def test_the_status_shows_why_a_pod_is_not_running(status: dict[str, Any], expec
 
 
 def test_a_deleted_pod_is_terminating() -> None:
-    going = {"deletionTimestamp": "2026-01-01T11:00:00Z"}
-    assert status_cell({"phase": "Running"}, metadata=going) == "Terminating"
-    assert status_cell({"phase": "Succeeded"}, metadata=going) == "Succeeded"
-    assert status_cell({"phase": "Running", "reason": "NodeLost"}, metadata=going) == "Unknown"
+    deleting = {"deletionTimestamp": "2026-01-01T11:00:00Z"}
+    assert status_cell({"phase": "Running"}, metadata=deleting) == "Terminating"
+    assert status_cell({"phase": "Succeeded"}, metadata=deleting) == "Succeeded"
+    assert status_cell({"phase": "Running", "reason": "NodeLost"}, metadata=deleting) == "Unknown"
 
 
-def test_restarts_tell_how_long_ago_the_last_one_was() -> None:
+def test_restarts_include_the_age_of_the_last_one() -> None:
     container = {**RUNNING, "restartCount": 2, "lastState": {"terminated": {"finishedAt": "2026-01-01T11:00:00Z"}}}
     assert row({"phase": "Running", "containerStatuses": [container]})[3] == "2 (60m ago)"
 
 
-def test_restarts_of_finished_init_containers_are_forgotten() -> None:
+def test_restarts_of_finished_init_containers_are_not_counted() -> None:
     before = {"name": "i", "restartCount": 5, "state": {"terminated": {"exitCode": 0}}}
     status = {"phase": "Running", "initContainerStatuses": [before], "containerStatuses": [RUNNING]}
     assert row(status)[3] == "0"

@@ -23,7 +23,7 @@ def registry() -> Registry:
 
 
 @pytest.mark.parametrize("printed", PRINTED, ids=[f"{e['kind']}-{e['object']['metadata']['name']}" for e in PRINTED])
-def test_a_row_looks_like_on_the_real_server(registry: Registry, printed: dict[str, Any]) -> None:
+def test_a_row_matches_kube_apiserver(registry: Registry, printed: dict[str, Any]) -> None:
     resource = registry.get(GroupResource(printed["group"], printed["plural"]))
     if resource is None:
         pytest.skip("not served")

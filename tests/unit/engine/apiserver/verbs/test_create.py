@@ -7,7 +7,7 @@ import pytest
 from tests.unit.engine.apiserver.api import Api, config_map, widget
 
 
-async def test_a_new_object_gets_what_the_server_owns(api: Api) -> None:
+async def test_a_new_object_gets_server_owned_fields(api: Api) -> None:
     created = await api.post(api.path("configmaps"), config_map("a", k="v"))
     assert created.status == 201
     metadata = created.body["metadata"]
@@ -19,7 +19,7 @@ async def test_a_new_object_gets_what_the_server_owns(api: Api) -> None:
     assert (await api.get(api.path("configmaps", "a"))).body == created.body
 
 
-async def test_what_the_client_says_of_server_owned_fields_is_ignored(api: Api) -> None:
+async def test_client_values_of_server_owned_fields_are_ignored(api: Api) -> None:
     obj = config_map("a")
     then = "2001-01-01T00:00:00Z"
     obj["metadata"] |= {"uid": "mine", "creationTimestamp": then, "deletionTimestamp": then}
@@ -30,7 +30,7 @@ async def test_what_the_client_says_of_server_owned_fields_is_ignored(api: Api) 
     assert not {"deletionTimestamp", "selfLink"} & set(metadata)
 
 
-async def test_a_name_is_taken_once(api: Api) -> None:
+async def test_creating_an_existing_name_is_rejected(api: Api) -> None:
     await api.post(api.path("configmaps"), config_map("a"))
     again = await api.post(api.path("configmaps"), config_map("a"))
     assert (again.status, again.reason, again.message) == (409, "AlreadyExists", 'configmaps "a" already exists')
@@ -43,12 +43,12 @@ async def test_a_generated_name_has_five_readable_characters(api: Api) -> None:
     assert all(re.fullmatch(r"x-[bcdfghjklmnpqrstvwxz2456789]{5}", name) for name in names)
 
 
-async def test_a_long_prefix_is_cut_to_leave_room_for_the_rest(api: Api) -> None:
+async def test_a_long_generate_name_prefix_is_truncated(api: Api) -> None:
     created = await api.post(api.path("configmaps"), {"metadata": {"generateName": "y" * 100}})
     assert re.fullmatch(r"y{58}[^y]{5}", created.body["metadata"]["name"])
 
 
-async def test_the_namespace_must_be_the_requests(api: Api) -> None:
+async def test_the_namespace_must_match_the_request(api: Api) -> None:
     obj = config_map("a") | {"metadata": {"name": "a", "namespace": "other"}}
     rejected = await api.post(api.path("configmaps"), obj)
     assert (rejected.status, rejected.reason) == (400, "BadRequest")
@@ -70,13 +70,13 @@ async def test_objects_need_an_existing_namespace(api: Api) -> None:
         ([], "cannot unmarshal array"),
     ],
 )
-async def test_an_object_of_another_kind_is_refused(api: Api, obj: object, expected: str) -> None:
+async def test_an_object_of_another_kind_is_rejected(api: Api, obj: object, expected: str) -> None:
     rejected = await api.post(api.path("configmaps"), obj)
     assert (rejected.status, rejected.reason) == (400, "BadRequest")
     assert expected in rejected.message
 
 
-async def test_unknown_and_repeated_fields_are_told_as_asked(api: Api) -> None:
+async def test_unknown_and_duplicate_fields_are_reported_by_field_validation(api: Api) -> None:
     body = b'{"metadata":{"name":"a"},"data":{"x":"1","x":"2"},"foo":1}'
     url = api.path("configmaps") + "?dryRun=All"
     warned = await api.post(url, body)
@@ -87,7 +87,7 @@ async def test_unknown_and_repeated_fields_are_told_as_asked(api: Api) -> None:
     assert rejected.message.endswith('strict decoding error: duplicate field "data.x", unknown field "foo"')
 
 
-async def test_invalid_metadata_names_each_field(api: Api) -> None:
+async def test_invalid_metadata_is_reported_per_field(api: Api) -> None:
     obj = {
         "metadata": {
             "name": "A_",
@@ -116,18 +116,18 @@ async def test_a_dry_run_changes_nothing(api: Api) -> None:
     assert (await api.get(f"{url}/a")).status == 404
 
 
-async def test_an_object_too_large_to_store_is_refused(api: Api, widgets: str) -> None:
+async def test_an_object_over_the_size_limit_is_rejected(api: Api, widgets: str) -> None:
     huge = {"metadata": {"name": "w"}, "spec": {"color": "x" * (1600 << 10)}}
     rejected = await api.post(widgets, widget("w") | huge)
     assert (rejected.status, rejected.reason) == (413, "RequestEntityTooLarge")
 
 
-async def test_a_body_over_the_limit_is_refused(api: Api) -> None:
+async def test_a_body_over_the_limit_is_rejected(api: Api) -> None:
     rejected = await api.post(api.path("configmaps"), b"{" + b" " * (3 << 20) + b"}")
     assert (rejected.status, rejected.message) == (413, "Request entity too large: limit is 3145728")
 
 
-async def test_equal_owner_references_are_kept_once(api: Api) -> None:
+async def test_duplicate_owner_references_are_removed(api: Api) -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u-1"}
     obj = config_map("a") | {"metadata": {"name": "a", "ownerReferences": [owner, owner]}}
     created = await api.post(f"{api.path('configmaps')}?dryRun=All", obj)
@@ -135,14 +135,14 @@ async def test_equal_owner_references_are_kept_once(api: Api) -> None:
     assert "duplicate UID(s) observed: u-1" in created.warnings[0]
 
 
-async def test_yaml_is_as_good_as_json(api: Api) -> None:
+async def test_yaml_bodies_are_accepted(api: Api) -> None:
     created = await api.post(
         api.path("configmaps"), b"metadata: {name: yam}\ndata: {a: b}", content_type="application/yaml"
     )
     assert (created.status, created.body["data"]) == (201, {"a": "b"})
 
 
-async def test_a_custom_resource_is_defaulted_and_counted(api: Api, widgets: str) -> None:
+async def test_a_custom_resource_is_defaulted_and_has_a_generation(api: Api, widgets: str) -> None:
     created = await api.post(widgets, widget("w") | {"spec": {}, "status": {"replicas": 5}})
     assert created.status == 201, created.body
     assert created.body["spec"] == {"replicas": 1}

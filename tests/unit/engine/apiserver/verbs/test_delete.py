@@ -24,7 +24,7 @@ async def test_delete_removes_and_returns_a_status(api: Api) -> None:
     assert (await api.get(url)).status == (await api.delete(url)).status == 404
 
 
-async def test_some_kinds_answer_their_last_state(api: Api) -> None:
+async def test_some_kinds_return_the_deleted_object(api: Api) -> None:
     url = api.path("serviceaccounts")
     await api.post(url, {"metadata": {"name": "s"}})
     assert (await api.delete(f"{url}/s")).body["kind"] == "ServiceAccount"
@@ -65,7 +65,7 @@ async def test_finalizers_hold_a_deleted_object(api: Api) -> None:
     assert (await api.get(url)).status == 404
 
 
-async def test_a_deletion_moves_the_generation_of_a_held_object(api: Api, widgets: str) -> None:
+async def test_a_delete_increments_the_generation_of_an_object_with_finalizers(api: Api, widgets: str) -> None:
     metadata = {"name": "w", "finalizers": ["example.com/hold"]}
     await api.post(widgets, {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata})
     assert (await api.delete(f"{widgets}/w")).body["metadata"]["generation"] == 2
@@ -93,7 +93,7 @@ async def test_propagation_policies_set_finalizers(api: Api, query: str, finaliz
         ("dryRun=Some", "dryRun"),
     ],
 )
-async def test_bad_options_name_their_field(api: Api, options: str, field: str) -> None:
+async def test_invalid_options_are_reported_with_their_field(api: Api, options: str, field: str) -> None:
     await created(api)
     rejected = await api.delete(f"{api.path('configmaps', 'a')}?{options}")
     assert (rejected.status, rejected.body["details"]["causes"][0]["field"]) == (422, field)
@@ -102,7 +102,7 @@ async def test_bad_options_name_their_field(api: Api, options: str, field: str) 
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b'{"gracePeriodSeconds":"x"}', b'{"kind":"Other"}', b'{"preconditions":5}']
 )
-async def test_a_body_that_is_no_delete_options_is_refused(api: Api, body: bytes) -> None:
+async def test_a_body_that_is_not_delete_options_is_rejected(api: Api, body: bytes) -> None:
     await created(api)
     assert (await api.ask("DELETE", api.path("configmaps", "a"), body)).status == 400
 
@@ -114,7 +114,7 @@ async def test_a_dry_run_deletes_nothing(api: Api) -> None:
     assert (await api.get(url)).status == 200
 
 
-async def test_a_pod_without_a_node_goes_at_once_and_one_with_a_node_takes_its_time(api: Api) -> None:
+async def test_an_unscheduled_pod_is_deleted_at_once_and_a_scheduled_one_gracefully(api: Api) -> None:
     url = api.path("pods")
     account = api.path("serviceaccounts", "default")
     if (await api.get(account)).status == 404:

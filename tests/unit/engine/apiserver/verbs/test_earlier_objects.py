@@ -51,21 +51,21 @@ async def seen(who: Api, query: str) -> list[tuple[str, Any]]:
     return [(event["type"], event["object"].get("reason") or event["object"]["data"]["key"]) for event in events]
 
 
-async def test_a_list_of_the_past_shows_no_earlier_object(api: Api, before: int) -> None:
+async def test_a_list_at_an_old_revision_hides_earlier_objects(api: Api, before: int) -> None:
     query = f"?fieldSelector=metadata.name%3Da&resourceVersion={before}&resourceVersionMatch=Exact"
     named, all_ = await grant(api, "nora", resourceNames=["a"]), await grant(api, "owen")
     assert (await named.get(named.path("secrets") + query)).body["items"] == []
     assert len((await all_.get(all_.path("secrets") + query)).body["items"]) == 1
 
 
-async def test_a_watch_from_the_past_shows_no_earlier_object(api: Api, before: int) -> None:
+async def test_a_watch_from_an_old_revision_hides_earlier_objects(api: Api, before: int) -> None:
     named, all_ = await grant(api, "nora", resourceNames=["a"]), await grant(api, "owen")
     query = f"watch=1&timeoutSeconds=1&resourceVersion={before - 1}"
     assert await seen(named, query) == [("ERROR", "Expired")]
     assert [kind for kind, _ in await seen(all_, query)] == ["ADDED", "DELETED", "ADDED"]
 
 
-async def test_a_watch_shows_the_past_of_the_same_object(api: Api, before: int) -> None:
+async def test_a_watch_replays_old_revisions_of_the_same_object(api: Api, before: int) -> None:
     """Clients resume watches like this after a disconnect."""
     named = await grant(api, "nora", resourceNames=["a"])
     created = (await api.get(api.path("secrets", "a"))).body["metadata"]["resourceVersion"]
@@ -85,7 +85,7 @@ async def test_a_watch_ends_with_its_object(api: Api, before: int) -> None:
     assert await asyncio.gather(*watches) == [[added, deleted], [added, deleted, ("ADDED", encoded("of another user"))]]
 
 
-# --- of a namespace -------------------------------------------------------------------------------------------------
+# --- of a namespace -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def earlier(api: Api) -> int:
     return int(created.body["metadata"]["resourceVersion"])
 
 
-async def test_rights_in_a_namespace_show_no_earlier_namespace(api: Api, earlier: int) -> None:
+async def test_permissions_in_a_namespace_hide_an_earlier_namespace(api: Api, earlier: int) -> None:
     member, url = await grant(api, "nora"), api.path("secrets")
     exact = f"{url}?resourceVersion={earlier}&resourceVersionMatch=Exact"
     assert ((await member.get(exact)).status, len((await api.get(exact)).body["items"])) == (410, 1)

@@ -68,7 +68,7 @@ async def test_already_exists_waits_until_the_winner_is_committed(disk: tuple[Ap
         ([{"op": "replace", "path": "/data/k", "value": "new"}], JSON_PATCH),
     ],
 )
-async def test_a_patch_that_changes_nothing_waits_for_the_change_it_found(
+async def test_a_noop_patch_waits_for_the_change_in_flight(
     disk: tuple[Api, CommitGate], maps: str, body: Any, content_type: str
 ) -> None:
     api, _ = disk
@@ -79,7 +79,7 @@ async def test_a_patch_that_changes_nothing_waits_for_the_change_it_found(
     assert int(answer.body["metadata"]["resourceVersion"]) <= api.server.deps.store.revision
 
 
-async def test_an_apply_that_changes_nothing_waits(disk: tuple[Api, CommitGate], maps: str) -> None:
+async def test_a_noop_apply_waits_for_the_change_in_flight(disk: tuple[Api, CommitGate], maps: str) -> None:
     api, _ = disk
     applied = f"{maps}/a?fieldManager=one"
     await api.patch(applied, config_map("a", k="old"), APPLY)
@@ -88,7 +88,7 @@ async def test_an_apply_that_changes_nothing_waits(disk: tuple[Api, CommitGate],
     assert answer.status == 200
 
 
-async def test_an_update_that_changes_nothing_waits(disk: tuple[Api, CommitGate], maps: str) -> None:
+async def test_a_noop_update_waits_for_the_change_in_flight(disk: tuple[Api, CommitGate], maps: str) -> None:
     api, _ = disk
     await api.post(maps, config_map("a", k="old"))
     new = config_map("a", k="new")
@@ -117,7 +117,7 @@ async def test_not_found_waits_until_the_deletion_is_committed(
 
 
 @pytest.mark.parametrize("second", ["update", "patch", "delete", "invalid"])
-async def test_refusals_wait_for_the_change_that_they_are_based_on(
+async def test_rejections_wait_for_the_change_that_they_are_based_on(
     disk: tuple[Api, CommitGate], maps: str, second: str
 ) -> None:
     api, _ = disk
@@ -136,7 +136,9 @@ async def test_refusals_wait_for_the_change_that_they_are_based_on(
     assert answer.reason == ("Invalid" if second == "invalid" else "Conflict")
 
 
-async def test_a_second_delete_waits_for_the_mark_of_the_first(disk: tuple[Api, CommitGate], maps: str) -> None:
+async def test_a_second_delete_waits_for_the_deletion_timestamp_of_the_first(
+    disk: tuple[Api, CommitGate], maps: str
+) -> None:
     api, _ = disk
     held = config_map("a")
     held["metadata"]["finalizers"] = ["example.com/hold"]
@@ -146,7 +148,7 @@ async def test_a_second_delete_waits_for_the_mark_of_the_first(disk: tuple[Api, 
     assert int(answer.body["metadata"]["resourceVersion"]) <= api.server.deps.store.revision
 
 
-async def test_a_dry_run_waits_for_what_it_found(disk: tuple[Api, CommitGate], maps: str) -> None:
+async def test_a_dry_run_waits_for_the_change_in_flight(disk: tuple[Api, CommitGate], maps: str) -> None:
     api, _ = disk
     answer = await _second(disk, api.post(maps, config_map("a")), api.post(f"{maps}?dryRun=All", config_map("a")))
     assert answer.reason == "AlreadyExists"
@@ -154,7 +156,7 @@ async def test_a_dry_run_waits_for_what_it_found(disk: tuple[Api, CommitGate], m
     assert created.status == 201
 
 
-async def test_a_dry_run_of_a_change_waits_for_what_it_is_based_on(disk: tuple[Api, CommitGate], maps: str) -> None:
+async def test_a_dry_run_patch_waits_for_the_change_it_is_based_on(disk: tuple[Api, CommitGate], maps: str) -> None:
     api, _ = disk
     await api.post(maps, config_map("a"))
     change = api.patch(f"{maps}/a", {"data": {"k": "new"}})
@@ -181,7 +183,9 @@ async def test_deleting_a_collection_waits_for_deletions_in_flight(disk: tuple[A
     assert answer.status == 200
 
 
-async def test_an_answer_waits_even_if_the_writer_of_the_change_left(disk: tuple[Api, CommitGate], maps: str) -> None:
+async def test_a_response_waits_even_if_the_writer_of_the_change_disconnected(
+    disk: tuple[Api, CommitGate], maps: str
+) -> None:
     """The client that sent the change may disconnect; the change is committed anyway."""
     api, gate = disk
     with gate.closed():
@@ -194,7 +198,9 @@ async def test_an_answer_waits_even_if_the_writer_of_the_change_left(disk: tuple
     assert (await api.get(f"{maps}/a")).status == 200
 
 
-async def test_a_refusal_by_quota_waits_for_what_uses_it_up(disk: tuple[Api, CommitGate], maps: str) -> None:
+async def test_a_quota_rejection_waits_for_the_writes_that_use_the_quota(
+    disk: tuple[Api, CommitGate], maps: str
+) -> None:
     api, _ = disk
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"count/secrets": "1"}}}
     await api.post(maps.replace("configmaps", "resourcequotas"), quota)

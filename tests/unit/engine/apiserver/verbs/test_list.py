@@ -24,7 +24,7 @@ def names(body: dict) -> list[str]:
     return [item["metadata"]["name"] for item in body["items"]]
 
 
-async def test_a_list_is_in_the_order_of_names(api: Api, secrets: str) -> None:
+async def test_a_list_is_sorted_by_name(api: Api, secrets: str) -> None:
     listed = (await api.get(secrets)).body
     assert (listed["kind"], listed["apiVersion"], names(listed)) == ("SecretList", "v1", ["a", "b", "c", "d"])
     assert listed["metadata"]["resourceVersion"] == str(api.server.deps.store.revision)
@@ -64,7 +64,7 @@ async def test_custom_resources_are_selected_by_declared_fields(api: Api, widget
     assert (rejected.status, rejected.message) == (400, "field label not supported: spec.replicas")
 
 
-async def test_pages_show_one_moment(api: Api, secrets: str) -> None:
+async def test_pages_are_consistent_at_one_revision(api: Api, secrets: str) -> None:
     first = (await api.get(f"{secrets}?limit=2")).body
     assert (names(first), first["metadata"]["remainingItemCount"]) == (["a", "b"], 2)
     await api.delete(f"{secrets}/c")
@@ -75,7 +75,7 @@ async def test_pages_show_one_moment(api: Api, secrets: str) -> None:
     assert "continue" not in rest["metadata"]
 
 
-async def test_pages_go_through_all_namespaces(api: Api, secrets: str) -> None:
+async def test_pages_span_all_namespaces(api: Api, secrets: str) -> None:
     seen: list[tuple[str, str]] = []
     token = ""
     while True:
@@ -88,7 +88,7 @@ async def test_pages_go_through_all_namespaces(api: Api, secrets: str) -> None:
     assert {(api.namespace, name) for name in "abcd"} <= set(seen)
 
 
-async def test_selected_pages_do_not_count_what_remains(api: Api, secrets: str) -> None:
+async def test_pages_with_a_selector_have_no_remaining_item_count(api: Api, secrets: str) -> None:
     page = (await api.get(f"{secrets}?limit=1&labelSelector=vowel%3Dfalse")).body
     assert (names(page), "remainingItemCount" in page["metadata"]) == (["b"], False)
     page = (
@@ -97,7 +97,7 @@ async def test_selected_pages_do_not_count_what_remains(api: Api, secrets: str) 
     assert names(page) == ["c", "d"]
 
 
-async def test_a_page_of_a_compacted_revision_is_expired_and_can_go_on_inconsistently(api: Api, secrets: str) -> None:
+async def test_a_compacted_page_expires_and_offers_an_inconsistent_continue_token(api: Api, secrets: str) -> None:
     first = (await api.get(f"{secrets}?limit=2")).body
     await api.post(secrets, {"metadata": {"name": "bb"}})
     await api.post(secrets, {"metadata": {"name": "e"}})
@@ -108,7 +108,7 @@ async def test_a_page_of_a_compacted_revision_is_expired_and_can_go_on_inconsist
     assert names(rest) == ["bb", "c", "d", "e"]
 
 
-async def test_the_past_can_be_read_exactly(api: Api, secrets: str) -> None:
+async def test_a_list_can_be_read_at_an_exact_revision(api: Api, secrets: str) -> None:
     then = (await api.get(secrets)).body["metadata"]["resourceVersion"]
     await api.delete(f"{secrets}/a")
     past = (await api.get(f"{secrets}?resourceVersion={then}&resourceVersionMatch=Exact")).body
@@ -117,7 +117,7 @@ async def test_the_past_can_be_read_exactly(api: Api, secrets: str) -> None:
     assert names(now) == ["b", "c", "d"]
 
 
-async def test_a_revision_from_the_future_is_refused_for_now(api: Api, secrets: str) -> None:
+async def test_a_future_revision_is_rejected_with_retry_after(api: Api, secrets: str) -> None:
     rejected = await api.get(f"{secrets}?resourceVersion=99999999")
     assert (rejected.status, rejected.reason, rejected.headers["retry-after"]) == (504, "Timeout", "1")
     assert rejected.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
@@ -133,7 +133,7 @@ async def test_a_revision_from_the_future_is_refused_for_now(api: Api, secrets: 
         ("continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiIuLi94In0", 400),
     ],
 )  # fmt: skip
-async def test_bad_options_are_refused(api: Api, secrets: str, query: str, status: int) -> None:
+async def test_invalid_options_are_rejected(api: Api, secrets: str, query: str, status: int) -> None:
     assert (await api.get(f"{secrets}?{query}")).status == status
 
 
@@ -148,7 +148,7 @@ async def test_lists_can_be_tables_or_metadata_only(api: Api, secrets: str) -> N
     )
 
 
-async def test_large_lists_are_compressed_for_those_who_ask(api: Api) -> None:
+async def test_large_lists_are_compressed_on_request(api: Api) -> None:
     url = api.path("configmaps")
     for number in range(3):
         await api.post(url, {"metadata": {"name": f"big-{number}"}, "data": {"x": "y" * 100_000}})

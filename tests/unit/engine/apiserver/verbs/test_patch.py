@@ -16,7 +16,7 @@ async def test_a_merge_patch_sets_and_removes(api: Api, url: str) -> None:
     assert (changed.status, changed.body["data"]) == (200, {"x": "9"})
 
 
-async def test_a_json_patch_is_all_or_nothing(api: Api, url: str) -> None:
+async def test_a_json_patch_is_atomic(api: Api, url: str) -> None:
     ops = [{"op": "replace", "path": "/data/x", "value": "5"}, {"op": "test", "path": "/data/y", "value": "no"}]
     rejected = await api.patch(url, ops, JSON_PATCH)
     assert (rejected.status, rejected.reason) == (422, "Invalid")
@@ -42,7 +42,7 @@ async def test_custom_resources_have_no_strategic_patch(api: Api, widgets: str) 
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
-async def test_other_content_types_are_refused(api: Api, url: str, content_type: str) -> None:
+async def test_other_content_types_are_rejected(api: Api, url: str, content_type: str) -> None:
     assert (await api.patch(url, {}, content_type)).status == 415
 
 
@@ -51,7 +51,7 @@ async def test_a_patch_with_an_old_revision_conflicts(api: Api, url: str) -> Non
     assert (rejected.status, rejected.reason) == (409, "Conflict")
 
 
-async def test_a_patch_that_changes_nothing_writes_nothing(api: Api, url: str) -> None:
+async def test_a_noop_patch_writes_nothing(api: Api, url: str) -> None:
     before = (await api.get(url)).body
     assert (await api.patch(url, {"data": {"x": "1"}})).body == before
 
@@ -66,7 +66,7 @@ async def test_a_patch_that_changes_nothing_writes_nothing(api: Api, url: str) -
         ([], 400),
     ],
 )
-async def test_what_a_patch_cannot_do(api: Api, url: str, patch: object, status: int) -> None:
+async def test_invalid_patches_are_rejected(api: Api, url: str, patch: object, status: int) -> None:
     assert (await api.patch(url, patch)).status == status
 
 
@@ -74,7 +74,7 @@ async def test_a_missing_object_cannot_be_patched(api: Api) -> None:
     assert (await api.patch(api.path("configmaps", "none"), {})).status == 404
 
 
-async def test_strict_patches_refuse_unknown_fields(api: Api, url: str) -> None:
+async def test_strict_patches_reject_unknown_fields(api: Api, url: str) -> None:
     rejected = await api.patch(f"{url}?fieldValidation=Strict", {"foo": 1})
     assert rejected.status == 422
     assert 'unknown field "foo"' in rejected.message
@@ -105,14 +105,14 @@ async def test_apply_conflicts_until_forced(api: Api) -> None:
     assert forced.body["data"] == {"x": "2"}
 
 
-async def test_apply_removes_what_its_manager_leaves_out(api: Api) -> None:
+async def test_apply_removes_fields_that_its_manager_omits(api: Api) -> None:
     url = api.path("configmaps", "s")
     await api.patch(f"{url}?fieldManager=one", config_map("s", x="1", y="2"), APPLY)
     changed = await api.patch(f"{url}?fieldManager=one", config_map("s", x="1"), APPLY)
     assert changed.body["data"] == {"x": "1"}
 
 
-async def test_apply_needs_a_manager_and_patches_take_no_force(api: Api, url: str) -> None:
+async def test_apply_requires_a_field_manager_and_other_patches_reject_force(api: Api, url: str) -> None:
     rejected = await api.patch(url, config_map("a"), APPLY)
     assert (rejected.status, rejected.body["details"]["causes"][0]["field"]) == (422, "fieldManager")
     rejected = await api.patch(f"{url}?force=true", {}, MERGE)

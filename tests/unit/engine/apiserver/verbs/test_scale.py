@@ -12,7 +12,7 @@ async def scale(api: Api, widgets: str) -> str:
     return f"{widgets}/w/scale"
 
 
-async def test_a_scale_shows_its_parents_numbers(api: Api, scale: str) -> None:
+async def test_a_scale_contains_the_replicas_of_its_parent(api: Api, scale: str) -> None:
     body = (await api.get(scale)).body
     assert (body["kind"], body["apiVersion"]) == ("Scale", "autoscaling/v1")
     assert (body["spec"], body["status"]) == ({"replicas": 2}, {"replicas": 1, "selector": "a=b"})
@@ -36,7 +36,7 @@ async def test_a_scale_can_be_patched(api: Api, scale: str, patch: object, conte
 
 
 @pytest.mark.parametrize(("replicas", "status"), [(-1, 422), ("x", 422), (True, 422)])
-async def test_a_wrong_number_is_refused(api: Api, scale: str, replicas: object, status: int) -> None:
+async def test_invalid_replicas_are_rejected(api: Api, scale: str, replicas: object, status: int) -> None:
     assert (await api.patch(scale, {"spec": {"replicas": replicas}})).status == status
 
 

@@ -46,7 +46,7 @@ async def test_a_handler_changes_its_parent(api: Api, url: str) -> None:
     assert (await api.get(api.path("configmaps", "a"))).body["data"] == {"by": "admin"}
 
 
-async def test_a_handler_may_answer_in_its_own_way(api: Api, url: str) -> None:
+async def test_a_handler_may_return_its_own_response(api: Api, url: str) -> None:
     assert (await api.get(f"{url}/x/y")).body == b"x/y"
 
 
@@ -55,7 +55,7 @@ async def test_a_handler_may_delete_its_parent(api: Api, url: str) -> None:
     assert (await api.get(api.path("configmaps", "a"))).status == 404
 
 
-async def test_verbs_and_parents_that_are_not_there(api: Api, url: str) -> None:
+async def test_unknown_verbs_and_missing_parents_are_rejected(api: Api, url: str) -> None:
     assert (await api.put(url, {})).status == 405
     assert (await api.post(url.replace("/a/", "/none/"), {})).status == 404
     assert (await api.get(url.replace("touch", "unheard"))).status == 404

@@ -13,7 +13,7 @@ async def created_object(api: Api, name: str = "a", **data: str) -> dict:
     return (await api.post(api.path("configmaps"), config_map(name, **data))).body
 
 
-async def test_an_update_replaces_and_moves_the_revision(api: Api) -> None:
+async def test_an_update_replaces_the_object_and_its_resource_version(api: Api) -> None:
     obj = await created_object(api, x="1")
     changed = await api.put(api.path("configmaps", "a"), obj | {"data": {"y": "2"}})
     assert (changed.status, changed.body["data"]) == (200, {"y": "2"})
@@ -21,14 +21,14 @@ async def test_an_update_replaces_and_moves_the_revision(api: Api) -> None:
     assert changed.body["metadata"]["uid"] == obj["metadata"]["uid"]
 
 
-async def test_an_update_that_changes_nothing_writes_nothing(api: Api) -> None:
+async def test_a_noop_update_writes_nothing(api: Api) -> None:
     obj = await created_object(api, x="1")
     api.clock.advance(60)
     same = await api.put(api.path("configmaps", "a"), obj)
     assert same.body == obj
 
 
-async def test_an_update_of_an_older_state_conflicts(api: Api) -> None:
+async def test_an_update_with_an_old_resource_version_conflicts(api: Api) -> None:
     obj = await created_object(api, x="1")
     await api.put(api.path("configmaps", "a"), obj | {"data": {"x": "2"}})
     rejected = await api.put(api.path("configmaps", "a"), obj | {"data": {"x": "3"}})
@@ -36,8 +36,8 @@ async def test_an_update_of_an_older_state_conflicts(api: Api) -> None:
     assert rejected.message.endswith("please apply your changes to the latest version and try again")
 
 
-async def test_who_is_refused_can_see_what_they_are_refused_for(tmp_path: Path) -> None:
-    """Even if it is not committed yet when they ask."""
+async def test_a_rejected_client_can_read_the_conflicting_object(tmp_path: Path) -> None:
+    """This holds even if the conflicting change is not committed yet when the client writes."""
     clock = Clock()
     server = await assemble(tmp_path, clock=clock, entropy=os.urandom)
     try:
@@ -54,13 +54,13 @@ async def test_who_is_refused_can_see_what_they_are_refused_for(tmp_path: Path) 
         await server.stop()
 
 
-async def test_an_update_without_a_revision_wins(api: Api) -> None:
+async def test_an_update_without_a_resource_version_overwrites(api: Api) -> None:
     await created_object(api, x="1")
     changed = await api.put(api.path("configmaps", "a"), config_map("a", x="9"))
     assert (changed.status, changed.body["data"]) == (200, {"x": "9"})
 
 
-async def test_some_kinds_demand_a_revision(api: Api) -> None:
+async def test_some_kinds_require_a_resource_version(api: Api) -> None:
     url = api.path("leases", group="coordination.k8s.io")
     lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "x"}}
     await api.post(url, lease)
@@ -76,14 +76,14 @@ async def test_a_missing_object_is_not_created_unless_its_kind_allows_it(api: Ap
     assert created.status == 201
 
 
-async def test_another_uid_is_another_object(api: Api) -> None:
+async def test_an_update_with_another_uid_conflicts(api: Api) -> None:
     await created_object(api)
     rejected = await api.put(api.path("configmaps", "a"), {"metadata": {"name": "a", "uid": "other"}})
     assert (rejected.status, rejected.reason) == (409, "Conflict")
     assert "Precondition failed: UID in precondition: other" in rejected.message
 
 
-async def test_the_name_is_the_urls(api: Api) -> None:
+async def test_the_name_must_match_the_url(api: Api) -> None:
     await created_object(api)
     url = api.path("configmaps", "a")
     assert (
@@ -142,7 +142,7 @@ async def test_another_version_of_a_kind_is_the_same_object(api: Api, widgets: s
     assert [item["apiVersion"] for item in listed["items"]] == ["example.com/v2"]
 
 
-async def test_writers_without_a_revision_do_not_lose_each_other(api: Api) -> None:
+async def test_concurrent_patches_without_a_resource_version_are_all_applied(api: Api) -> None:
     await created_object(api)
     url = api.path("configmaps", "a")
     await asyncio.gather(*(api.patch(url, {"data": {f"k{n}": "v"}}, MERGE) for n in range(20)))

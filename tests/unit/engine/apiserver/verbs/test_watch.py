@@ -28,7 +28,7 @@ async def test_events_are_ordered(api: Api) -> None:
     await watch.close()
 
 
-async def test_a_deletion_carries_its_own_revision(api: Api) -> None:
+async def test_a_delete_event_has_its_own_resource_version(api: Api) -> None:
     url = api.path("secrets")
     await api.post(url, secret("a"))
     watch = await api.watch(f"{url}?watch=true&resourceVersion={await revision(api)}")
@@ -39,7 +39,7 @@ async def test_a_deletion_carries_its_own_revision(api: Api) -> None:
 
 
 @pytest.mark.parametrize("query", ["watch=true", "watch=true&resourceVersion=0"])
-async def test_without_a_revision_a_watch_begins_with_what_is_there(api: Api, query: str) -> None:
+async def test_without_a_resource_version_a_watch_starts_with_existing_objects(api: Api, query: str) -> None:
     url = api.path("secrets")
     await api.post(url, secret("a"))
     watch = await api.watch(f"{url}?{query}")
@@ -62,7 +62,7 @@ async def test_a_watch_resumes_exactly(api: Api) -> None:
     await watch.close()
 
 
-async def test_events_follow_the_selector(api: Api) -> None:
+async def test_events_reflect_selector_changes(api: Api) -> None:
     url = api.path("secrets")
     watch = await api.watch(f"{url}?watch=true&resourceVersion={await revision(api)}&labelSelector=x%3Dy")
     await api.post(url, secret("a"))
@@ -91,7 +91,7 @@ async def test_one_object_can_be_watched_by_name(api: Api) -> None:
         await each.close()
 
 
-async def test_a_watch_list_ends_its_beginning_with_a_bookmark(api: Api) -> None:
+async def test_a_watch_list_ends_the_initial_events_with_a_bookmark(api: Api) -> None:
     url = api.path("secrets")
     await api.post(url, secret("a"))
     options = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -121,7 +121,7 @@ async def test_initial_events_can_be_skipped(api: Api) -> None:
     await watch.close()
 
 
-async def test_a_watch_ends_by_its_timeout_with_a_bookmark_where_allowed(api: Api) -> None:
+async def test_a_watch_times_out_with_a_bookmark_if_allowed(api: Api) -> None:
     start = await revision(api)
     watch = await api.watch(
         f"{api.path('secrets')}?watch=true&resourceVersion={start}&timeoutSeconds=1&allowWatchBookmarks=true"
@@ -142,7 +142,7 @@ async def test_a_compacted_revision_is_expired_inside_the_stream(api: Api) -> No
     assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
-async def test_tables_carry_their_columns_once(api: Api) -> None:
+async def test_only_the_first_table_event_has_columns(api: Api) -> None:
     url = api.path("secrets")
     response = await api.send("GET", f"{url}?watch=true&resourceVersion={await revision(api)}", accept=TABLE)
     from tests.unit.engine.apiserver.api import Watching
@@ -175,7 +175,7 @@ async def test_all_namespaces_can_be_watched(api: Api) -> None:
         ("resourceVersionMatch=NotOlderThan", 422),
     ],
 )
-async def test_bad_options_are_refused(api: Api, query: str, status: int) -> None:
+async def test_invalid_options_are_rejected(api: Api, query: str, status: int) -> None:
     assert (await api.get(f"{api.path('secrets')}?watch=true&{query}")).status == status
 
 

@@ -1,4 +1,4 @@
-"""What mutating policies make."""
+"""Object and JSONPatch messages, which mutating policies create."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENV = admission_env(json_patch=True)
 BINDINGS: dict[str, Any] = {"object": {"metadata": {"name": "n"}, "spec": {"replicas": 2}}}
 
 
-def made(text: str) -> Any:
+def evaluate_message(text: str) -> Any:
     return compile(text, ENV).evaluate(BINDINGS)
 
 
@@ -29,13 +29,13 @@ def made(text: str) -> Any:
         ("Object{t: timestamp('2026-01-02T03:04:05Z')}", {"t": "2026-01-02T03:04:05Z"}, "Object"),
     ],
 )
-def test_objects_are_made(text: str, value: Any, kind: str) -> None:
-    assert as_json(made(text)) == value
+def test_objects_are_created(text: str, value: Any, kind: str) -> None:
+    assert as_json(evaluate_message(text)) == value
     assert str(compile(text, ENV).result_type) == kind
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("JSONPatch{op: 1}", "expected type of field 'op' is 'string' but provided type is 'int'"),
         ("JSONPatch{other: 'x'}", "'other'"),
@@ -44,17 +44,20 @@ def test_objects_are_made(text: str, value: Any, kind: str) -> None:
         ("string{}", "'string' is not a message type"),
     ],
 )
-def test_what_is_no_such_object_is_refused(text: str, told: str) -> None:
-    with pytest.raises(CelError, match=re.escape(told)):
+def test_invalid_object_expressions_are_rejected(text: str, message: str) -> None:
+    with pytest.raises(CelError, match=re.escape(message)):
         compile(text, ENV)
 
 
-def test_only_mutating_policies_make_objects() -> None:
+def test_only_mutating_policies_create_objects() -> None:
     with pytest.raises(CelError, match="undeclared reference to 'Object'"):
         compile("Object{}", admission_env())
 
 
-def test_parts_belong_where_their_names_say() -> None:
-    assert list(misnamed_parts(made("Object{spec: Object.spec{items: [Object.spec.items{}]}}"), "Object")) == []
-    (told,) = misnamed_parts(made("Object{spec: [Object.status{}]}"), "Object")
-    assert told.startswith('unexpected type name "Object.status", expected "Object.spec"')
+def test_object_types_must_match_their_field_path() -> None:
+    assert (
+        list(misnamed_parts(evaluate_message("Object{spec: Object.spec{items: [Object.spec.items{}]}}"), "Object"))
+        == []
+    )
+    (message,) = misnamed_parts(evaluate_message("Object{spec: [Object.status{}]}"), "Object")
+    assert message.startswith('unexpected type name "Object.status", expected "Object.spec"')

@@ -1,4 +1,4 @@
-"""Hosts that forbid user namespaces: root's machines do without, an ordinary user is told what to do."""
+"""Hosts that forbid user namespaces: machines of root work without them, and other users get advice."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from herder.engine.runner.shim import kernel
 from herder.machine.errors import PreCreateFailed
 from herder.machine.host.autostart import answers
 from tests.unit.machine.host.hosts import Host
-from tests.unit.machine.process.visits import bootstrapped, said
+from tests.unit.machine.process.machine_ssh import output_of, wait_bootstrapped
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a place where rules are stricter")
 
-EVERYBODY = "0 0 4294967295"
+ALL_USERS = "0 0 4294967295"
 ROOT_ALONE = "0 0 1"
 
 
 class StrictHost(Host):
-    """Its daemon lives in a user namespace, in which the host's rules hold, below which none may be made."""
+    """A host whose daemon runs in a user namespace that allows no nested ones."""
 
     def __init__(self, directory: Path, users: str) -> None:
         super().__init__(directory)
@@ -54,19 +54,19 @@ class StrictHost(Host):
             os.close(descriptor)
 
 
-async def test_roots_machines_do_without(tmp_path: Path) -> None:
-    with StrictHost(tmp_path, EVERYBODY) as host:
+async def test_machines_of_root_work_without_user_namespaces(tmp_path: Path) -> None:
+    with StrictHost(tmp_path, ALL_USERS) as host:
         host.start()
         place = host.create("m1", "#!/bin/sh\ntouch /etc/rancher/here /run/here\n")
-        await bootstrapped(place)
-        assert await said(place, "id -un; hostname; ls /etc/rancher; cat /proc/1/comm") == "nobody\nm1\nhere\nsh"
+        await wait_bootstrapped(place)
+        assert await output_of(place, "id -un; hostname; ls /etc/rancher; cat /proc/1/comm") == "nobody\nm1\nhere\nsh"
         host.machine("m1").restart()
-        assert await said(place, "echo kept > ~/file; cat ~/file") == "kept"
+        assert await output_of(place, "echo kept > ~/file; cat ~/file") == "kept"
         host.machine("m1").remove()
         assert host.leftovers() == []
 
 
-def test_an_ordinary_user_is_told_what_to_do(tmp_path: Path) -> None:
+def test_an_unprivileged_user_gets_advice(tmp_path: Path) -> None:
     with StrictHost(tmp_path, ROOT_ALONE) as host:
         host.start()
         with pytest.raises(

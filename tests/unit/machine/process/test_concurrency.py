@@ -1,4 +1,4 @@
-"""Many machines at once: each its own, and none left."""
+"""Many concurrent machines: each has its own address, and none is left behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.machine.host.hosts import Host
 COUNT = 24
 
 
-def test_many_come_and_go_at_once(tmp_path: Path) -> None:
+def test_many_machines_are_created_and_removed_concurrently(tmp_path: Path) -> None:
     with Host(tmp_path) as host, ThreadPoolExecutor(COUNT) as pool:
         host.start()
         names = [f"m{number}" for number in range(COUNT)]

@@ -34,7 +34,7 @@ async def server() -> AsyncIterator[Served]:
         yield found
 
 
-def a_pod(**spec: Any) -> Object:
+def new_pod(**spec: Any) -> Object:
     meta = {"name": "p", "namespace": "default", "uid": "u", "labels": {"app": "x"}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [], **spec}, "status": {}}
 
@@ -42,7 +42,7 @@ def a_pod(**spec: Any) -> Object:
 async def variables(server: Served, container: Object, image: dict[str, str] | None = None) -> dict[str, str]:
     sources = Sources(server.client, "default")
     service = {"S": "1"}
-    return await variables_of(a_pod(), container, sources, node="n", address="a", service=service, image=image or {})
+    return await variables_of(new_pod(), container, sources, node="n", address="a", service=service, image=image or {})
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ async def variables(server: Served, container: Object, image: dict[str, str] | N
         ("$()", "$()"),
     ],
 )
-def test_references_are_expanded_as_the_kubelet_does(text: str, found: str) -> None:
+def test_variable_references_are_expanded_as_by_the_kubelet(text: str, found: str) -> None:
     assert expand(text, {"A": "1"}) == found
 
 
 @pytest.mark.parametrize(
-    ("container", "words"),
+    ("container", "command"),
     [
         ({"image": "known"}, ["/bin/tool"]),
         ({"image": "known", "args": ["create", "$(A)"]}, ["/bin/tool", "create", "1"]),
@@ -69,12 +69,14 @@ def test_references_are_expanded_as_the_kubelet_does(text: str, found: str) -> N
         ({"image": "unknown", "command": ["other"]}, ["other"]),
     ],
 )
-def test_command_replaces_the_images_own_and_args_follow(container: Object, words: list[str]) -> None:
+def test_command_replaces_the_entrypoint_of_the_image_and_args_are_appended(
+    container: Object, command: list[str]
+) -> None:
     program = program_of(container, {"known": Program(["/bin/tool"])}.get)
-    assert command_line(container, program, {"A": "1"}) == words
+    assert command_line(container, program, {"A": "1"}) == command
 
 
-def test_an_unknown_image_names_the_setting() -> None:
+def test_an_unknown_image_is_reported_with_the_setting() -> None:
     with pytest.raises(NotReady, match=r'image "unknown".*"runner-commands"') as caught:
         program_of({"image": "unknown", "args": ["x"]}, lambda _image: None)
     assert caught.value.reason == "ErrImagePull"
@@ -90,14 +92,16 @@ def test_an_unknown_image_names_the_setting() -> None:
         ({"fieldRef": {"fieldPath": "spec.nothing"}}, 'fieldRef "spec.nothing" is not supported'),
     ],
 )
-async def test_a_variable_that_cannot_be_had_says_why(server: Served, source: Object, problem: str) -> None:
+async def test_an_unavailable_variable_is_reported_with_the_reason(
+    server: Served, source: Object, problem: str
+) -> None:
     container = {"name": "main", "env": [{"name": "X", "valueFrom": source}]}
     with pytest.raises(NotReady, match=problem) as caught:
         await variables(server, container)
     assert caught.value.reason == "CreateContainerConfigError"
 
 
-async def test_later_variables_win_and_may_use_earlier_ones(server: Served) -> None:
+async def test_later_variables_override_and_may_reference_earlier_ones(server: Served) -> None:
     container = {
         "name": "main",
         "envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "none", "optional": True}}],
@@ -119,8 +123,8 @@ async def test_later_variables_win_and_may_use_earlier_ones(server: Served) -> N
         ("status.podIP", "127.0.0.1"),
     ],
 )
-def test_a_pod_is_told_about_itself(path: str, value: str) -> None:
-    assert downward.field(a_pod(), path, node="node", address="127.0.0.1") == value
+def test_pod_fields_are_available_through_the_downward_api(path: str, value: str) -> None:
+    assert downward.field(new_pod(), path, node="node", address="127.0.0.1") == value
 
 
 @pytest.mark.parametrize(
@@ -128,18 +132,18 @@ def test_a_pod_is_told_about_itself(path: str, value: str) -> None:
     [("limits.cpu", "1", "2"), ("limits.cpu", "1m", "1500"), ("limits.memory", "1Mi", "64"), ("requests.cpu", "", "0")],
 )
 def test_resources_are_rounded_up_to_the_divisor(resource: str, divisor: str, value: str) -> None:
-    pod = a_pod(containers=[{"name": "main", "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}}])
+    pod = new_pod(containers=[{"name": "main", "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}}])
     reference = {"resource": resource, "divisor": divisor}
     assert downward.resource(pod, reference, container="main") == value
 
 
 def volumes(server: Served, directory: Path, *wanted: Object, host_paths: tuple[Path, ...] = ()) -> Volumes:
-    pod = a_pod(volumes=list(wanted))
+    pod = new_pod(volumes=list(wanted))
     return Volumes(server.client, pod, directory, user=None, node="node", address="127.0.0.1", host_paths=host_paths)
 
 
-async def test_secrets_and_config_maps_become_files_with_their_modes(server: Served, tmp_path: Path) -> None:
-    made = volumes(
+async def test_secrets_and_config_maps_are_mounted_as_files_with_their_modes(server: Served, tmp_path: Path) -> None:
+    pod_volumes = volumes(
         server,
         tmp_path,
         {"name": "all", "secret": {"secretName": "s", "defaultMode": 0o400}},
@@ -148,7 +152,7 @@ async def test_secrets_and_config_maps_become_files_with_their_modes(server: Ser
         {"name": "empty", "emptyDir": {}},
         {"name": "self", "downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
     )
-    await made.prepare(Sources(server.client, "default"), NOW)
+    await pod_volumes.prepare(Sources(server.client, "default"), NOW)
     assert (tmp_path / "all" / "user").read_bytes() == b"me"
     assert stat.S_IMODE((tmp_path / "all" / "user").stat().st_mode) == 0o400
     assert (tmp_path / "some" / "a" / "b").read_bytes() == b"red"
@@ -167,12 +171,12 @@ async def test_secrets_and_config_maps_become_files_with_their_modes(server: Ser
         ({"nfs": {"server": "s", "path": "/"}}, "volume type nfs is not supported"),
     ],
 )
-async def test_a_volume_that_cannot_be_made_says_why(
+async def test_an_unavailable_volume_is_reported_with_the_reason(
     server: Served, tmp_path: Path, volume: Object, problem: str
 ) -> None:
-    made = volumes(server, tmp_path, {"name": "v", **volume})
+    pod_volumes = volumes(server, tmp_path, {"name": "v", **volume})
     with pytest.raises(NotReady, match=problem):
-        await made.prepare(Sources(server.client, "default"), NOW)
+        await pod_volumes.prepare(Sources(server.client, "default"), NOW)
 
 
 async def test_a_token_is_bound_to_its_pod_and_renewed(server: Served, tmp_path: Path) -> None:
@@ -183,28 +187,28 @@ async def test_a_token_is_bound_to_its_pod_and_renewed(server: Served, tmp_path:
         "spec": {"containers": [{"name": "main", "image": "x"}]},
     }
     pod = await server.client.create(PODS, body, namespace="default")
-    made = Volumes(server.client, pod, tmp_path, user=None, node="node", address="127.0.0.1")
-    await made.prepare(Sources(server.client, "default"), datetime.now(UTC))
+    pod_volumes = Volumes(server.client, pod, tmp_path, user=None, node="node", address="127.0.0.1")
+    await pod_volumes.prepare(Sources(server.client, "default"), datetime.now(UTC))
     (volume,) = pod["spec"]["volumes"]
     token = tmp_path / volume["name"] / "token"
     first = token.read_text()
     assert first.count(".") == 2
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert (tmp_path / volume["name"] / "namespace").read_text() == "default"
-    assert made.refresh_at is not None
-    assert 2000 < (made.refresh_at - datetime.now(UTC)).total_seconds() < 3607
-    await made.prepare(Sources(server.client, "default"), datetime.now(UTC))
+    assert pod_volumes.refresh_at is not None
+    assert 2000 < (pod_volumes.refresh_at - datetime.now(UTC)).total_seconds() < 3607
+    await pod_volumes.prepare(Sources(server.client, "default"), datetime.now(UTC))
     assert token.read_text() != first
 
 
-async def test_a_sub_path_does_not_lead_out_of_its_volume(server: Served, tmp_path: Path) -> None:
-    made = volumes(server, tmp_path, {"name": "v", "emptyDir": {}})
-    await made.prepare(Sources(server.client, "default"), NOW)
+async def test_a_sub_path_cannot_leave_its_volume(server: Served, tmp_path: Path) -> None:
+    pod_volumes = volumes(server, tmp_path, {"name": "v", "emptyDir": {}})
+    await pod_volumes.prepare(Sources(server.client, "default"), NOW)
     (tmp_path / "v" / "link").symlink_to("/etc")
     for path in ("link", "link/ssl"):
         with pytest.raises(NotReady, match="leaves the volume"):
-            made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": path}]})
-    (mount,) = made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "deep/er"}]})
+            pod_volumes.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": path}]})
+    (mount,) = pod_volumes.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "deep/er"}]})
     assert (mount["source"], mount["sub_path"]) == (str(tmp_path / "v"), "deep/er")
     assert stat.S_IMODE((tmp_path / "v" / "deep" / "er").stat().st_mode) == 0o777
 
@@ -218,25 +222,28 @@ async def test_a_sub_path_does_not_lead_out_of_its_volume(server: Served, tmp_pa
         ({"path": "absent"}, "is not a directory on this host"),
     ],
 )
-async def test_directories_of_the_host_are_lent_by_name_only(
+async def test_only_allowed_host_paths_can_be_mounted(
     server: Served, tmp_path: Path, source: Object, problem: str
 ) -> None:
     (tmp_path / "lent").mkdir()
     wanted = {"name": "v", "hostPath": {**source, "path": f"{tmp_path}/{source['path']}"}}
-    made = volumes(server, tmp_path / "volumes", wanted, host_paths=(tmp_path / "lent", tmp_path / "absent"))
+    pod_volumes = volumes(server, tmp_path / "volumes", wanted, host_paths=(tmp_path / "lent", tmp_path / "absent"))
     with pytest.raises(NotReady, match=problem):
-        await made.prepare(Sources(server.client, "default"), NOW)
+        await pod_volumes.prepare(Sources(server.client, "default"), NOW)
 
 
-async def test_a_directory_of_the_host_is_mounted_whole_and_may_be_written(server: Served, tmp_path: Path) -> None:
-    lent = tmp_path / "lent"
-    lent.mkdir()
-    made = volumes(
-        server, tmp_path / "volumes", {"name": "v", "hostPath": {"path": f"{lent}/", "type": ""}}, host_paths=(lent,)
+async def test_a_host_path_is_mounted_writable(server: Served, tmp_path: Path) -> None:
+    host_dir = tmp_path / "lent"
+    host_dir.mkdir()
+    pod_volumes = volumes(
+        server,
+        tmp_path / "volumes",
+        {"name": "v", "hostPath": {"path": f"{host_dir}/", "type": ""}},
+        host_paths=(host_dir,),
     )
-    await made.prepare(Sources(server.client, "default"), NOW)
-    (mount,) = made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})
-    assert Path(mount["source"]).resolve() == lent
+    await pod_volumes.prepare(Sources(server.client, "default"), NOW)
+    (mount,) = pod_volumes.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})
+    assert Path(mount["source"]).resolve() == host_dir
     assert mount["read_only"] is False
     with pytest.raises(NotReady, match="subPath of a hostPath"):
-        made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "inside"}]})
+        pod_volumes.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "inside"}]})

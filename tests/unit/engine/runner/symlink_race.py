@@ -12,8 +12,8 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 @contextmanager
-def swapping(entry: Path, outside: Path) -> Iterator[None]:
-    """`entry` is a directory and a symbolic link to `outside` in turn, until the end of the block."""
+def swap_with_symlink(entry: Path, outside: Path) -> Iterator[None]:
+    """Alternate `entry` between a directory and a symbolic link to `outside`, until the end of the block."""
     end, link = threading.Event(), entry.with_name("link")
     link.symlink_to(outside)
     exchange = ctypes.CDLL(None).renameat2

@@ -1,4 +1,4 @@
-"""One file, the standard library, and every Python from 3.6 on."""
+"""The agent is one file that needs only the standard library of Python 3.6 or later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from herder.agent.build import build
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import NodeAgent, decoded, eventually, plan_secret, decoded_outputs
+from tests.support.node_agents import NodeAgent, decoded, decoded_outputs, eventually, plan_secret
 from tests.support.oci import image
 
 SOURCE = Path(__file__).parents[3] / "src" / "herder" / "agent"
@@ -44,7 +44,7 @@ LATER_TYPING = {"Protocol", "Literal", "TypedDict", "Final", "Annotated", "Param
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_it_is_written_for_the_oldest_python_and_its_library(path: Path) -> None:
+def test_the_agent_uses_only_python_3_6_and_its_standard_library(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=OLDEST)
     for node in ast.walk(tree):
         modules = []
@@ -83,7 +83,7 @@ def test_the_core_does_no_io_and_reads_no_clock(name: str) -> None:
     assert not any(call in source for call in ("time.time(", "time.monotonic(", "open("))
 
 
-def test_the_same_sources_give_the_same_file(tmp_path: Path) -> None:
+def test_the_build_is_reproducible(tmp_path: Path) -> None:
     build(tmp_path / "one.pyz")
     build(tmp_path / "two.pyz")
     assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
@@ -91,7 +91,7 @@ def test_the_same_sources_give_the_same_file(tmp_path: Path) -> None:
 
 
 def interpreters() -> list[str]:
-    """The oldest and the newest that this host has, and the system's own."""
+    """Return the oldest, the newest and the system's Python of this host."""
     found: dict[tuple[int, int], str] = {}
     for minor in range(OLDEST[1], 30):
         if path := shutil.which(f"python3.{minor}"):
@@ -101,18 +101,18 @@ def interpreters() -> list[str]:
         major, minor, *_ = (int(part) for part in path_.parts[-3].split(".")[:2])
         if (major, minor) >= OLDEST:
             found[major, minor] = str(path_)
-    working = {
+    usable = {
         version: path
         for version, path in found.items()
         if subprocess.run([path, "-c", "import ssl"], capture_output=True, check=False).returncode == 0
     }
     system = [path for path in ("/usr/bin/python3",) if os.path.exists(path)]
-    chosen = [working[version] for version in sorted(working)]
+    chosen = [usable[version] for version in sorted(usable)]
     return list(dict.fromkeys([*chosen[:1], *chosen[-1:], *system])) or [sys.executable]
 
 
 @pytest.mark.parametrize("python", interpreters(), ids=lambda path: "-".join(Path(path).parts[-3:]))
-async def test_it_applies_a_plan_on_every_python(python: str, embedded_engine: Engine, tmp_path: Path) -> None:
+async def test_the_agent_applies_a_plan_on_every_python(python: str, embedded_engine: Engine, tmp_path: Path) -> None:
     admin = Api(embedded_engine.connection)
     api = await admin.in_new_namespace()
     plan = {
@@ -141,9 +141,9 @@ async def test_it_applies_a_plan_on_every_python(python: str, embedded_engine: E
         assert agent.stop() == 0
         assert "Traceback" not in agent.log()
         assert "inotify is not available" not in agent.log()
-    told = decoded(secret)
-    assert decoded_outputs(told["failed-output"]) == {"it": "hello\n", "good image": "unpacked\n"}
-    evidence = json.loads(told["failed-evidence"])
+    status = decoded(secret)
+    assert decoded_outputs(status["failed-output"]) == {"it": "hello\n", "good image": "unpacked\n"}
+    evidence = json.loads(status["failed-evidence"])
     assert evidence["instruction"] == "image"
     assert "broken.tar" in evidence["error"]
     await admin.close()

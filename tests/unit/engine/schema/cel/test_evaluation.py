@@ -1,4 +1,4 @@
-"""Expressions over data: operators, macros, optionals, and values their schema gives a meaning to."""
+"""Evaluation of expressions: operators, macros, optionals, and values that are typed by a schema."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_old_self_may_be_optional() -> None:
     assert program.evaluate({"self": 1, "oldSelf": Optional(2)}) is False
 
 
-def test_loops_end_when_the_budget_does() -> None:
+def test_loops_end_when_the_cost_budget_is_exhausted() -> None:
     program = compile("l.all(a, l.all(b, l.all(c, a + b + c > 0)))", Env({"l": DYN}))
     with pytest.raises(BudgetExceeded):
         program.evaluate({"l": list(range(1, 1000))})
@@ -165,14 +165,14 @@ def test_no_call_takes_unbounded_time_or_memory(text: str) -> None:
         compile(text, Env({"big": DYN})).evaluate({"big": "x" * 1_000_000})
 
 
-def test_budget_is_not_absorbed_by_logic() -> None:
+def test_logical_operators_do_not_hide_an_exhausted_budget() -> None:
     program = compile("true || l.all(x, true)", Env({"l": DYN}))
     assert program.evaluate({"l": [1]}) is True
     with pytest.raises(BudgetExceeded):
         compile("l.all(x, true) || true", Env({"l": DYN})).evaluate({"l": [1] * 100}, budget=50)
 
 
-def test_worst_cases_are_estimated_from_the_schema() -> None:
+def test_worst_case_costs_are_estimated_from_the_schema() -> None:
     def cost(rule: str, **bounds: int) -> int:
         env = rule_env({"type": "array", "items": {"type": "number"}, **bounds})
         assert env is not None
@@ -185,10 +185,10 @@ def test_worst_cases_are_estimated_from_the_schema() -> None:
 
 
 def test_admission_expressions_see_request_objects_and_an_authorizer() -> None:
-    asked: list[Question] = []
+    questions: list[Question] = []
 
     def decide(question: Question) -> Decision:
-        asked.append(question)
+        questions.append(question)
         return Decision(allowed=question.verb == "get")
 
     env = admission_env(params=True)
@@ -204,7 +204,7 @@ def test_admission_expressions_see_request_objects_and_an_authorizer() -> None:
         "authorizer": Authorizer(decide),
     }
     assert program.evaluate(bindings) is True
-    assert asked == [Question(verb="get", group="apps", resource="deployments", namespace="ns")]
+    assert questions == [Question(verb="get", group="apps", resource="deployments", namespace="ns")]
     with pytest.raises(CelError, match="undefined field 'uid'"):
         compile("request.uid == ''", env)
 
@@ -230,11 +230,11 @@ def test_policy_variables_are_fields_of_variables() -> None:
         "cidr(big) == cidr('10.0.0.0/8')",
     ],
 )
-def test_absurd_arguments_are_errors_of_the_expression(text: str) -> None:
+def test_out_of_range_arguments_are_errors_of_the_expression(text: str) -> None:
     with pytest.raises(EvaluationError):
         compile(text, Env({"big": DYN})).evaluate({"big": "9" * 10_000})
 
 
-def test_absurd_numbers_do_not_compile() -> None:
+def test_out_of_range_numbers_do_not_compile() -> None:
     with pytest.raises(CelError, match="invalid int literal"):
         compile("9" * 10_000, Env({}))

@@ -1,4 +1,4 @@
-"""What tunnel tests need around them: targets to dial, servers and clients of ours and of remotedialer."""
+"""Servers, clients and dial targets for tunnel tests: Herder's own and those of the Go library remotedialer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN = "let-me-in"
 KEY = "c-m-12345678"
 HEADERS = {"X-API-Tunnel-Token": TOKEN, "X-Tunnel-Key": KEY}
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 
 
 def authenticate(headers: Mapping[str, str]) -> str | None:
@@ -30,25 +30,25 @@ def authenticate(headers: Mapping[str, str]) -> str | None:
 
 
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For a server named tunnel.example, and for a client that trusts it."""
-    now, life = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    signer = certificates.authority("test", now=now, life=life)
-    served = certificates.serving(signer, "tunnel", ["tunnel.example", "127.0.0.1"], now=now, life=life)
+    """Return the TLS context of a server named tunnel.example and of a client that trusts it."""
+    now, lifetime = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    signer = certificates.authority("test", now=now, life=lifetime)
+    served = certificates.serving(signer, "tunnel", ["tunnel.example", "127.0.0.1"], now=now, life=lifetime)
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificates.load_chain(serving, served.certificate_pem, served.key_pem)
     return serving, ssl.create_default_context(cadata=signer.certificate_pem.decode())
 
 
 @contextlib.asynccontextmanager
-async def target(handle: Serve) -> AsyncIterator[str]:
-    """A TCP server to be dialled through a tunnel; its address."""
+async def target(handle: ConnectionHandler) -> AsyncIterator[str]:
+    """Run a TCP server to dial through a tunnel; yield its address."""
 
-    async def handled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             await handle(reader, writer)
         writer.close()
 
-    server = await asyncio.start_server(handled, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle_connection, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -61,8 +61,8 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         await writer.drain()
 
 
-def source(size: int, block: bytes = bytes(range(256)) * 256) -> Serve:
-    """Sends so much, then closes."""
+def source(size: int, block: bytes = bytes(range(256)) * 256) -> ConnectionHandler:
+    """Return a handler that sends this many bytes and closes the connection."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sent = 0
@@ -77,7 +77,7 @@ def source(size: int, block: bytes = bytes(range(256)) * 256) -> Serve:
 
 @contextlib.asynccontextmanager
 async def our_server(limits: Limits = DEFAULT) -> AsyncIterator[tuple[Registry, str]]:
-    """The registry and the URL for clients."""
+    """Run a tunnel server; yield its registry and the URL for clients."""
     registry = Registry(limits)
     server = await serve(registry, authenticate)
     try:
@@ -104,31 +104,38 @@ async def our_client(
 
 @contextlib.asynccontextmanager
 async def running(*command: object) -> AsyncIterator[None]:
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [str(argument) for argument in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         yield
     finally:
-        await asyncio.to_thread(terminate, process)  # it may wait for an answer from this process
+        await asyncio.to_thread(terminate, process)  # the process may wait for a response from this event loop
 
 
 @contextlib.asynccontextmanager
 async def go_client(url: str, headers: Mapping[str, str] = HEADERS, sessions: int = 1) -> AsyncIterator[None]:
-    """One program, with so many sessions: '{}' in a header is the number of each."""
-    words = [word for name, value in headers.items() for word in ("-header", f"{name}: {value}")]
-    async with running(peer("remotedialer-client"), "-url", url, "-retry", "10ms", "-sessions", sessions, *words):
+    """Run the Go client with this many sessions; '{}' in a header is replaced by the session's number."""
+    arguments = [argument for name, value in headers.items() for argument in ("-header", f"{name}: {value}")]
+    async with running(peer("remotedialer-client"), "-url", url, "-retry", "10ms", "-sessions", sessions, *arguments):
         yield
 
 
 @contextlib.asynccontextmanager
 async def go_server(*forwards: str, extra: Sequence[str] = ()) -> AsyncIterator[tuple[str, list[int]]]:
-    """Forwards to these targets through the client KEY. The URL for clients, and one port for each target."""
+    """Run the Go server, which forwards to these targets through the client KEY.
+
+    Yields the URL for clients and one local port for each target.
+    """
     port, *ports = free_ports(1 + len(forwards))
-    words = [
-        word
-        for number, to in zip(ports, forwards, strict=True)
-        for word in ("-forward", f"{KEY}=127.0.0.1:{number}={to}")
+    arguments = [
+        argument
+        for number, forward_target in zip(ports, forwards, strict=True)
+        for argument in ("-forward", f"{KEY}=127.0.0.1:{number}={forward_target}")
     ]
-    async with running(peer("remotedialer-server"), "-listen", f"127.0.0.1:{port}", "-token", TOKEN, *words, *extra):
+    async with running(
+        peer("remotedialer-server"), "-listen", f"127.0.0.1:{port}", "-token", TOKEN, *arguments, *extra
+    ):
         await connectable(port)
         yield f"ws://127.0.0.1:{port}/connect", ports
 
@@ -153,24 +160,24 @@ async def connectable(port: int) -> None:
 
 
 async def connected(registry: Registry, key: str = KEY) -> None:
-    """Until a client of this key is there."""
-    came = asyncio.Event()
-    registry.listen(lambda whose, present: came.set() if whose == key and present else None)
+    """Wait until a client with this key is connected."""
+    appeared = asyncio.Event()
+    registry.listen(lambda client_key, present: appeared.set() if client_key == key and present else None)
     if not registry.has(key):
-        await came.wait()
+        await appeared.wait()
 
 
 async def forwarded(url: str) -> None:
-    """Until the Go server at this URL has a client."""
+    """Wait until the client KEY is connected to the Go server at this URL."""
     while KEY not in await clients_of(url):
         await asyncio.sleep(0.02)
 
 
 async def clients_of(url: str) -> list[str]:
-    """The keys of those that the Go server at this URL has."""
+    """Return the keys of the clients of the Go server at this URL."""
     host, port = url.removeprefix("ws://").partition("/")[0].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /clients HTTP/1.0\r\n\r\n")
-    answer = (await reader.read()).decode()
+    response = (await reader.read()).decode()
     writer.close()
-    return answer.partition("\r\n\r\n")[2].split()
+    return response.partition("\r\n\r\n")[2].split()

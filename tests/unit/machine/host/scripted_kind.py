@@ -1,5 +1,7 @@
-"""A kind of machine that does what a test tells it to, and remembers what it was asked: the daemon's own part is tested
-with it. And the daemon in this process, with clients in threads of their own."""
+"""A scripted kind of machine that records calls, to test the daemon itself.
+
+The daemon runs in this process, and its clients in threads.
+"""
 
 from __future__ import annotations
 
@@ -22,68 +24,68 @@ TOKEN = "0123456789abcdef"
 PLACE = Place("127.99.0.1", 2222, "root", KEY)
 
 
-class Scripted:
+class ScriptedKind:
     name = "process"
 
     def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()
-        self.asks: list[Ask] = []
-        self.making = 0
-        self.most_at_once = 0
-        self.go_on = asyncio.Event()
-        self.go_on.set()
-        self.began = asyncio.Event()
-        self.fails: str = ""
+        self.calls: Counter[str] = Counter()
+        self.requests: list[Ask] = []
+        self.running_creations = 0
+        self.most_concurrent = 0
+        self.resume = asyncio.Event()
+        self.resume.set()
+        self.creation_started = asyncio.Event()
+        self.error: str = ""
 
     async def prepare(self) -> None:
-        self.asked["prepare"] += 1
+        self.calls["prepare"] += 1
 
     def check(self, options: dict[str, Any]) -> None:
         if options.get("size") == "impossible":
             raise PreCreateFailed("options.size: no such size", "choose another")
 
     async def create(self, record: Record, ask: Ask, report: Report) -> Place:
-        self.asked["create"] += 1
-        self.asks.append(ask)
-        self.making += 1
-        self.most_at_once = max(self.making, self.most_at_once)
-        self.began.set()
+        self.calls["create"] += 1
+        self.requests.append(ask)
+        self.running_creations += 1
+        self.most_concurrent = max(self.running_creations, self.most_concurrent)
+        self.creation_started.set()
         try:
             report("half way")
-            await self.go_on.wait()
+            await self.resume.wait()
         finally:
-            self.making -= 1
-        if self.fails:
-            raise MachineError(self.fails)
+            self.running_creations -= 1
+        if self.error:
+            raise MachineError(self.error)
         return PLACE
 
     async def start(self, record: Record, report: Report) -> Place:
-        self.asked["start"] += 1
+        self.calls["start"] += 1
         return PLACE
 
     async def stop(self, record: Record, *, grace: float) -> None:
-        self.asked["stop" if grace else "kill"] += 1
+        self.calls["stop" if grace else "kill"] += 1
 
     def state(self, record: Record) -> State:
         return State.RUNNING if record.wanted == "running" else State.STOPPED
 
     async def recover(self, record: Record) -> None:
-        self.asked["recover"] += 1
+        self.calls["recover"] += 1
 
     async def remove(self, record: Record) -> None:
-        self.asked["remove"] += 1
-        await self.go_on.wait()
-        if self.fails:
-            raise MachineError(self.fails)
+        self.calls["remove"] += 1
+        await self.resume.wait()
+        if self.error:
+            raise MachineError(self.error)
 
     async def close(self) -> None:
-        self.asked["close"] += 1
+        self.calls["close"] += 1
 
 
-class Here:
+class RunningDaemon:
     """A daemon that runs in this process."""
 
-    def __init__(self, state_dir: Path, kind: Scripted) -> None:
+    def __init__(self, state_dir: Path, kind: ScriptedKind) -> None:
         self.state_dir = state_dir
         self.kind = kind
         self.client = HostClient.of(state_dir, patience=0)
@@ -91,12 +93,12 @@ class Here:
     def machine(self, name: str = "m1", *, scope: str = "fleet", token: str = TOKEN) -> HostedMachine:
         return self.client.machine("process", scope, name, token)
 
-    async def create(self, machine: HostedMachine, say: Callable[[str], None] = lambda _line: None) -> Place:
-        return await asyncio.to_thread(machine.create, {}, Ask("m1", KEY, b"#!/bin/sh\n"), say)
+    async def create(self, machine: HostedMachine, report: Callable[[str], None] = lambda _line: None) -> Place:
+        return await asyncio.to_thread(machine.create, {}, Ask("m1", KEY, b"#!/bin/sh\n"), report)
 
 
 @contextlib.asynccontextmanager
-async def daemon(state_dir: Path, kind: Scripted, at_once: int = 4) -> AsyncIterator[Here]:
+async def daemon(state_dir: Path, kind: ScriptedKind, at_once: int = 4) -> AsyncIterator[RunningDaemon]:
     serving = asyncio.Event()
     served = Daemon(state_dir, Machines(state_dir, lambda _name, _dir: kind, at_once))
     running = asyncio.create_task(served.run(serving.set))
@@ -106,7 +108,7 @@ async def daemon(state_dir: Path, kind: Scripted, at_once: int = 4) -> AsyncIter
     if running.done():
         running.result()
     try:
-        yield Here(state_dir, kind)
+        yield RunningDaemon(state_dir, kind)
     finally:
         served.end()
         await running

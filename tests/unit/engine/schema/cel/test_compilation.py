@@ -1,4 +1,4 @@
-"""What does not compile is refused with the words of the real server; these were observed on one."""
+"""Compilation errors have kube-apiserver's messages, which were recorded from one."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def test_wrong_syntax(text: str, lines: list[str | None]) -> None:
         assert expected is None or line == f"ERROR: <input>:{expected}"
 
 
-def test_the_place_of_an_error_is_shown_below_its_line() -> None:
+def test_an_error_marks_its_column_below_the_line() -> None:
     with pytest.raises(CheckError) as caught:
         compile("self.i == 1 &&\n  'é' == self.foo", ENV)
     assert str(caught.value) == ("ERROR: <input>:2:14: undefined field 'foo'\n |   'é' == self.foo\n | ...．.........^")
 
 
-def test_deep_nesting_is_refused_not_crashed_on() -> None:
+def test_deep_nesting_is_rejected_without_a_crash() -> None:
     for text in ("(" * 5000 + "1" + ")" * 5000, "+".join(["1"] * 5000), "!" * 90_000 + "true" + "[0]" * 3000):
         with pytest.raises(CompileError):
             compile(text, Env({}))
@@ -197,6 +197,6 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from([*PIECES, " ", "\n"]), max_size=25).map("".join))
-def test_any_text_compiles_or_is_refused(text: str) -> None:
+def test_any_text_compiles_or_is_rejected(text: str) -> None:
     with contextlib.suppress(CompileError):
         compile(text, ENV)

@@ -1,4 +1,4 @@
-"""As many pods run at once as the node takes; the others wait, and then run. They share a directory of the host."""
+"""A node runs a limited number of pods at once, and the others wait. The pods share a host directory."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ async def pod_of(server: Served, name: str) -> Object:
     return pod
 
 
-async def starts(server: Served, name: str) -> None:
+async def wait_until_running(server: Served, name: str) -> None:
     await until(server, PODS, (await pod_of(server, name))["metadata"]["name"], _is_running)
 
 
-async def waits(server: Served, name: str) -> str:
+async def wait_until_queued(server: Served, name: str) -> str:
     pod: str = (await pod_of(server, name))["metadata"]["name"]
     await until(server, PODS, pod, lambda found: WAITS in str(found["status"].get("containerStatuses")))
     return pod
@@ -65,17 +65,17 @@ def _is_running(pod: Object) -> bool:
 BUSY = "mkdir {0} && until [ -e release ]; do sleep 0.02; done; rmdir {0}"
 
 
-async def test_those_beyond_the_limit_wait_and_then_run(server: Served, shared: Path) -> None:
+async def test_pods_over_the_limit_wait_and_then_run(server: Served, shared: Path) -> None:
     async with running(server, shared.parent / "work", max_pods=2, host_paths=(shared,)):
         node = await server.client.get(NODES, "herder-runner")
         assert node["status"]["capacity"]["pods"] == "2"
         for name in ("first", "second"):
             await start(server, name, shared, BUSY.format(name))
-            await starts(server, name)
+            await wait_until_running(server, name)
         for name in ("third", "unwanted", "fourth"):
             await start(server, name, shared, f"! (test -e first && test -e second) && mkdir {name}")
-        await waits(server, "third")
-        unwanted = await waits(server, "unwanted")
+        await wait_until_queued(server, "third")
+        unwanted = await wait_until_queued(server, "unwanted")
         await server.client.delete(JOBS, "unwanted", namespace="default", propagation="Background")
         await gone(server, PODS, unwanted)
         (shared / "release").touch()
@@ -84,14 +84,14 @@ async def test_those_beyond_the_limit_wait_and_then_run(server: Served, shared: 
     assert not (shared / "unwanted").exists()
 
 
-async def test_what_runs_when_the_runner_comes_back_keeps_its_place(server: Served, shared: Path) -> None:
-    """Though the one that waits is met first: pods are listed by name."""
+async def test_running_pods_keep_their_slot_after_a_runner_restart(server: Served, shared: Path) -> None:
+    """The waiting pod is listed first, because pods are listed by name."""
     work = shared.parent / "work"
     async with running(server, work, max_pods=1, host_paths=(shared,)):
         await start(server, "z", shared, BUSY.format("busy"))
-        await starts(server, "z")
+        await wait_until_running(server, "z")
         await start(server, "a", shared, "test ! -e busy")
-        waiting = await waits(server, "a")
+        waiting = await wait_until_queued(server, "a")
     async with running(server, work, max_pods=1, host_paths=(shared,)):
         assert not _is_running(await server.client.get(PODS, waiting, namespace="default"))
         (shared / "release").touch()
@@ -99,21 +99,21 @@ async def test_what_runs_when_the_runner_comes_back_keeps_its_place(server: Serv
             assert finished(await until(server, JOBS, name, finished)) == "Complete"
 
 
-async def test_turns_are_given_in_order_and_skip_those_that_do_not_want_theirs() -> None:
-    turns = PodSlots(1)
-    first, second, third = turns.acquire(), turns.acquire(), turns.acquire()
-    assert [turn.done() for turn in (first, second, third)] == [True, False, False]
+async def test_slots_are_granted_in_order_and_skip_cancelled_waiters() -> None:
+    slots = PodSlots(1)
+    first, second, third = slots.acquire(), slots.acquire(), slots.acquire()
+    assert [slot.done() for slot in (first, second, third)] == [True, False, False]
     second.cancel()
-    turns.release()
+    slots.release()
     assert third.done()
 
 
-async def test_one_too_many_is_made_up_for() -> None:
-    turns = PodSlots(1)
+async def test_an_exceeded_limit_is_compensated() -> None:
+    slots = PodSlots(1)
     for _ in range(2):
-        assert turns.acquire_now().done()
-    waiting = turns.acquire()
-    turns.release()
+        assert slots.acquire_now().done()
+    waiting = slots.acquire()
+    slots.release()
     assert not waiting.done()
-    turns.release()
+    slots.release()
     assert waiting.done()

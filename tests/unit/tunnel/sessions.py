@@ -1,4 +1,4 @@
-"""Sessions without sockets, one message at a time."""
+"""Helpers for sessions without sockets, one message at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from herder.tunnel.stream import Stream
 
 
 class Recorder:
-    """Observes a session."""
+    """Records what a session reports to its observer."""
 
     def __init__(self) -> None:
         self.streams: list[Stream] = []
@@ -25,22 +25,22 @@ class Recorder:
         self.streams.append(stream)
 
 
-class News:
-    """Observes a stream."""
+class StreamRecorder:
+    """Records what a stream reports to its observer."""
 
     def __init__(self, stream: Stream, received: Callable[[], object] = lambda: None) -> None:
         stream.observer = self
-        self.told: list[str] = []
+        self.events: list[str] = []
         self._received = received
 
     def received(self) -> None:
         self._received()
 
     def writable(self) -> None:
-        self.told.append("writable")
+        self.events.append("writable")
 
     def ended(self) -> None:
-        self.told.append("ended")
+        self.events.append("ended")
 
 
 def server(
@@ -88,24 +88,24 @@ def message(kind: Kind | int, connection: int, payload: bytes = b"") -> bytearra
 
 
 def sent(session: Session) -> list[Frame]:
-    """Everything it wants to send now."""
-    found = []
+    """Return all frames that the session wants to send now."""
+    sent_frames = []
     while (outgoing := session.next_message()) is not None:
         if outgoing.opcode == Opcode.BINARY:
-            found.append(frames.decode(outgoing.head + bytes(outgoing.body)))
-    return found
+            sent_frames.append(frames.decode(outgoing.head + bytes(outgoing.body)))
+    return sent_frames
 
 
-def said(session: Session) -> list[str]:
-    """The same in short: kind, connection and payload."""
+def sent_summary(session: Session) -> list[str]:
+    """Return those frames as text: kind, connection and payload."""
     return [f"{Kind(kind).name} {number} {bytes(payload).decode()}".strip() for kind, number, payload in sent(session)]
 
 
-def exchange(one: Session, other: Session) -> None:
-    """Carry messages between the two until neither has any."""
+def exchange(first: Session, second: Session) -> None:
+    """Deliver messages between two sessions until neither has any."""
     while True:
         moved = False
-        for sender, receiver in ((one, other), (other, one)):
+        for sender, receiver in ((first, second), (second, first)):
             while (outgoing := sender.next_message()) is not None:
                 moved = True
                 if outgoing.opcode == Opcode.BINARY:
@@ -114,8 +114,8 @@ def exchange(one: Session, other: Session) -> None:
             return
 
 
-def everything(stream: Stream) -> bytes:
-    taken = b""
+def read_all(stream: Stream) -> bytes:
+    content = b""
     while chunk := stream.take():
-        taken += chunk
-    return taken
+        content += chunk
+    return content

@@ -1,4 +1,4 @@
-"""SSH into machines, as their owner."""
+"""SSH connections to machines with their owner's key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncssh
 from herder.machine.host.kinds import Place
 from tests.unit.machine.host.hosts import PRIVATE_KEY
 
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 def connect(place: Place, key: str = PRIVATE_KEY, **options: Any) -> Any:
@@ -28,27 +28,27 @@ def connect(place: Place, key: str = PRIVATE_KEY, **options: Any) -> Any:
 
 
 async def run(place: Place, command: str, **options: Any) -> Any:
-    """What a command inside says and how it ends; bytes in, bytes out."""
+    """Run a command in a machine; input and output are bytes."""
     async with connect(place) as connection:
         return await connection.run(command, encoding=None, **options)
 
 
-async def said(place: Place, command: str) -> str:
+async def output_of(place: Place, command: str) -> str:
     done = await run(place, command)
     assert done.exit_status == 0, done.stderr
     return str(done.stdout.decode().strip())
 
 
-async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
-    """For what a machine does in its own time."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not await look():
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a condition that a machine fulfills asynchronously."""
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while not await condition():
             await asyncio.sleep(0.05)
 
 
-async def bootstrapped(place: Place) -> None:
-    await eventually(lambda: _is_there(place, "/var/lib/herder/bootstrapped"))
+async def wait_bootstrapped(place: Place) -> None:
+    await eventually(lambda: _exists(place, "/var/lib/herder/bootstrapped"))
 
 
-async def _is_there(place: Place, path: str) -> bool:
+async def _exists(place: Place, path: str) -> bool:
     return bool((await run(place, f"test -e {path}")).exit_status == 0)
