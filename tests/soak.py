@@ -113,6 +113,11 @@ def machine_kills(scale: float) -> str:
     return f"seeds 1–{seeds}, of each: no instance leaked, none created twice, no machine lost, nothing left behind"
 
 
+def manager_upgrade(_scale: float) -> str:
+    command("pytest", "-q", "tests/interop/test_upgrade_kubeadm.py")
+    return "a running kubeadm cluster is taken over from the previous release: same plans, same processes"
+
+
 def tunnels(scale: float) -> str:
     mebibytes, reconnects = max(int(1024 * scale), 64), max(int(1000 * scale), 100)
     variables = {
@@ -150,6 +155,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),
     "rolling-updates": ("Rolling updates through conflicts, losses and crashes", rollouts("rolling update")),
     "machine-kills": ("Managers, machine programs and host daemons killed while machines come and go", machine_kills),
+    "manager-upgrade": ("Upgrade of the manager with a running kubeadm cluster", manager_upgrade),
     "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
     "kills": ("The store killed and its disk cut off, at any moment", kills),
     "fuzzing": ("Bad input of every kind, compared with the real server", fuzzing),
