@@ -1,3 +1,3 @@
 """Herder: clusters on machines of any kind, managed for life."""
 
-__version__ = "0.2.0"
+__version__ = "0.1.0.dev0"

@@ -48,6 +48,7 @@ from tests.unit.machine.host.hosts import Host
 PROCESS = kinds_of("process")
 VERSION = "v1.36.3+herder1"
 MOST_CONFLICTS = 10
+CONFLICT_EVENT = "requeued after a conflict"
 FLAGS = ("--capi-core=own", "--machines", "--log-level=debug")  # conflicts are logged at debug level
 VARIABLES = {
     "CATTLE_SYSTEM_AGENT_VERSION": f"v{__version__}",
@@ -254,15 +255,22 @@ class ProvisionedCluster:
         """Conflicts of the manager's controllers over objects of the namespace: at most ten per machine, and ten of one
         controller over one object.
         """
-        conflicts = [each for each in self._manager_log("decides again") if each["because"] == "Conflict"]
-        counts = Counter(f"{each['controller']} {each['key']}" for each in conflicts)
+        conflicts = conflicts_in(self.site.manager.log(), self.namespace)
+        counts = Counter(f"{each['controller']} {each['object']}" for each in conflicts)
         assert counts.total() <= MOST_CONFLICTS * machines, counts
         assert max(counts.values(), default=0) <= MOST_CONFLICTS, counts
 
-    def _manager_log(self, event: str) -> list[dict[str, Any]]:
-        lines = [line for line in self.site.manager.log().splitlines() if event in line and line.startswith("{")]
-        records = [json.loads(line) for line in lines]
-        return [each for each in records if each["event"] == event and each["key"].startswith(f"{self.namespace}/")]
+
+def conflicts_in(log: str, namespace: str) -> list[dict[str, Any]]:
+    """Log records of reconciles of objects in `namespace` that were repeated after a conflict."""
+    records = [json.loads(line) for line in log.splitlines() if CONFLICT_EVENT in line and line.startswith("{")]
+    return [
+        each
+        for each in records
+        if each["event"] == CONFLICT_EVENT
+        and each["error"] == "Conflict"
+        and each["object"].startswith(f"{namespace}/")
+    ]
 
 
 def _status(obj: Object, field_: str) -> Any:

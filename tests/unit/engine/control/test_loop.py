@@ -7,12 +7,14 @@ import logging
 
 import pytest
 
+from herder.app.log_format import JsonFormatter
 from herder.engine.control import metrics
 from herder.engine.control.loop import ORDINARY_CONFLICTS, ControlLoop, Result, describe
 from herder.engine.control.metrics import LoopMetrics, Metrics
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Conflict
 from herder.sim import loop as virtual
+from tests.support.provisioned import conflicts_in
 
 log = get_logger("herder.test")
 
@@ -94,6 +96,15 @@ def test_conflicts_are_requeued_silently_up_to_a_limit() -> None:
     virtual.run(harness.run("a"))
     assert harness.metrics.results == {"success": 1, "requeue": ORDINARY_CONFLICTS + 1, "error": 0}
     assert harness.failed == [("a", "the object has been modified")]
+
+
+def test_conflicts_are_counted_in_the_log_of_a_manager(caplog: pytest.LogCaptureFixture) -> None:
+    """`assert_few_conflicts` reads the log of a manager: it must find the conflicts that this loop reports there."""
+    harness = LoopHarness({"ns/a": [Conflict("the object has been modified")], "other/b": [Conflict("modified")]})
+    with caplog.at_level(logging.DEBUG, "herder.engine.control.loop"):
+        virtual.run(harness.run("ns/a", "other/b"))
+    lines = "\n".join(JsonFormatter().format(record) for record in caplog.records)
+    assert [(each["controller"], each["object"]) for each in conflicts_in(lines, "ns")] == [("test", "ns/a")]
 
 
 def test_a_cancelled_worker_stops() -> None:
