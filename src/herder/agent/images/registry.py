@@ -53,11 +53,12 @@ class Puller:
         return Found(digest, blobs.layers(manifest, str(image)))
 
     def fetch(self, image: Found, scratch: str) -> List[LayerFile]:
-        files = []
+        """Download all layers; together they have the size limit of an image, because they are unpacked afterwards."""
+        files, left = [], blobs.LARGEST_IMAGE
         for index, layer in enumerate(image.layers):
             path, name = os.path.join(scratch, f"layer-{index}"), f"layer {layer.digest}"
             with open(path, "wb") as stream, self._get(f"blobs/{layer.digest}", "*/*") as response:
-                blobs.copy(response.read, stream, layer, name)
+                left = blobs.copy(response.read, stream, layer, name, left)
             files.append(LayerFile(path, name, ""))
         return files
 
