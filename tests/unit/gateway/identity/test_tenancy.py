@@ -14,6 +14,7 @@ from herder.api.identity import tenancy as rules
 from herder.api.identity.crds import CRDS
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_MANAGEMENT, REMOVE_PROVISIONING
@@ -112,6 +113,26 @@ async def test_administrators_cannot_overwrite_the_credential_of_a_user(server: 
     with pytest.raises(Forbidden, match="somebody"):
         await server.outside.patch(case.kind.resource, "held", case.patch or {}, **options)
     await server.outside.patch(case.kind.resource, "held", {"metadata": {"labels": {"a": "b"}}}, **options)
+
+
+@pytest.mark.parametrize("case", tenancy.TAKEN, ids=lambda case: case.id)
+async def test_administrators_cannot_add_to_a_secret_of_another_user(server: World, case: Case) -> None:
+    resource, namespace, name = case.kind.resource, case.meta["namespace"], case.meta["name"]
+    await server.outside.create(resource, case.object, namespace=namespace)
+    with pytest.raises(Forbidden, match="somebody"):
+        await server.outside.patch(resource, name, case.patch or {}, namespace=namespace)
+    await server.outside.delete(resource, name, namespace=namespace)
+
+
+@pytest.mark.parametrize("case", tenancy.UNNAMED, ids=lambda case: case.id)
+async def test_a_secret_names_its_creator(server: World, case: Case) -> None:
+    """Not if the user can change all Secrets of the namespace."""
+    assert (await write(server, case))["metadata"]["annotations"] == {CREATOR: tenancy.USER}
+    meta = {**case.meta, "name": f"{case.meta['name']}-2"}
+    created = await server.outside.create(
+        case.kind.resource, {**case.object, "metadata": meta}, namespace=meta["namespace"]
+    )
+    assert "annotations" not in created["metadata"]
 
 
 @pytest.mark.parametrize("case", tenancy.GRANTED_ROLES, ids=lambda case: case.id)
