@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from herder.api.capi.conditions.lists import timestamp
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER, USED_BY
@@ -14,7 +16,7 @@ from herder.controllers.machines.cloud_credentials import CONTROLLER
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Delete, Patch
-from tests.support.builders import new_object, only_patch, owner_reference, reconcile, writes_of
+from tests.support.builders import NOW, new_object, only_patch, owner_reference, reconcile, writes_of
 from tests.support.views import view_of
 
 KIND = kinds_of("amazonec2").machine
@@ -86,6 +88,16 @@ def test_a_state_secret_of_another_namespace_does_not_count() -> None:
     edited = state("edited")
     edited["metadata"]["namespace"] = "elsewhere"
     assert writes_of(decide(credential(), edited)) == []
+
+
+def test_machines_of_an_earlier_credential_of_the_name_are_not_listed() -> None:
+    """They may belong to another user, who deleted the credential while machines used it."""
+    earlier, later = (state(name) for name in ("of-alice", "of-mallory"))
+    credential_secret = credential(metadata={"creationTimestamp": timestamp(NOW)})
+    for each, seconds in ((earlier, -1), (later, 1)):
+        each["metadata"]["creationTimestamp"] = timestamp(NOW + timedelta(seconds=seconds))
+    patch = only_patch(decide(credential_secret, earlier, later))
+    assert patch["metadata"]["annotations"] == {USED_BY: "Amazonec2Machine/of-mallory"}
 
 
 def test_nothing_is_written_without_a_change() -> None:
