@@ -168,6 +168,13 @@ REFUSED = (
     _secret("named as a plan", "pool-1-abc-machine-plan"),
     _secret("named as an agent's credential", "cluster-serviceaccounttoken-c-m-abcdefgh", "cattle-global-data"),
     _secret("in the name of another user", "cc-theirs", type=CREDENTIAL_TYPE, annotations={CREATOR: "victim"}),
+    Case(
+        "a credential that exists becomes their own",
+        SECRET,
+        {"name": "held", "namespace": "default"},
+        {"type": CREDENTIAL_TYPE},
+        {"metadata": {"annotations": {CREATOR: USER}}},
+    ),
 )
 
 ALLOWED = (

@@ -111,7 +111,7 @@ BAD_OWN = (
     "you may create cloud credentials and Secrets of your own here: choose a name that the manager does not use for "
     "credentials of clusters and machines, a type such as Opaque, and no controlling owner"
 )
-BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
+BAD_CREATOR = f"annotation {CREATOR}: set it only when you create the Secret, to your own user name"
 BAD_MARK = f"annotation {CREATED_BY}: the manager writes it; leave it as it is"
 BAD_UNNAMED = (
     f"annotation {CREATOR}: required, because you may create Secrets here but not change all of them; set it to your "
@@ -314,7 +314,9 @@ def _secret(old: Object | None, new: Object, user: str, may: Rights) -> Iterator
     if new.get("type") == ACCOUNT_TOKEN_TYPE:
         yield from _account_token(old, new, user, may)
     creator = annotations_of(new).get(CREATOR)
-    if creator and creator not in (user, annotations_of(old or {"metadata": {}}).get(CREATOR)):
+    # The creator of a credential keeps rights on it. An editor of the namespace, whose rights end one day, must not
+    # become its creator later.
+    if creator and creator != (user if old is None else annotations_of(old).get(CREATOR)):
         yield BAD_CREATOR
     if old is None and not creator and _only_creates(new["metadata"]["namespace"], user, may):
         yield BAD_UNNAMED

@@ -212,7 +212,7 @@ _CREATOR = _annotation(CREATOR)
 _CREATED_BY = _annotation(CREATED_BY)
 _READER = f"oldObject.{_CREATED_BY}.orValue(oldObject.{_CREATOR}.orValue(''))"
 """Who created a Secret without the right to change others."""
-_OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
+_OTHER_CREATOR = f"{_changed(_CREATOR)} && !({_CREATED} && {_new(_CREATOR)} == request.userInfo.username)"
 
 _PROJECT_NAMESPACES = policy(
     "herder-project-namespaces",
