@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from herder.api import settings
-from herder.api.capi.contract import reference_group
+from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, is_paused, labels_of
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
@@ -107,9 +107,8 @@ def _name_conflict(view: View, bootstrap: Object) -> str:
 
 def _references(machine: Object, bootstrap: Object) -> bool:
     """Whether the Machine references this object: an owner reference alone is no proof, as its author writes it."""
-    reference = (machine["spec"].get("bootstrap") or {}).get("configRef") or {}
-    own = (*BOOTSTRAP.group_kind, bootstrap["metadata"]["name"])
-    return (reference_group(reference), reference.get("kind"), reference.get("name")) == own
+    reference = (machine["spec"].get("bootstrap") or {}).get("configRef")
+    return refers_to(reference, BOOTSTRAP, bootstrap["metadata"]["name"])
 
 
 def _etcd_hook(machine: Object) -> Iterable[Write]:

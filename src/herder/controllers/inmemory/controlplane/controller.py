@@ -50,6 +50,7 @@ from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 BY_TEMPLATE = "template"
+REFERENCE = ("spec", "controlPlaneRef")  # of the Cluster
 
 
 class ControlPlaneScope(NamedTuple):
@@ -68,7 +69,7 @@ def reconcile(view: View) -> Decision:
     plane = view.get(IN_MEMORY_CONTROL_PLANE, view.name)
     if plane is None:
         return DONE
-    cluster = owner_cluster(view, plane)
+    cluster = owner_cluster(view, plane, IN_MEMORY_CONTROL_PLANE, *REFERENCE)
     if is_paused(cluster, plane):
         status = status_with(plane, {}, [paused_condition(cluster, plane)], view.now)
         return Decision(writes=status_patch(IN_MEMORY_CONTROL_PLANE, plane, status, "report that it is paused"))
@@ -326,8 +327,9 @@ CONTROLLER = Controller(
     watches=(
         Watches(
             CLUSTER,
-            referenced(IN_MEMORY_CONTROL_PLANE, "spec", "controlPlaneRef"),
+            referenced(IN_MEMORY_CONTROL_PLANE, *REFERENCE),
             changed(
+                ".".join(REFERENCE),
                 "spec.paused",
                 "spec.controlPlaneEndpoint",
                 "status.initialization.infrastructureProvisioned",
