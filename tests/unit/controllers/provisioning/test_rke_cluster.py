@@ -112,6 +112,14 @@ def test_a_control_plane_that_its_cluster_does_not_use_deletes_no_machines() -> 
     assert [write.ref.name for write in decision.writes if isinstance(write, Delete)] == ["registered"]
 
 
+def test_machines_of_another_cluster_do_not_block_its_deletion() -> None:
+    """Users write labels: a Machine belongs to the Cluster in its spec."""
+    foreign = machine("theirs", "CustomMachine", label="rke.cattle.io/cluster-name")
+    foreign["spec"]["clusterName"] = "other"
+    deleting = rke_control_plane_object(deleting=True)
+    assert patches(decide(rke_control_plane.CONTROLLER, deleting, foreign)) == [{"metadata": {"finalizers": []}}]
+
+
 # --- the management Cluster -----------------------------------------------------------------------------------------
 
 

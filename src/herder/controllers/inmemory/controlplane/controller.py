@@ -13,6 +13,7 @@ from typing import NamedTuple
 from herder.api.capi.conditions import Condition, find, is_false, is_true, merged, paused_condition
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
 from herder.api.capi.kubeconfigs import reconcile_kubeconfig
+from herder.api.capi.membership import of_same_cluster
 from herder.api.capi.names import (
     DELETE_MACHINE,
     SECRET_TYPE,
@@ -83,7 +84,7 @@ def reconcile(view: View) -> Decision:
 
 
 def _new_scope(view: View, plane: Object, cluster: Object) -> ControlPlaneScope:
-    machines = view.owned(MACHINE, plane["metadata"]["uid"])
+    machines = of_same_cluster(view.owned(MACHINE, plane["metadata"]["uid"]), cluster["metadata"]["name"])
     up_to_date_conditions = {machine["metadata"]["name"]: _up_to_date(view, plane, machine) for machine in machines}
     members = [_member(machine, up_to_date_conditions[machine["metadata"]["name"]]) for machine in machines]
     template = view.get(IN_MEMORY_MACHINE_TEMPLATE, desired.template_name(plane))
