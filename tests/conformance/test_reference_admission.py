@@ -410,6 +410,28 @@ async def test_references_to_machines_on_the_managers_host_need_that_right(admin
     assert (answer.status, f'cannot use NodeDriver "{hosted_driver}"' in answer.message) == (403, True), answer.text
 
 
+async def test_bootstrap_data_is_reviewed_again_without_its_config(admin: Api, mallory: Api) -> None:
+    """The manager copies its name from the status of the config, in which users can name any Secret."""
+    rules = [{"apiGroups": [CLUSTER.group, "b.example.org"], "resources": ["*"], "verbs": ["*"]}]
+    await grant(admin, "machines", "mallory", rules)
+    await admin.create("secrets", secret("theirs"))
+    config = {"apiGroup": "b.example.org", "kind": "Boot", "name": "mine"}
+    infra = {"apiGroup": "b.example.org", "kind": "Host", "name": "mine"}
+    spec = {"clusterName": "one", "bootstrap": {"configRef": config}, "infrastructureRef": infra}
+    machine = {"apiVersion": MACHINE.api_version, "kind": MACHINE.kind, "metadata": {"name": "one"}, "spec": spec}
+    created = await mallory.create(resource_path(MACHINE), machine)
+    url = mallory.at(resource_path(MACHINE), created["metadata"]["name"])
+    manager = admin.as_user(MANAGER.name, MANAGER.groups[0])
+    (await manager.patch(url, {"spec": {"bootstrap": {"dataSecretName": "theirs"}}})).expect(200)
+    (await mallory.patch(url, {"metadata": {"labels": {"a": "b"}}})).expect(200)
+    for other in (None, {**config, "name": "other"}):
+        response = await mallory.patch(url, {"spec": {"bootstrap": {"configRef": other}}})
+        assert response.status == 403, response.text
+        assert 'spec.bootstrap.dataSecretName: User "mallory" cannot get resource "secrets"' in response.message
+    await grant(admin, "reading", "mallory", [reading("theirs")])
+    (await mallory.patch(url, {"spec": {"bootstrap": {"configRef": None}}})).expect(200)
+
+
 async def test_the_response_does_not_reveal_whether_a_secret_exists(admin: Api, mallory: Api) -> None:
     await admin.create("secrets", secret("theirs"))
     answers = [await mallory.post(mallory.at(CLUSTERS), with_credential(name)) for name in ("theirs", "nobody")]

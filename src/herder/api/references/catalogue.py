@@ -29,6 +29,7 @@ USE = "use"
 SECRET_SCHEME = "secret://"
 CREDENTIAL = "spec.common.cloudCredentialSecretName"
 BOOTSTRAP_DATA = "spec.bootstrap.dataSecretName"
+_CONFIG = ("spec", "bootstrap", "configRef")
 NAME = "metadata.name"
 
 
@@ -46,12 +47,17 @@ class Target(NamedTuple):
 
 
 class FieldReference(NamedTuple):
-    """A reference. `path` does not change when list entries are reordered; `field` is for messages."""
+    """A reference. `path` does not change when list entries are reordered; `field` is for messages.
+
+    `context` is another field on which the trust in the reference depends. If it changes, the reference is reviewed
+    again.
+    """
 
     path: str
     target: Target
     verb: str
     field: str
+    context: str = ""
 
     @property
     def key(self) -> tuple[str, Target]:
@@ -230,8 +236,13 @@ def _of_cluster(obj: Object, namespace: str) -> Iterator[FieldReference]:
 
 
 def _of_machine(obj: Object, namespace: str) -> Iterator[FieldReference]:
+    """The manager copies the name of the bootstrap data from the status of the bootstrap object, whose author admission
+    does not know. The data is trusted only with that object: a user who removes the object names the data anew.
+    """
     yield from _cluster_name(obj, namespace)
-    yield from _machine_spec(_at(obj, "spec"), namespace, "spec")
+    config = " ".join(str(each.target) for each in _object(_at(obj, *_CONFIG), namespace, ""))
+    for each in _machine_spec(_at(obj, "spec"), namespace, "spec"):
+        yield each._replace(context=config) if each.path == BOOTSTRAP_DATA else each
 
 
 def _of_health_check(obj: Object, namespace: str) -> Iterator[FieldReference]:
