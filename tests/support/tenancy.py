@@ -315,6 +315,7 @@ GRANTED_ROLES = (
 MACHINE_ROLES = (
     _role("a role of a machine's plan", "roles-machine-plan"),
     _role("a role of a machine's Job", "roles-machine-provision"),
+    _role("a role of the creator of a cloud credential", "roles-aws-cloud-credential"),
     _role("a role of readers of registration tokens", "crt-token-reader"),
     _role(
         "a role of a machine with a long name is emptied",

@@ -23,7 +23,7 @@ from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE
 from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.jobs import ROLE
 from herder.api.machines.kinds import MACHINE_GROUP
-from herder.api.machines.names import STATE_SECRET_TYPE
+from herder.api.machines.names import CREDENTIAL_ROLE, PROVISION_ROLE, STATE_SECRET_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import (
     MANAGEMENT_NAME,
@@ -125,9 +125,12 @@ BAD_FINALIZER = f"finalizer {RIGHTS_FINALIZER}: the manager removes it when righ
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
-GRANTED_ROLE = f"(^cattle-globalrole-)|(-cluster(owner|member)$)|(-machine-(plan|provision)$)|(^{TOKEN_READER}$)"
+GRANTED_ROLE = (
+    "(^cattle-globalrole-)|(-cluster(owner|member)$)"
+    f"|(-({names.PLAN_ROLE}|{PROVISION_ROLE}|{CREDENTIAL_ROLE})$)|(^{TOKEN_READER}$)"
+)
 """Names of Roles that the manager fills with the permissions of GlobalRoles, cluster owners and members, machines and
-their Jobs, and readers of registration tokens.
+their Jobs, creators of cloud credentials, and readers of registration tokens.
 
 The API server checks what a Role grants when it is bound: a user who binds an empty Role would get the permissions
 later.
@@ -359,7 +362,7 @@ def _account_token(old: Object | None, new: Object, user: str, may: Rights) -> I
 
 
 def _role(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
-    """Roles of machines are also identified by their controller, because long names are truncated."""
+    """Roles of machines are also identified by their controller, because earlier versions truncated long names."""
     if not _GRANTED_ROLE.search(name_of(new)) and not _is_of_machine(old):
         return
     if old is None or (old.get("rules") or []) != (new.get("rules") or []):

@@ -132,7 +132,7 @@ def _binding(secret: Object, creator: str) -> Object:
 
 def _meta(secret: Object, creator: str) -> Object:
     return {
-        "name": names.safe_concat(creator, secret["metadata"]["name"]),
+        "name": names.granted_role(names.CREDENTIAL_ROLE, creator, secret["metadata"]["name"]),
         "namespace": secret["metadata"]["namespace"],
         "ownerReferences": [owner_reference(SECRET, secret, controller=False)],
     }

@@ -32,7 +32,9 @@ def state(name: str, place: str = "ns/aws") -> Object:
 
 def granted_role(kind: Kind) -> Object:
     """A Role or RoleBinding of the creator, as the manager grants it."""
-    return new_object(kind, "u-abc-aws", "ns", owners=[owner_reference(SECRET, "aws", controller=False)])
+    return new_object(
+        kind, "u-abc-aws-cloud-credential", "ns", owners=[owner_reference(SECRET, "aws", controller=False)]
+    )
 
 
 def decide(*objects: Object) -> Decision:
@@ -50,10 +52,10 @@ def test_a_creator_gets_rights_on_that_secret_and_the_annotation_is_removed() ->
 @pytest.mark.parametrize("kind", [jobs.ROLE, jobs.ROLE_BINDING])
 def test_a_role_of_another_owner_is_not_filled(kind: Kind) -> None:
     """Whoever bound it while it was empty could read the credential."""
-    decision = decide(credential(annotations={CREATOR: "u-abc"}), new_object(kind, "u-abc-aws", "ns"))
+    decision = decide(credential(annotations={CREATOR: "u-abc"}), new_object(kind, "u-abc-aws-cloud-credential", "ns"))
     assert writes_of(decision) == []
     assert decision.wait is not None
-    assert f"{kind.kind} ns/u-abc-aws has another owner" in decision.wait.reason
+    assert f"{kind.kind} ns/u-abc-aws-cloud-credential has another owner" in decision.wait.reason
 
 
 def test_rights_that_were_granted_before_a_crash_are_kept() -> None:
