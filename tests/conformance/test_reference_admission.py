@@ -10,6 +10,8 @@ import pytest
 
 from herder.api.capi.core import MUTATING_WEBHOOKS
 from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.inmemory.crds import CRDS as IN_MEMORY_CRDS
+from herder.api.inmemory.kinds import IN_MEMORY_CONTROL_PLANE
 from herder.api.machines.credentials import CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import MACHINE_GROUP, kinds_of
@@ -282,6 +284,24 @@ async def test_a_machine_needs_rights_on_all_its_references(admin: Api, lacking:
     assert f"{lacking}: " in answer.message
     await grant(admin, "rest", "mallory", [GRANTED[lacking]])
     (await mallory.post(mallory.at(resource_path(MACHINE)), machine())).expect(201)
+
+
+async def test_an_in_memory_control_plane_needs_rights_on_its_template(admission_admin: Api, admin: Api) -> None:
+    """The manager makes the Cluster own the template, which is deleted with it."""
+    kind = IN_MEMORY_CONTROL_PLANE
+    await define(admission_admin, next(crd for crd in IN_MEMORY_CRDS if crd["spec"]["names"]["kind"] == kind.kind))
+    rules = [{"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["*"]}]
+    await grant(admin, "mallory", "mallory", rules)
+    mallory = admin.as_user("mallory")
+    reference = {"apiGroup": kind.group, "kind": "InMemoryMachineTemplate", "name": "theirs"}
+    spec = {"version": "v1.35.0", "machineTemplate": {"spec": {"infrastructureRef": reference}}}
+    plane = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "one"}, "spec": spec}
+    response = await mallory.post(mallory.at(resource_path(kind)), plane)
+    assert response.status == 403, response.text
+    assert "spec.machineTemplate.spec.infrastructureRef: " in response.message
+    templates = {"apiGroups": [kind.group], "resources": ["inmemorymachinetemplates"], "verbs": ["update"]}
+    await grant(admin, "templates", "mallory", [templates])
+    (await mallory.post(mallory.at(resource_path(kind)), plane)).expect(201)
 
 
 # --- default users --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from herder.api.capi import kinds as capi
 from herder.api.capi.contract import reference_group
 from herder.api.capi.names import authority_secret, kubeconfig_secret
 from herder.api.capi.plurals import plural
+from herder.api.inmemory.kinds import IN_MEMORY_CONTROL_PLANE
 from herder.api.machines.kinds import CONFIG_GROUP, MACHINE_GROUP, driver_of, kinds_of
 from herder.api.management import kinds as management
 from herder.api.management.secret_sync import SYNC, SYNC_BOOTSTRAP, TARGET_NAME, TARGET_NAMESPACE
@@ -251,6 +252,12 @@ def _of_health_check(obj: Object, namespace: str) -> Iterator[FieldReference]:
     yield from _object(_at(obj, "spec", "remediation", "templateRef"), namespace, path)
 
 
+def _of_in_memory_control_plane(obj: Object, namespace: str) -> Iterator[FieldReference]:
+    """The manager makes the Cluster own the template, so that it is deleted with the Cluster."""
+    path = ("spec", "machineTemplate", "spec", "infrastructureRef")
+    yield from _object(_at(obj, *path), namespace, ".".join(path))
+
+
 def _of_machines(obj: Object, namespace: str) -> Iterator[FieldReference]:
     """Kinds that create Machines."""
     yield from _cluster_name(obj, namespace)
@@ -297,6 +304,7 @@ _EXTRACT: Mapping[GroupKind, Extract] = {
     capi.MACHINE_DEPLOYMENT.group_kind: _of_machines,
     capi.MACHINE_POOL.group_kind: _of_machines,
     capi.MACHINE_HEALTH_CHECK.group_kind: _of_health_check,
+    IN_MEMORY_CONTROL_PLANE.group_kind: _of_in_memory_control_plane,
     capi.SECRET.group_kind: _of_secret,
 }
 
@@ -311,6 +319,7 @@ KINDS: Sequence[Kind] = (
     capi.MACHINE_DEPLOYMENT,
     capi.MACHINE_POOL,
     capi.MACHINE_HEALTH_CHECK,
+    IN_MEMORY_CONTROL_PLANE,
 )
 """Kinds with references, besides Secrets and kinds of node drivers."""
 
