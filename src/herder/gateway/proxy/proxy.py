@@ -13,7 +13,7 @@ from functools import partial
 from urllib.parse import unquote
 
 from herder.api.management.names import LOCAL
-from herder.engine.apiserver.request.info import RequestInfo, is_long_running, request_info
+from herder.engine.apiserver.request.info import RequestInfo, request_info
 from herder.engine.client.client import Client
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import Forbidden, StatusError
@@ -168,7 +168,7 @@ class ClusterProxy:
     def bind_local_stream(self, response: Response, request: Request, user: User, path: str) -> Response:
         """End a stream of the management API, such as a watch, when the user loses the right. `path` is the API
         path."""
-        if response.stream is None or not _is_long_running(request, path):
+        if response.stream is None:
             return response
         return _bind_stream(response, self._bind_local(request, user, path))
 
@@ -217,10 +217,6 @@ class ClusterProxy:
             outcome = refusal(error)
         self._upgraded.answer(hijack, outcome, protocol, bind)
         return True
-
-
-def _is_long_running(request: Request, path: str) -> bool:
-    return is_long_running(request, request_info(request.method, path, request.query))
 
 
 def _local_identity(request: Request, user: User) -> User:
