@@ -24,7 +24,6 @@ from herder.gateway.agents.registration import Refused, Registration
 from herder.gateway.ha.peers import Peers
 from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.services import IdentityServices
-from herder.gateway.proxy.forward import hold_slot
 from herder.gateway.proxy.management_api import RemoteManagementApi
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.targets import PREFIXES, is_watch
@@ -153,7 +152,7 @@ class Gateway:
         except StatusError:
             return False  # The normal path answers with the error.
         bind = partial(self._identity.identity.bind, caller, request.path)
-        return await upgrade(hijack, request, caller.user, hold_slot(request, bind))
+        return await upgrade(hijack, request, caller.user, bind)
 
     async def close(self) -> None:
         if isinstance(self._api, RemoteManagementApi):

@@ -215,3 +215,29 @@ async def test_an_upgraded_stream_ends_with_the_right_to_it(gateway: GatewayServ
     async with asyncio.timeout(PATIENCE):
         await stream.read_to_end()
     await stream.close()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+async def test_a_watch_without_the_requested_upgrade_ends_with_the_right_to_it(
+    gateway: GatewayServer, prefix: str
+) -> None:
+    """API servers answer a watch with the SPDY headers like any other watch."""
+    if gateway.engine == "embedded":
+        return  # the gateway does not upgrade there
+    later = f"later-{'proxied' if prefix else 'direct'}"
+    await gateway.client.apply(SECRET.resource, secret("first"))
+    bearer = await bearer_of(gateway, "u-spdy")
+    await grant_in_team(gateway.client, "u-spdy")
+    await (await start_watch(gateway.client_with_token(bearer, prefix), SECRET, namespace=TEAM)).close()
+    path = f"{prefix}/api/v1/namespaces/{TEAM}/secrets?watch=true&timeoutSeconds=5"
+    upgrading = asyncio.ensure_future(gateway.upgrade(path, bearer, "SPDY/3.1"))
+    await asyncio.sleep(1)
+    await gateway.client.delete(ROLE_BINDING.resource, "u-spdy", namespace=TEAM)
+    await asyncio.sleep(1)
+    await gateway.client.apply(SECRET.resource, secret(later))
+    seen = b""
+    with suppress(asyncio.IncompleteReadError, OSError):
+        stream = await upgrading
+        seen = await stream.read_to_end()
+        await stream.close()
+    assert later.encode() not in seen

@@ -24,6 +24,7 @@ from herder.gateway.proxy.forward import (
     ImpersonatedUser,
     UpgradedConnections,
     combine_binds,
+    hold_slot,
     refusal,
     unbound,
 )
@@ -211,11 +212,11 @@ class ClusterProxy:
             if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
                 return False
             forwarded = await self._forwarded(request, wanted, user)
-            outcome = await forwarded.switched(request, protocol)
             bind = combine_binds(bind, forwarded.bind)
+            outcome = await forwarded.switched(request, protocol, bind)
         except StatusError as error:
             outcome = refusal(error)
-        self._upgraded.answer(hijack, outcome, protocol, bind)
+        self._upgraded.answer(hijack, outcome, protocol, hold_slot(request, bind))
         return True
 
 
