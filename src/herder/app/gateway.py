@@ -197,9 +197,6 @@ def build(
             cluster, "the cluster is unresponsive and another agent registered"
         ),
     )
-    if isinstance(local, Remote):
-        api = RemoteManagementApi(proxy, local)
-    assert api is not None
     own = f"herder-gateway-{os.urandom(5).hex()}"
     peers = None
     if peer_config is not None:
@@ -207,6 +204,9 @@ def build(
     nodes = NodeRoutes(
         client, clock=clock, setting=setting, cluster_of=registration.cluster_of, build_agent=build_node_agent
     )
+    if isinstance(local, Remote):
+        api = RemoteManagementApi(proxy, local, nodes.accounts)
+    assert api is not None
     images = Images([InstallerImage()], Archives(lambda: setting(IMAGE_ARCHIVES)))
     gateway = Gateway(
         api,
@@ -216,7 +216,6 @@ def build(
         proxy=proxy,
         peers=peers,
         answers=(images.handle, nodes.handle),
-        tie=nodes.tied,
     )
     presence = Presence(
         client,

@@ -46,14 +46,6 @@ RouteHandler = Callable[[Request], Awaitable[Response | None]]
 """Answers requests for its paths, and returns None for all others."""
 
 
-Tie = Callable[[Request, Response], Awaitable[Response]]
-"""Binds the stream of a response to the service account token of its request."""
-
-
-async def _untied(_request: Request, response: Response) -> Response:
-    return response
-
-
 class Gateway:
     """Request handler of the gateway; `answers` are handlers with their own authentication, such as for machines."""
 
@@ -69,9 +61,7 @@ class Gateway:
         proxy: ClusterProxy,
         peers: Peers | None = None,
         answers: Sequence[RouteHandler] = (),
-        tie: Tie = _untied,
     ) -> None:
-        """`tie` ends streams of service accounts with their token."""
         self._api = api
         self._registration = registration
         self._tunnels = tunnels
@@ -79,7 +69,6 @@ class Gateway:
         self._proxy = proxy
         self._peers = peers
         self._answers = (*answers, identity.logins.handle)
-        self._tie = tie
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -101,9 +90,7 @@ class Gateway:
             caller = await self._identified(request)
             return self._bind_stream(await self._proxy.handle(request, caller.user), request, caller)
         if credential_of(request.method, request.headers) is None:
-            response = await self._api.handle(request)  # a client certificate, or a service account token
-            # The embedded server ends streams with their tokens itself.
-            return await self._tie(request, response) if isinstance(self._api, RemoteManagementApi) else response
+            return await self._api.handle(request)  # a client certificate, or a service account token
         caller = await self._identified(request)
         for handler in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
             if (response := await handler(request, caller.user)) is not None:
