@@ -14,6 +14,7 @@ from herder.effects.synced_secret import SecretSync
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Connect
+from herder.engine.runtime.effects import error_text
 from tests.support.builders import new_manifest
 from tests.unit.engine.runtime.far import Far, run
 
@@ -80,8 +81,9 @@ def test_an_existing_secret_of_another_type_is_not_changed() -> None:
     async def work(cluster: Far) -> None:
         await create(cluster, secret(TARGET, "kubernetes.io/basic-auth", username="a", password="b"))
         await create(cluster, secret(SOURCE, hello="world"))
-        with pytest.raises(ValueError, match="would have to be of type Opaque"):
+        with pytest.raises(ValueError, match="would have to be of type Opaque") as raised:
             await sync(cluster)
+        assert "kubernetes.io/basic-auth" in error_text(raised.value), "conditions report the reason"
 
     run(work)
 
@@ -98,8 +100,9 @@ def test_a_secret_that_herder_did_not_create_is_not_overwritten() -> None:
     async def work(cluster: Far) -> None:
         before = await create(cluster, secret(TARGET, hello="mine"))
         await create(cluster, secret(SOURCE, hello="theirs"))
-        with pytest.raises(ValueError, match="was not created by Herder"):
+        with pytest.raises(ValueError, match="was not created by Herder") as raised:
             await sync(cluster)
+        assert "was not created by Herder" in error_text(raised.value), "conditions report the reason"
         after = await cluster.there.outside.get(SECRET.resource, TARGET["name"], namespace=TARGET["namespace"])
         assert after == before
 
