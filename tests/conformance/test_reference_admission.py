@@ -10,6 +10,8 @@ import pytest
 
 from herder.api.capi.core import MUTATING_WEBHOOKS
 from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.inmemory.crds import CRDS as IN_MEMORY_CRDS
+from herder.api.inmemory.kinds import IN_MEMORY_CONTROL_PLANE
 from herder.api.machines.credentials import CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import MACHINE_GROUP, kinds_of
@@ -284,6 +286,24 @@ async def test_a_machine_needs_rights_on_all_its_references(admin: Api, lacking:
     (await mallory.post(mallory.at(resource_path(MACHINE)), machine())).expect(201)
 
 
+async def test_an_in_memory_control_plane_needs_rights_on_its_template(admission_admin: Api, admin: Api) -> None:
+    """The manager makes the Cluster own the template, which is deleted with it."""
+    kind = IN_MEMORY_CONTROL_PLANE
+    await define(admission_admin, next(crd for crd in IN_MEMORY_CRDS if crd["spec"]["names"]["kind"] == kind.kind))
+    rules = [{"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["*"]}]
+    await grant(admin, "mallory", "mallory", rules)
+    mallory = admin.as_user("mallory")
+    reference = {"apiGroup": kind.group, "kind": "InMemoryMachineTemplate", "name": "theirs"}
+    spec = {"version": "v1.35.0", "machineTemplate": {"spec": {"infrastructureRef": reference}}}
+    plane = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "one"}, "spec": spec}
+    response = await mallory.post(mallory.at(resource_path(kind)), plane)
+    assert response.status == 403, response.text
+    assert "spec.machineTemplate.spec.infrastructureRef: " in response.message
+    templates = {"apiGroups": [kind.group], "resources": ["inmemorymachinetemplates"], "verbs": ["update"]}
+    await grant(admin, "templates", "mallory", [templates])
+    (await mallory.post(mallory.at(resource_path(kind)), plane)).expect(201)
+
+
 # --- default users --------------------------------------------------------------------------------------------------
 
 CONFIGS = "rke-machine-config.cattle.io"
@@ -408,6 +428,28 @@ async def test_references_to_machines_on_the_managers_host_need_that_right(admin
     (await mallory.patch(url, {"metadata": {"labels": {"a": "b"}}})).expect(200)
     answer = await mallory.patch(url, {"spec": {"bootstrap": {"dataSecretName": "z"}}})
     assert (answer.status, f'cannot use NodeDriver "{hosted_driver}"' in answer.message) == (403, True), answer.text
+
+
+async def test_bootstrap_data_is_reviewed_again_without_its_config(admin: Api, mallory: Api) -> None:
+    """The manager copies its name from the status of the config, in which users can name any Secret."""
+    rules = [{"apiGroups": [CLUSTER.group, "b.example.org"], "resources": ["*"], "verbs": ["*"]}]
+    await grant(admin, "machines", "mallory", rules)
+    await admin.create("secrets", secret("theirs"))
+    config = {"apiGroup": "b.example.org", "kind": "Boot", "name": "mine"}
+    infra = {"apiGroup": "b.example.org", "kind": "Host", "name": "mine"}
+    spec = {"clusterName": "one", "bootstrap": {"configRef": config}, "infrastructureRef": infra}
+    machine = {"apiVersion": MACHINE.api_version, "kind": MACHINE.kind, "metadata": {"name": "one"}, "spec": spec}
+    created = await mallory.create(resource_path(MACHINE), machine)
+    url = mallory.at(resource_path(MACHINE), created["metadata"]["name"])
+    manager = admin.as_user(MANAGER.name, MANAGER.groups[0])
+    (await manager.patch(url, {"spec": {"bootstrap": {"dataSecretName": "theirs"}}})).expect(200)
+    (await mallory.patch(url, {"metadata": {"labels": {"a": "b"}}})).expect(200)
+    for other in (None, {**config, "name": "other"}):
+        response = await mallory.patch(url, {"spec": {"bootstrap": {"configRef": other}}})
+        assert response.status == 403, response.text
+        assert 'spec.bootstrap.dataSecretName: User "mallory" cannot get resource "secrets"' in response.message
+    await grant(admin, "reading", "mallory", [reading("theirs")])
+    (await mallory.patch(url, {"spec": {"bootstrap": {"configRef": None}}})).expect(200)
 
 
 async def test_the_response_does_not_reveal_whether_a_secret_exists(admin: Api, mallory: Api) -> None:

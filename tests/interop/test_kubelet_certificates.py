@@ -164,6 +164,11 @@ class Api:
             time.sleep(0.1)
         raise AssertionError(f"no certificate for {name}: {self._status(name)}")
 
+    def wait_recorded(self, node: str) -> None:
+        """Wait until the name is recorded."""
+        name = f"kubelet-certificate.{node}"
+        self.admin("wait", "-n", "kube-system", "--for=create", "--timeout=30s", "configmap", name)
+
     def _status(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.admin("get", "csr", name, "-o", "json"))["status"]
         return found
@@ -303,6 +308,17 @@ def test_a_name_is_not_issued_twice_before_and_after_its_node(api: Api) -> None:
     api.create_node("server-2")
     api.admin("delete", "node", "server-2")
     assert api.outcome(api.request(BOOTSTRAP, "server-2", new_key()))[0] == "Denied"
+
+
+def test_the_name_of_the_first_server_is_not_issued_after_its_node(api: Api) -> None:
+    """kubeadm signs its certificate, and pods stay bound to a deleted Node for a minute."""
+    with approver(api.kube, 3):  # a server that starts records the Nodes that exist
+        api.wait_recorded(SERVER)
+    api.admin("delete", "node", SERVER)
+    try:
+        assert api.outcome(api.request(BOOTSTRAP, SERVER, new_key()))[0] == "Denied"
+    finally:
+        api.create_node(SERVER)
 
 
 def test_a_node_does_not_renew_the_certificate_of_another(api: Api, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from tests.support.tenancy import (
     OWNED,
     REFUSED,
     SIGNS_OF_A_CORE,
+    TAKEN,
+    UNNAMED,
     Case,
 )
 
@@ -43,6 +45,8 @@ ALL = (
     *ORPHANED,
     *MOVED,
     *OVERWRITTEN,
+    *TAKEN,
+    *UNNAMED,
     *GRANTED_ROLES,
     *MACHINE_ROLES,
     *OWN_ROLES,
@@ -155,6 +159,17 @@ async def test_administrators_cannot_write_credentials_of_users(engine: Engine, 
     await _assert_rejected(engine, admin, case)
     path = case.kind.resource.path(case.meta["namespace"], case.meta["name"])
     (await admin.send("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, content_type=MERGE)).expect(200)
+
+
+@pytest.mark.parametrize("case", TAKEN, ids=lambda case: case.id)
+async def test_administrators_cannot_add_to_a_secret_of_another_user(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api.as_user("admin", "system:masters"), case)
+
+
+@pytest.mark.parametrize("case", UNNAMED, ids=lambda case: case.id)
+async def test_a_secret_names_its_creator(engine: Engine, user_api: Api, case: Case) -> None:
+    """A policy cannot add the annotation, so it rejects the Secret."""
+    await _assert_rejected(engine, user_api, case)
 
 
 @pytest.mark.parametrize("case", GRANTED_ROLES, ids=lambda case: case.id)

@@ -168,6 +168,13 @@ REFUSED = (
     _secret("named as a plan", "pool-1-abc-machine-plan"),
     _secret("named as an agent's credential", "cluster-serviceaccounttoken-c-m-abcdefgh", "cattle-global-data"),
     _secret("in the name of another user", "cc-theirs", type=CREDENTIAL_TYPE, annotations={CREATOR: "victim"}),
+    Case(
+        "a credential that exists becomes their own",
+        SECRET,
+        {"name": "held", "namespace": "default"},
+        {"type": CREDENTIAL_TYPE},
+        {"metadata": {"annotations": {CREATOR: USER}}},
+    ),
 )
 
 ALLOWED = (
@@ -186,10 +193,17 @@ ALLOWED = (
         {"spec": {"clusterName": "default"}},
     ),
     _secret("a credential", "cc-mine", type=CREDENTIAL_TYPE, annotations={CREATOR: USER}),
-    _secret("a credential of older managers", "cc-old", "cattle-global-data"),
-    _secret("a registry's login", "registry", type=names.AUTH_SECRET_TYPE),
-    _secret("any Secret", "files-of-mine"),
+    _secret("a credential of older managers", "cc-old", "cattle-global-data", annotations={CREATOR: USER}),
+    _secret("a registry's login", "registry", type=names.AUTH_SECRET_TYPE, annotations={CREATOR: USER}),
+    _secret("any Secret", "files-of-mine", annotations={CREATOR: USER}),
 )
+
+UNNAMED = (
+    _secret("a credential", "unnamed-cc", type=CREDENTIAL_TYPE),
+    _secret("a credential of older managers", "unnamed-old", "cattle-global-data"),
+    _secret("a registry's login", "unnamed-registry", type=names.AUTH_SECRET_TYPE),
+)
+"""Secrets without the creator annotation: the embedded server adds it, a policy can only reject them."""
 
 
 def _orphaned(kind: Kind, name: str, namespace: str = "", **fields: Any) -> tuple[Case, ...]:
@@ -243,6 +257,19 @@ def _of_creator(id_: str, patch: Object) -> Case:
     return Case(id_, SECRET, meta, {"type": CREDENTIAL_TYPE}, patch)
 
 
+def _taken(name: str, patch: Object, **fields: Any) -> Case:
+    meta = {"name": name, "namespace": "fleet-default", "annotations": {CREATOR: "somebody"}}
+    return Case(name, SECRET, meta, {"data": {"zz-vcenter": _encoded("theirs")}, **fields}, patch)
+
+
+TAKEN = (
+    _taken("taken-plain", {"stringData": {"password": "value"}}),
+    _taken("taken-registry", {"data": {"password": _encoded("value")}}, type=names.AUTH_SECRET_TYPE),
+    _taken("taken-credential", {"data": {"password": _encoded("value")}}, type=CREDENTIAL_TYPE),
+)
+"""What an administrator's `kubectl apply` sends if a user created a Secret of that name: keys and annotations of that
+user remain, such as the cluster that the content is synced into, or the server that gets the password."""
+
 OVERWRITTEN = (
     _of_creator("its data", {"stringData": {"key": "value"}}),
     _of_creator("its creator", {"metadata": {"annotations": {CREATED_BY: USER}}}),
@@ -288,6 +315,7 @@ GRANTED_ROLES = (
 MACHINE_ROLES = (
     _role("a role of a machine's plan", "roles-machine-plan"),
     _role("a role of a machine's Job", "roles-machine-provision"),
+    _role("a role of the creator of a cloud credential", "roles-aws-cloud-credential"),
     _role("a role of readers of registration tokens", "crt-token-reader"),
     _role(
         "a role of a machine with a long name is emptied",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from herder.agent.build import build as build_node_agent
+from herder.api.identity.authn.credentials import credential_of
 from herder.api.identity.names import BOOTSTRAP_SECRET
 from herder.api.management.clusters import local_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
@@ -21,7 +22,7 @@ from herder.engine.client.client import Client
 from herder.engine.control.supervision import supervised
 from herder.engine.front.hijack import Hijack
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import AlreadyExists
+from herder.engine.meta.errors import AlreadyExists, ServiceUnavailable
 from herder.engine.wire import Request, Response
 from herder.gateway.admission.access import Access
 from herder.gateway.agents.clusters import Clusters
@@ -33,6 +34,7 @@ from herder.gateway.ha.replicas import Replicas, SingleReplica
 from herder.gateway.ha.shared_secret import PeerConfig
 from herder.gateway.identity.services import IdentityServices, assemble
 from herder.gateway.nodes.routes import NodeRoutes
+from herder.gateway.proxy.forward import refusal
 from herder.gateway.proxy.local import InProcess, Remote
 from herder.gateway.proxy.management_api import RemoteManagementApi
 from herder.gateway.proxy.proxy import ClusterProxy
@@ -49,6 +51,7 @@ log = get_logger(__name__)
 
 
 HEALTH = "/healthz"
+STARTING = "the manager is starting and does not know its users yet; retry in a moment"
 _CREDENTIALS = frozenset({"authorization", "cookie"})
 
 
@@ -63,6 +66,9 @@ class GatewayHandler:
 
     async def handle(self, request: Request) -> Response:
         if self.gateway is None:
+            # The API server alone would answer 401, and clients would discard a token that is valid.
+            if credential_of(request.method, request.headers) is not None:
+                return refusal(ServiceUnavailable(STARTING, headers={"retry-after": "1"}))
             return await self._api.handle(request)
         if request.path == HEALTH:
             # The gateway answers this path for nodes, but does not know the state of the API server's store.
@@ -191,9 +197,6 @@ def build(
             cluster, "the cluster is unresponsive and another agent registered"
         ),
     )
-    if isinstance(local, Remote):
-        api = RemoteManagementApi(proxy, local)
-    assert api is not None
     own = f"herder-gateway-{os.urandom(5).hex()}"
     peers = None
     if peer_config is not None:
@@ -201,6 +204,9 @@ def build(
     nodes = NodeRoutes(
         client, clock=clock, setting=setting, cluster_of=registration.cluster_of, build_agent=build_node_agent
     )
+    if isinstance(local, Remote):
+        api = RemoteManagementApi(proxy, local, nodes.accounts)
+    assert api is not None
     images = Images([InstallerImage()], Archives(lambda: setting(IMAGE_ARCHIVES)))
     gateway = Gateway(
         api,
@@ -210,7 +216,6 @@ def build(
         proxy=proxy,
         peers=peers,
         answers=(images.handle, nodes.handle),
-        tie=nodes.tied,
     )
     presence = Presence(
         client,

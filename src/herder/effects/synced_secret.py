@@ -12,7 +12,14 @@ from herder.api.management.secret_sync import ALLOWED_TYPES, PLACEHOLDER, SYNCED
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.printable import printable
 from herder.engine.runtime.remote import Remotes
+
+_TYPE_LENGTH = 100  # longest part of a type in messages: a hostile cluster may return anything
+
+
+class SecretNotSynced(ValueError):
+    """The Secret cannot be synced. The message is shown in conditions, unlike that of a built-in ValueError."""
 
 
 class SecretSync:
@@ -31,7 +38,7 @@ class SecretSync:
         if secret["metadata"]["uid"] != source["uid"]:
             return  # Attempts may be minutes apart: another user can have created one of the same name since.
         if (type_ := secret.get("type", "Opaque")) not in ALLOWED_TYPES:
-            raise ValueError(f"Secrets of type {type_} cannot be synced; use type Opaque")
+            raise SecretNotSynced(f"Secrets of type {type_} cannot be synced; use type Opaque")
         wanted = _generate(secret, target, cluster)
         remote = remotes.client(cluster)
         try:
@@ -40,8 +47,9 @@ class SecretSync:
             await remote.create(SECRET.resource, wanted, namespace=target["namespace"])
             return
         if known.get("type") != wanted["type"]:
-            raise ValueError(
-                f"Secret {target['namespace']}/{target['name']} of the cluster is of type {known.get('type')}, and "
+            found = printable(str(known.get("type")), _TYPE_LENGTH)
+            raise SecretNotSynced(
+                f"Secret {target['namespace']}/{target['name']} of the cluster is of type {found}, and "
                 f"would have to be of type {wanted['type']}; delete it there, or choose another name"
             )
         await _update(remote, known, wanted)
@@ -49,14 +57,14 @@ class SecretSync:
 
 async def _update(remote: Client, known: Object, wanted: Object) -> None:
     """Adopt an unmarked Secret with the same content: earlier versions did not mark what they created."""
-    meta = known["metadata"]
-    own, source = annotations_of(known).get(SYNCED_FROM), wanted["metadata"]["annotations"][SYNCED_FROM]
+    meta, place = known["metadata"], wanted["metadata"]  # a hostile cluster chooses the former
+    own, source = annotations_of(known).get(SYNCED_FROM), place["annotations"][SYNCED_FROM]
     same = (known.get("data") or {}) == wanted["data"]
     if own == source and same:
         return
     if own != source and not (own is None and same):
-        raise ValueError(
-            f"Secret {meta['namespace']}/{meta['name']} of the cluster was not created by Herder from {source}; "
+        raise SecretNotSynced(
+            f"Secret {place['namespace']}/{place['name']} of the cluster was not created by Herder from {source}; "
             f"delete it there, or choose another name with annotation {TARGET_NAME}"
         )
     marked = {**meta, "annotations": {**annotations_of(known), SYNCED_FROM: source}}

@@ -56,6 +56,10 @@ class Query:
     def all(self, name: str) -> list[str]:
         return [value for key, value in self.items if key == name]
 
+    def enabled(self, name: str) -> bool:
+        """Whether a boolean parameter is set: any value but these two sets it, like Go's conversion."""
+        return name in self and self.get(name).lower() not in ("false", "0")
+
     def __contains__(self, name: str) -> bool:
         return any(key == name for key, _ in self.items)
 
@@ -129,7 +133,7 @@ class Request:
     @property
     def is_streaming(self) -> bool:
         """Whether the response is an endless stream: a watch or a followed log."""
-        return self.query.get("watch") in {"true", "1"} or self.query.get("follow") in {"true", "1"}
+        return self.query.enabled("watch") or self.query.enabled("follow")
 
 
 @dataclass(slots=True)

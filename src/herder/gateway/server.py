@@ -24,7 +24,6 @@ from herder.gateway.agents.registration import Refused, Registration
 from herder.gateway.ha.peers import Peers
 from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.services import IdentityServices
-from herder.gateway.proxy.forward import hold_slot
 from herder.gateway.proxy.management_api import RemoteManagementApi
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.targets import PREFIXES, is_watch
@@ -47,14 +46,6 @@ RouteHandler = Callable[[Request], Awaitable[Response | None]]
 """Answers requests for its paths, and returns None for all others."""
 
 
-Tie = Callable[[Request, Response], Awaitable[Response]]
-"""Binds the stream of a response to the service account token of its request."""
-
-
-async def _untied(_request: Request, response: Response) -> Response:
-    return response
-
-
 class Gateway:
     """Request handler of the gateway; `answers` are handlers with their own authentication, such as for machines."""
 
@@ -70,9 +61,7 @@ class Gateway:
         proxy: ClusterProxy,
         peers: Peers | None = None,
         answers: Sequence[RouteHandler] = (),
-        tie: Tie = _untied,
     ) -> None:
-        """`tie` ends streams of service accounts with their token."""
         self._api = api
         self._registration = registration
         self._tunnels = tunnels
@@ -80,7 +69,6 @@ class Gateway:
         self._proxy = proxy
         self._peers = peers
         self._answers = (*answers, identity.logins.handle)
-        self._tie = tie
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -102,9 +90,7 @@ class Gateway:
             caller = await self._identified(request)
             return self._bind_stream(await self._proxy.handle(request, caller.user), request, caller)
         if credential_of(request.method, request.headers) is None:
-            response = await self._api.handle(request)  # a client certificate, or a service account token
-            # The embedded server ends streams with their tokens itself.
-            return await self._tie(request, response) if isinstance(self._api, RemoteManagementApi) else response
+            return await self._api.handle(request)  # a client certificate, or a service account token
         caller = await self._identified(request)
         for handler in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
             if (response := await handler(request, caller.user)) is not None:
@@ -153,7 +139,7 @@ class Gateway:
         except StatusError:
             return False  # The normal path answers with the error.
         bind = partial(self._identity.identity.bind, caller, request.path)
-        return await upgrade(hijack, request, caller.user, hold_slot(request, bind))
+        return await upgrade(hijack, request, caller.user, bind)
 
     async def close(self) -> None:
         if isinstance(self._api, RemoteManagementApi):

@@ -6,7 +6,7 @@ name for it, so root on one worker could become a control plane node. Its approv
 
 - a renewal, which a node requests for its own name with the certificate it has;
 - the first certificate of a node name. A ConfigMap records the name and its public key before the approval. A request
-  for the same name is denied unless it has the same key.
+  for the same name is denied unless it has the same key. Names of Nodes that have another certificate are recorded too.
 
 The program runs on every server with the machine's Python (3.6 or newer) and kubectl. Servers need no leader: of two
 that create the ConfigMap of one name, the API server accepts one.
@@ -38,13 +38,15 @@ DECIDED = ("Approved", "Denied", "Failed")
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 RECORDS = "/api/v1/namespaces/kube-system/configmaps"
 RECORD_PREFIX = "kubelet-certificate."
+RECORD_LABEL, RECORD_OWNER = "app.kubernetes.io/managed-by", "herder"
+NODES_PATH = "/api/v1/nodes"
 MAX_NAME = 253 - len(RECORD_PREFIX)
 LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 NODE_NAME = re.compile(LABEL + r"(\." + LABEL + ")*")
 
 MAX_REQUEST = 16 * 1024  # bytes of PEM; a request with an RSA key of 4096 bits has 1.7 KiB
 MAX_EVENT = 4 * 1024 * 1024  # characters of a watch event; etcd refuses objects of more than 1.5 MiB
-PAGE = 20
+PAGE, PAGE_OF_NODES = 20, 100
 WATCH_SECONDS = 300
 PAUSE_SECONDS = 2.0
 
@@ -245,13 +247,10 @@ def kubelet_request(spec: Object) -> Optional[Request]:
 
 
 def claim(api: Any, node: str, key: str) -> bool:
-    """Record the name for the key; False if the name is another key's.
-
-    A Node without a record registered before this program ran, or is the first server: kubeadm signs its certificate.
-    """
+    """Record the name for the key; False if the name is another key's, or that of a Node without a record."""
     recorded = find(api, f"{RECORDS}/{RECORD_PREFIX}{node}")
     if recorded is None:
-        if find(api, f"/api/v1/nodes/{node}") is not None:
+        if find(api, f"{NODES_PATH}/{node}") is not None:
             return False
         try:
             api.create(RECORDS, record(node, key))
@@ -277,10 +276,38 @@ def record(node: str, key: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": RECORD_PREFIX + node, "labels": {"app.kubernetes.io/managed-by": "herder"}},
+        "metadata": {"name": RECORD_PREFIX + node, "labels": {RECORD_LABEL: RECORD_OWNER}},
         "data": {"node": node, "publicKey": key},
         "immutable": True,
     }
+
+
+def record_nodes(api: Any) -> None:
+    """Record the names of Nodes that have no record, with no key.
+
+    kubeadm signs the certificate of the first server, an administrator may approve one, and others are older than this
+    program. Without a record, the name could be issued once the Node is deleted, while pods are still bound to it.
+    """
+    known = {each["metadata"]["name"] for each in listed(api, RECORDS, labelSelector=f"{RECORD_LABEL}={RECORD_OWNER}")}
+    for each in listed(api, NODES_PATH, limit=PAGE_OF_NODES):
+        node = each["metadata"]["name"]
+        if RECORD_PREFIX + node in known or len(node) > MAX_NAME:
+            continue
+        try:
+            api.create(RECORDS, record(node, ""))
+        except ApiError as problem:
+            if problem.reason != "AlreadyExists":
+                raise
+
+
+def listed(api: Any, path: str, **query: Any) -> Iterator[Object]:
+    query.setdefault("limit", 500)
+    while True:
+        page = api.get(f"{path}?{urlencode(query)}")
+        yield from page.get("items") or []
+        query["continue"] = page["metadata"].get("continue")
+        if not query["continue"]:
+            return
 
 
 def handle(api: Any, csr: Object) -> None:
@@ -361,9 +388,13 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     kubeconfig = _parser().parse_args().kubeconfig
     os.environ["LC_ALL"] = "C"  # kubectl translates some of its messages
+    api, record_at = Kubectl(kubeconfig), time.monotonic()
     while True:
         try:
-            follow(Kubectl(kubeconfig))
+            if time.monotonic() >= record_at:  # not after every request that could not be handled
+                record_nodes(api)
+                record_at = time.monotonic() + WATCH_SECONDS
+            follow(api)
         except (OSError, ValueError) as problem:
             log(f"certificate requests: {problem}")
         time.sleep(PAUSE_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import tarfile
 import tracemalloc
@@ -140,6 +141,24 @@ def test_all_layers_of_an_image_share_one_budget(tmp_path: Path) -> None:
         layers.unpack(io.BytesIO(layer({"b": "12345678"})), str(tmp_path), "", budget)
     with pytest.raises(ImageError, match="more than 3 files"):
         layers.unpack(io.BytesIO(layer(dict.fromkeys("abcd"))), str(tmp_path), "", layers.Budget(size=10, entries=3))
+
+
+@pytest.mark.parametrize("stated", [True, False], ids=["stated size", "no size"])
+def test_all_layers_of_an_image_are_downloaded_within_one_limit(
+    node: StagingNode, served: Registry, monkeypatch: pytest.MonkeyPatch, stated: bool
+) -> None:
+    """What follows the end of a tar is not unpacked, so the limits of unpacking do not count it."""
+    monkeypatch.setattr(blobs, "LARGEST_IMAGE", 1 << 20)
+    padded = [layer({f"file-{number}": "x"}) + bytes([number]) * (400 << 10) for number in range(3)]
+    hostile = Image(padded, compress=False)
+    if not stated:
+        manifest = json.loads(hostile.blobs[hostile.manifest])
+        for each in manifest["layers"]:
+            del each["size"]
+        hostile.manifest = hostile._add(json.dumps(manifest).encode())
+    served.push("team/padded", "v1", hostile)
+    with pytest.raises(ImageError, match="its image is larger than 1 MiB"):
+        node.stage(f"{served.host}/team/padded:v1")
 
 
 def test_a_decompression_bomb_is_rejected_while_it_is_read(tmp_path: Path) -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import itertools
 import json
+import socketserver
 import subprocess
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from herder.agent.images import blobs, layers, reference
+from herder.agent.images import registry as images_registry
 from herder.agent.images.reference import ImageError
 from herder.agent.images.registries import Registries
 from herder.engine import certificates
 from tests.support.canaries import canary
-from tests.support.oci import Link, Registry, digest_of, image, layer, registry
+from tests.support.oci import Image, Link, Registry, digest_of, image, layer, registry
 from tests.unit.agent.nodes import StagingNode, image_archive
 
 TOOL = image({"a": "one", "d/b": "two"}, {"a": "three", "d/.wh.b": ""})
@@ -211,6 +216,50 @@ def test_a_mirror_with_corrupt_blobs_is_skipped(node: StagingNode, served: Regis
         node.configure_registries(mirrors={served.host: {"endpoint": [corrupt.url]}})
         assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
         assert corrupt.requests
+
+
+def test_a_mirror_with_a_damaged_image_is_skipped(node: StagingNode, served: Registry) -> None:
+    with registry() as damaged:
+        damaged.push("team/tool", "v1", Image([b"no tar at all" * 100]))
+        node.configure_registries(mirrors={served.host: {"endpoint": [damaged.url]}})
+        assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
+
+
+@pytest.mark.parametrize("slow_from", [b"HTTP", b"Content-Length", b"\r\n\r\n"], ids=["status", "header", "body"])
+def test_a_mirror_that_sends_without_end_is_skipped(
+    node: StagingNode, served: Registry, monkeypatch: pytest.MonkeyPatch, slow_from: bytes
+) -> None:
+    """Each byte arrives within the timeout, but the response never ends."""
+    monkeypatch.setattr(images_registry, "_TIMEOUT", 2.0)
+    monkeypatch.setattr(images_registry, "_SLOWEST", 1 << 40)
+    with slow_server(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", slow_from) as url:
+        node.configure_registries(mirrors={served.host: {"endpoint": [url]}})
+        assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
+
+
+@contextmanager
+def slow_server(answer: bytes, slow_from: bytes) -> Iterator[str]:
+    ended = threading.Event()
+    head = answer[: answer.index(slow_from)]
+    rest = answer[len(head) :] if slow_from != b"HTTP" else b""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(head)
+            slow_bytes = itertools.chain(rest, itertools.repeat(ord("x")))
+            with suppress(OSError):
+                while not ended.wait(0.05):
+                    self.request.sendall(bytes([next(slow_bytes)]))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            ended.set()
+            server.shutdown()
 
 
 def test_a_manifest_with_another_digest_is_rejected(node: StagingNode, served: Registry) -> None:

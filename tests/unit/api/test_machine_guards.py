@@ -30,24 +30,30 @@ READER = Controller(
 def deployment(replicas: int = 3, *, surge: int = 1, unavailable: int = 0, deleting: bool = False) -> Object:
     rolling = {"maxSurge": surge, "maxUnavailable": unavailable}
     rollout = {"strategy": {"type": "RollingUpdate", "rollingUpdate": rolling}}
-    return new_object(
-        MACHINE_DEPLOYMENT, "md", "ns", deleting=deleting, spec={"replicas": replicas, "rollout": rollout}
-    )
+    spec = {"clusterName": "c", "replicas": replicas, "rollout": rollout}
+    return new_object(MACHINE_DEPLOYMENT, "md", "ns", deleting=deleting, spec=spec)
 
 
 def machine_set(name: str = "ms", replicas: int = 3, *, deleting: bool = False) -> Object:
     owner = owner_reference(MACHINE_DEPLOYMENT, "md")
-    return new_object(MACHINE_SET, name, "ns", owners=[owner], deleting=deleting, spec={"replicas": replicas})
+    spec = {"clusterName": "c", "replicas": replicas}
+    return new_object(MACHINE_SET, name, "ns", owners=[owner], deleting=deleting, spec=spec)
 
 
 def machine(
-    name: str, owner: str = "ms", *, available: bool = True, deleting: bool = False, annotations: Any = None
+    name: str,
+    owner: str = "ms",
+    *,
+    available: bool = True,
+    deleting: bool = False,
+    annotations: Any = None,
+    cluster: str = "c",
 ) -> Object:
     conditions = [{"type": "Available", "status": "True" if available else "False"}]
     return new_machine(
         name,
         "ns",
-        cluster="c",
+        cluster=cluster,
         owners=[owner_reference(MACHINE_SET, owner)],
         deleting=deleting,
         annotations=annotations,
@@ -100,6 +106,13 @@ def test_machines_do_not_exceed_the_maximum_of_their_set_and_deployment(
     actions: list[Action], objects: list[Object], guard: str
 ) -> None:
     assert denied_by(actions, [cluster(), *objects]) == guard
+
+
+def test_machines_of_another_cluster_do_not_count() -> None:
+    """Users write owner references: a Machine is no replica of an owner in another Cluster."""
+    foreign = [machine(name, cluster="other") for name in "xyz"]
+    assert denied_by([creates("d")], [cluster(), *foreign, machine_set()]) == ""
+    assert denied_by([deletes("a")], [cluster(), machine_set(), *THREE, *foreign, deployment(3)]) == MINIMUM
 
 
 def test_no_machine_is_created_in_a_deleting_cluster() -> None:

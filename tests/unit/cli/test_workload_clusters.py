@@ -14,26 +14,26 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import KubeconfigError, build
 from herder.engine.meta.errors import NotFound, ServiceUnavailable
 from herder.sim import loop as virtual
-from tests.unit.engine.runtime.world import SECRET, World, world
+from tests.unit.engine.runtime.envtest import SECRET, Environment, environment
 
 GOOD = yaml.safe_dump(build(server="https://workload.invalid:6443", ca=b"", token="s3cret"))
 
 
-async def save(management: World, data: dict[str, str]) -> None:
+async def save(management: Environment, data: dict[str, str]) -> None:
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
     await management.create("c1-kubeconfig", SECRET, data=encoded)
 
 
 def run(work: Any) -> Any:
     async def in_world() -> Any:
-        async with world() as management:
+        async with environment() as management:
             return await work(management)
 
     return virtual.run(in_world())
 
 
 async def test_the_kubeconfig_secret_has_the_server_and_the_token() -> None:
-    async with world() as management:
+    async with environment() as management:
         await save(management, {"value": GOOD})
         client = await connect(management.client, "default/c1")
         assert isinstance(client.transport, HttpTransport)
@@ -44,7 +44,7 @@ async def test_the_kubeconfig_secret_has_the_server_and_the_token() -> None:
 
 
 def test_a_cluster_without_a_kubeconfig_secret_is_not_found() -> None:
-    async def work(management: World) -> None:
+    async def work(management: Environment) -> None:
         with pytest.raises(NotFound, match='secrets "c1-kubeconfig" not found'):
             await connect(management.client, "default/c1")
 
@@ -82,7 +82,7 @@ def test_a_cluster_without_a_kubeconfig_secret_is_not_found() -> None:
     ],
 )
 def test_errors_name_the_field_and_not_its_value(data: dict[str, str], message: str) -> None:
-    async def work(management: World) -> None:
+    async def work(management: Environment) -> None:
         await save(management, data)
         with pytest.raises(KubeconfigError) as raised:
             await connect(management.client, "default/c1")
@@ -106,7 +106,7 @@ async def test_a_workload_kubeconfig_cannot_point_to_this_host(host: str) -> Non
         connections += 1
         writer.close()
 
-    async with world() as management, await asyncio.start_server(on_connection, "127.0.0.1", 0) as server:
+    async with environment() as management, await asyncio.start_server(on_connection, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         await save(management, {"value": GOOD.replace("workload.invalid:6443", f"{host}:{port}")})
         client = await connect(management.client, "default/c1")

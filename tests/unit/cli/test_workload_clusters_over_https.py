@@ -27,7 +27,7 @@ from herder.engine.runtime.remote import Remotes, connection, transport
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.support.builders import new_manifest
 from tests.support.embedded import Embedded
-from tests.unit.engine.runtime.world import World, until, world
+from tests.unit.engine.runtime.envtest import Environment, environment, until
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Embe
 
 @dataclass
 class Fleet:
-    management: World
+    management: Environment
     tasks: Tasks = field(default_factory=Tasks)
     woken: Counter[str] = field(default_factory=Counter)
 
@@ -81,7 +81,7 @@ async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
     monkeypatch.setattr(connection, "PROBE_INTERVAL_SECONDS", 0.2)
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
     monkeypatch.setattr(transport, "PROBE_SECONDS", 0.5)
-    async with world() as management:
+    async with environment() as management:
         created = Fleet(management)
         try:
             yield created

@@ -65,12 +65,17 @@ class GatewayServer:
 
     async def upgrade(self, path: str, bearer: str = "", protocol: str = "websocket") -> Stream:
         """Send a raw request that upgrades the connection to another protocol."""
+        lines = ["Connection: Upgrade", f"Upgrade: {protocol}"]
+        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]
+        lines += [f"Origin: {self.url}", "X-Stream-Protocol-Version: v4.channel.k8s.io"]
+        return await self.stream(path, bearer, *lines)
+
+    async def stream(self, path: str, bearer: str = "", *headers: str) -> Stream:
+        """Send a raw request, and return its connection after the headers of the response."""
         port = int(self.url.rpartition(":")[2])
         trusted = ssl.create_default_context(cadata=self.ca.decode())
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusted)
-        lines = [f"GET {path} HTTP/1.1", "Host: manager", "Connection: Upgrade", f"Upgrade: {protocol}"]
-        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]
-        lines += [f"Origin: {self.url}", "X-Stream-Protocol-Version: v4.channel.k8s.io"]
+        lines = [f"GET {path} HTTP/1.1", "Host: manager", *headers]
         lines += [f"Authorization: Bearer {bearer}"] if bearer else []
         writer.write("\r\n".join([*lines, "", ""]).encode())
         async with asyncio.timeout(30):

@@ -26,7 +26,7 @@ from herder.engine.wire import Request, Response
 from herder.gateway.agents.displacement import Answer
 from herder.gateway.agents.registration import Admitted, Registration
 from herder.tunnel.registry import Registry
-from tests.unit.engine.runtime.world import world
+from tests.unit.engine.runtime.envtest import environment
 
 NAMESPACE_READY = {"conditions": [{"type": NAMESPACE_CREATED, "status": "True", "reason": "Created"}]}
 
@@ -108,7 +108,7 @@ class Manager:
 async def running_manager(
     tokens: dict[str, Tokens], signer: KeyPair, *, ca_certificates: str = "", address: str = "127.0.0.1"
 ) -> AsyncIterator[Manager]:
-    async with world() as env:
+    async with environment() as env:
         await install_kinds(env.outside, list(CRDS))
         for name, each in tokens.items():
             await create_managed_cluster(env.outside, name, each)

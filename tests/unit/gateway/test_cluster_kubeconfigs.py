@@ -32,7 +32,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from tests.support.builders import new_manifest
-from tests.unit.engine.runtime.world import world
+from tests.unit.engine.runtime.envtest import environment
 
 CLUSTER = "c-m-bcdfghjk"
 USER_NAME = "u-l3jmhncqjg"  # of fleet-default/demo
@@ -53,7 +53,7 @@ class Harness:
 
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
-    async with world() as env:
+    async with environment() as env:
         await install_kinds(env.outside, [*CRDS, *IDENTITY_CRDS])
         for name in ("fleet-default", CLUSTER):
             await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, name))

@@ -16,14 +16,14 @@ from herder.gateway.agents.clusters import Clusters
 from herder.gateway.agents.presence import DEBOUNCE_SECONDS, RECONNECT_SECONDS, RETRY_SECONDS, Presence
 from herder.gateway.ha.replicas import GATEWAY, LEASE, LEASE_SECONDS, Membership, Replicas, SingleReplica
 from herder.sim import loop
-from tests.unit.engine.runtime.world import World, now, world
+from tests.unit.engine.runtime.envtest import Environment, environment, now
 
 MEADOW, PASTURE = "c-m-meadow22", "c-m-pasture2"
 
 
 @dataclass
 class Harness:
-    env: World
+    env: Environment
     running: dict[str, list[asyncio.Task[None]]] = field(default_factory=dict)
 
     async def connection(self, cluster: str = MEADOW) -> tuple[str, str]:
@@ -73,7 +73,7 @@ def run_scenario(
     scenario: Callable[[Harness], Awaitable[None]], *, pasture_annotations: dict[str, str] | None = None
 ) -> None:
     async def run() -> None:
-        async with world() as env:
+        async with environment() as env:
             await install_kinds(env.outside, list(CRDS))
             await ensure_namespace(env.outside, SYSTEM_NAMESPACE)
             for name in (MEADOW, PASTURE):

@@ -30,7 +30,7 @@ from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.wire import Request, Response
 from herder.gateway.agents.registration import Admitted, Refused, Registration
-from tests.unit.engine.runtime.world import world
+from tests.unit.engine.runtime.envtest import environment
 from tests.unit.gateway.managed_clusters import NAMESPACE_READY, create_managed_cluster
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ class Harness:
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
     """Two clusters: one whose token was rotated, and one with another token."""
-    async with world() as env:
+    async with environment() as env:
         client = env.outside
         await install_kinds(client, list(CRDS))
         rotated = Tokens(CURRENT, NOW + timedelta(days=30), PREVIOUS, NOW + timedelta(hours=3))

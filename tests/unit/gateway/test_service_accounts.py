@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
-from herder.api.identity.roles import RBAC
+from herder.api.identity.authn.tokens import NewToken
+from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
+from herder.api.management.kinds import USER
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, StatusError, Unauthorized
 from herder.engine.meta.kinds import GroupVersionResource, Object
@@ -217,3 +219,26 @@ async def test_a_deleted_account_is_rejected(harness: Harness) -> None:
                 return
             except StatusError:
                 await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize(("resource", "status"), [("users", 403), ("serviceaccounts", 200)])
+@pytest.mark.parametrize("prefix", ["", "/k8s/clusters/local"], ids=["management API", "cluster"])
+async def test_impersonating_a_service_account_needs_rights_on_service_accounts(
+    harness: Harness, prefix: str, resource: str, status: int
+) -> None:
+    server, name = harness.gateway, f"u-as-{resource}"
+    await server.client.apply(USER.resource, new_manifest(USER, name, username=name))
+    issued = await server.parts.identity.issuer.issue_ext(NewToken(name, name, kind="kubeconfig", ttl_ms=3_600_000))
+    rule = {"apiGroups": [""], "resources": [resource], "verbs": ["impersonate"]}
+    await server.client.apply(CLUSTER_ROLE.resource, cluster_role(name, [rule]))
+    subject = {"apiGroup": RBAC, "kind": "User", "name": name}
+    await server.client.apply(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(name, name, subject))
+    path = f"{prefix}/api/v1/namespaces/{TEST_NAMESPACE}/secrets/{OWN}"
+    account = f"system:serviceaccount:{TEST_NAMESPACE}:node"
+    for _ in range(20):  # API servers read new rights with a delay
+        stream = await server.stream(path, issued.bearer, f"Impersonate-User: {account}")
+        await stream.close()
+        if stream.status == 200:
+            break
+        await asyncio.sleep(0.1)
+    assert stream.status == status

@@ -17,12 +17,12 @@ from herder.gateway.ha.peers import Peers
 from herder.gateway.ha.replicas import GATEWAY, LEASE, Replicas
 from herder.gateway.ha.shared_secret import SHARED_SECRET, shared
 from herder.tunnel.registry import Registry
-from tests.unit.engine.runtime.world import now, world
+from tests.unit.engine.runtime.envtest import environment, now
 from tests.unit.gateway.managed_clusters import authority
 
 
 async def test_all_replicas_use_the_secret_of_the_first() -> None:
-    async with world() as env:
+    async with environment() as env:
         await ensure_namespace(env.outside, SYSTEM_NAMESPACE)
         one, other = authority("one"), authority("other")
         both = await asyncio.gather(*(shared(env.outside, own, os.urandom) for own in (one, other)))
@@ -42,7 +42,7 @@ async def test_all_replicas_use_the_secret_of_the_first() -> None:
     ],
 )
 async def test_an_invalid_key_is_reported_by_its_name(data: dict[str, str | None], message: str) -> None:
-    async with world() as env:
+    async with environment() as env:
         await ensure_namespace(env.outside, SYSTEM_NAMESPACE)
         await shared(env.outside, authority("one"), os.urandom)
         patch = {"data": {key: value and base64.b64encode(value.encode()).decode() for key, value in data.items()}}
@@ -57,7 +57,7 @@ async def _create_lease(client: Client, name: str) -> None:
 
 
 async def test_a_replica_is_authenticated_by_its_name_and_the_token() -> None:
-    async with world() as env:
+    async with environment() as env:
         await ensure_namespace(env.outside, SYSTEM_NAMESPACE)
         shared_secret = await shared(env.outside, authority("one"), os.urandom)
         await _create_lease(env.outside, "other")

@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from herder.api.capi.kinds import SECRET
+from herder.api.capi.kinds import NODE, POD, SECRET
 from herder.api.identity.authn.tokens import NewToken
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
-from herder.api.machines.jobs import ROLE, ROLE_BINDING
+from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, USER
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from tests.support.builders import new_manifest
+from tests.unit.engine.apiserver.builtin.test_subresources import serving
 from tests.unit.gateway.gateway_server import GatewayServer, create_namespace, running_gateway
 
 PATIENCE = 10
@@ -128,6 +131,55 @@ async def test_a_watch_ends_with_the_right_to_it(gateway: GatewayServer, prefix:
             await each.close()
 
 
+async def _endless_log(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while request.query.get("follow") == "true":
+        await response.write(b"line\n")
+        await asyncio.sleep(0.05)
+    return response
+
+
+async def create_pod(client: Client, port: int, name: str) -> None:
+    """Create a pod and its Node, whose kubelet listens on this port."""
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }
+    await client.create(NODE.resource, new_manifest(NODE, name))
+    await client.patch(NODE.resource, name, {"status": status}, subresource="status")
+    spec = {"nodeName": name, "containers": [{"name": "main", "image": "image"}]}
+    await client.apply(SERVICE_ACCOUNT.resource, new_manifest(SERVICE_ACCOUNT, "default", TEAM))
+    await client.create(POD.resource, new_manifest(POD, name, TEAM, spec=spec), namespace=TEAM)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+async def test_a_followed_log_ends_with_the_right_to_it(gateway: GatewayServer, prefix: str, tmp_path: Path) -> None:
+    """For every value of `follow` that the server accepts as true."""
+    if gateway.engine == "real":
+        return  # the gateway binds every stream of another API server
+    values, pod = ("true", "yes", "TRUE", ""), f"pod-{'proxied' if prefix else 'direct'}"
+    async with serving(_endless_log, tmp_path) as port:
+        await create_pod(gateway.client, port, pod)
+        rule = {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}
+        meta = {"name": "u-reader", "namespace": TEAM}
+        await gateway.client.apply(ROLE.resource, new_manifest(ROLE, "u-reader", TEAM, rules=[rule]))
+        await gateway.client.apply(ROLE_BINDING.resource, _role_binding(meta, ROLE, "u-reader"))
+        bearer, streams = await bearer_of(gateway, "u-reader"), []
+        try:
+            for value in values:
+                path = f"{prefix}/api/v1/namespaces/{TEAM}/pods/{pod}/log?follow={value}"
+                streams.append(await gateway.stream(path, bearer))
+                assert await streams[-1].reader.readuntil(b"line\n")
+            await gateway.client.delete(ROLE_BINDING.resource, "u-reader", namespace=TEAM)
+            for stream in streams:
+                async with asyncio.timeout(PATIENCE):
+                    await stream.read_to_end()
+        finally:
+            for stream in streams:
+                await stream.close()
+
+
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
 async def test_a_former_owner_does_not_see_the_next_cluster_of_the_name(gateway: GatewayServer, prefix: str) -> None:
     """Rights on a name belong to the object that has it, and the next one may be another user's."""
@@ -163,3 +215,29 @@ async def test_an_upgraded_stream_ends_with_the_right_to_it(gateway: GatewayServ
     async with asyncio.timeout(PATIENCE):
         await stream.read_to_end()
     await stream.close()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+async def test_a_watch_without_the_requested_upgrade_ends_with_the_right_to_it(
+    gateway: GatewayServer, prefix: str
+) -> None:
+    """API servers answer a watch with the SPDY headers like any other watch."""
+    if gateway.engine == "embedded":
+        return  # the gateway does not upgrade there
+    later = f"later-{'proxied' if prefix else 'direct'}"
+    await gateway.client.apply(SECRET.resource, secret("first"))
+    bearer = await bearer_of(gateway, "u-spdy")
+    await grant_in_team(gateway.client, "u-spdy")
+    await (await start_watch(gateway.client_with_token(bearer, prefix), SECRET, namespace=TEAM)).close()
+    path = f"{prefix}/api/v1/namespaces/{TEAM}/secrets?watch=true&timeoutSeconds=5"
+    upgrading = asyncio.ensure_future(gateway.upgrade(path, bearer, "SPDY/3.1"))
+    await asyncio.sleep(1)
+    await gateway.client.delete(ROLE_BINDING.resource, "u-spdy", namespace=TEAM)
+    await asyncio.sleep(1)
+    await gateway.client.apply(SECRET.resource, secret(later))
+    seen = b""
+    with suppress(asyncio.IncompleteReadError, OSError):
+        stream = await upgrading
+        seen = await stream.read_to_end()
+        await stream.close()
+    assert later.encode() not in seen

@@ -14,8 +14,9 @@ from herder.effects.synced_secret import SecretSync
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Connect
+from herder.engine.runtime.effects import error_text
 from tests.support.builders import new_manifest
-from tests.unit.engine.runtime.far import Far, run
+from tests.unit.engine.runtime.remote_cluster import RemoteCluster, run
 
 SOURCE, TARGET = {"namespace": "default", "name": "credentials"}, {"namespace": "kube-system", "name": "cpi"}
 
@@ -29,11 +30,11 @@ def secret(metadata: dict[str, str], type_: str = "Opaque", **data: str) -> Obje
     return new_manifest(SECRET, metadata["name"], metadata["namespace"], type=type_, data=encoded_data)
 
 
-async def create(cluster: Far, obj: Object) -> Object:
+async def create(cluster: RemoteCluster, obj: Object) -> Object:
     return await cluster.there.outside.create(SECRET.resource, obj, namespace=obj["metadata"]["namespace"])
 
 
-async def uid_of(cluster: Far, key: dict[str, str]) -> str:
+async def uid_of(cluster: RemoteCluster, key: dict[str, str]) -> str:
     try:
         found = await cluster.there.outside.get(SECRET.resource, key["name"], namespace=key["namespace"])
     except NotFound:
@@ -41,7 +42,7 @@ async def uid_of(cluster: Far, key: dict[str, str]) -> str:
     return str(found["metadata"]["uid"])
 
 
-async def sync(cluster: Far, uid: str = "") -> Object:
+async def sync(cluster: RemoteCluster, uid: str = "") -> Object:
     """Sync the Secret. One server plays both sides, with different namespaces.
 
     `uid` is that of the Secret to sync, if it is not the present one.
@@ -54,7 +55,7 @@ async def sync(cluster: Far, uid: str = "") -> Object:
 
 
 def test_the_copy_has_the_cluster_id_and_the_type() -> None:
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         data = {"username": "{{clusterId}}", "password": "id={{clusterId}} {{clusterId}}"}
         await create(cluster, secret(SOURCE, "kubernetes.io/basic-auth", **data))
         copy = await sync(cluster)
@@ -66,7 +67,7 @@ def test_the_copy_has_the_cluster_id_and_the_type() -> None:
 
 
 def test_the_copy_follows_the_source_and_is_written_only_on_change() -> None:
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         source_secret = await create(cluster, secret(SOURCE, hello="world", id="{{clusterId}}"))
         first = await sync(cluster)
         assert (await sync(cluster))["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
@@ -77,17 +78,18 @@ def test_the_copy_follows_the_source_and_is_written_only_on_change() -> None:
 
 
 def test_an_existing_secret_of_another_type_is_not_changed() -> None:
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await create(cluster, secret(TARGET, "kubernetes.io/basic-auth", username="a", password="b"))
         await create(cluster, secret(SOURCE, hello="world"))
-        with pytest.raises(ValueError, match="would have to be of type Opaque"):
+        with pytest.raises(ValueError, match="would have to be of type Opaque") as raised:
             await sync(cluster)
+        assert "kubernetes.io/basic-auth" in error_text(raised.value), "conditions report the reason"
 
     run(work)
 
 
 def test_a_deleted_source_leaves_the_cluster_unchanged() -> None:
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         before: dict[str, Any] = await create(cluster, secret(TARGET, hello="world"))
         assert await sync(cluster) == before
 
@@ -95,11 +97,12 @@ def test_a_deleted_source_leaves_the_cluster_unchanged() -> None:
 
 
 def test_a_secret_that_herder_did_not_create_is_not_overwritten() -> None:
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         before = await create(cluster, secret(TARGET, hello="mine"))
         await create(cluster, secret(SOURCE, hello="theirs"))
-        with pytest.raises(ValueError, match="was not created by Herder"):
+        with pytest.raises(ValueError, match="was not created by Herder") as raised:
             await sync(cluster)
+        assert "was not created by Herder" in error_text(raised.value), "conditions report the reason"
         after = await cluster.there.outside.get(SECRET.resource, TARGET["name"], namespace=TARGET["namespace"])
         assert after == before
 
@@ -108,7 +111,7 @@ def test_a_secret_that_herder_did_not_create_is_not_overwritten() -> None:
 
 @pytest.mark.parametrize("type_", ["bootstrap.kubernetes.io/token", "example.com/anything"])
 def test_secrets_that_grant_rights_in_the_cluster_are_not_synced(type_: str) -> None:
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         await create(cluster, secret(SOURCE, type_, hello="theirs"))
         with pytest.raises(ValueError, match="cannot be synced"):
             await sync(cluster)
@@ -119,7 +122,7 @@ def test_secrets_that_grant_rights_in_the_cluster_are_not_synced(type_: str) -> 
 def test_a_secret_that_replaced_the_source_is_not_synced() -> None:
     """A failed attempt is retried up to two minutes later. In the meantime the name can belong to another user."""
 
-    async def work(cluster: Far) -> None:
+    async def work(cluster: RemoteCluster) -> None:
         own = await create(cluster, secret(SOURCE, hello="mine"))
         await cluster.there.outside.delete(SECRET.resource, SOURCE["name"], namespace=SOURCE["namespace"])
         await create(cluster, secret(SOURCE, hello="of another user"))

@@ -135,6 +135,26 @@ def test_the_name_of_a_node_without_a_record_is_denied() -> None:
     assert list(api.objects) == ["/api/v1/nodes/worker-1"]
 
 
+def test_the_name_of_a_node_without_a_record_is_not_issued_after_its_deletion() -> None:
+    """An example is the first server, whose certificate kubeadm signs. The approver reads all pages of Nodes."""
+    nodes = [{"metadata": {"name": name}} for name in ("a" * 253, "recorded", "worker-1")]
+    recorded = approver.record("recorded", "key")
+    api = Api()
+    api.objects = {
+        f"{approver.RECORDS}?labelSelector=app.kubernetes.io%2Fmanaged-by%3Dherder&limit=500": listing(recorded),
+        f"{approver.NODES_PATH}?limit=100": listing(*nodes[:1], more="next"),
+        f"{approver.NODES_PATH}?limit=100&continue=next": listing(*nodes[1:]),
+    }
+    approver.record_nodes(api)
+    assert decision_of(csr(), api) == "Denied"
+    assert [path for path in api.objects if "?" not in path] == [f"{approver.RECORDS}/kubelet-certificate.worker-1"]
+    approver.record_nodes(api)  # the record exists now, as if another server had created it
+
+
+def listing(*items: Any, more: str = "") -> Any:
+    return {"metadata": {"resourceVersion": "7", **({"continue": more} if more else {})}, "items": [*items]}
+
+
 @pytest.mark.parametrize(("key", "outcome"), [(KEY, "Approved"), (OTHER_KEY, "Denied")])
 def test_a_concurrent_record_of_another_server_decides(key: Any, outcome: str) -> None:
     api = Api()

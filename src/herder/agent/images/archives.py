@@ -6,7 +6,7 @@ import tarfile
 from typing import IO, Any, Dict, List, NamedTuple, Optional
 
 from herder.agent.images import blobs, compression, reference
-from herder.agent.images.blobs import LARGEST_ARCHIVE, LARGEST_MANIFEST, LayerFile
+from herder.agent.images.blobs import LARGEST_ARCHIVE, LARGEST_IMAGE, LARGEST_MANIFEST, LayerFile
 from herder.agent.images.reference import ImageError, Reference
 
 _EXTENSIONS = (".tar", ".tar.lz4", ".tar.bz2", ".tbz", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
@@ -29,10 +29,10 @@ class Found(NamedTuple):
     archive: "_Archive"
 
     def fetch(self, scratch: str) -> List[LayerFile]:
-        files = []
+        files, left = [], LARGEST_IMAGE
         for index, layer in enumerate(self.layers):
             path, name = os.path.join(scratch, f"layer-{index}"), f"{self.archive.path}: {layer.member}"
-            self.archive.copy(layer, path)
+            left = self.archive.copy(layer, path, left)
             files.append(LayerFile(path, name, layer.content_digest))
         self.archive.close()
         return files
@@ -173,12 +173,12 @@ class _Archive:
         assert content is not None
         return content.read()
 
-    def copy(self, layer: Layer, target: str) -> None:
+    def copy(self, layer: Layer, target: str, left: int) -> int:
         content = self._tar.extractfile(self._member(layer.member))
         assert content is not None
         with open(target, "wb") as stream:
             wanted = blobs.Descriptor("", layer.digest, -1, {})
-            blobs.copy(content.read, stream, wanted, f"{self.path}: {layer.member}")
+            return blobs.copy(content.read, stream, wanted, f"{self.path}: {layer.member}", left)
 
     def close(self) -> None:
         self._tar.close()

@@ -10,7 +10,7 @@ from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional
 from herder.agent.images.reference import ImageError
 
 LARGEST_MANIFEST = 4 << 20
-LARGEST_LAYER = 8 << 30  # compressed
+LARGEST_IMAGE = 8 << 30  # all layers of an image, compressed
 LARGEST_ARCHIVE = 64 << 30  # decompressed: distributions publish all their images in one archive
 _MOST_LAYERS = 256
 DEEPEST_INDEX = 4  # depth of nested indexes
@@ -82,10 +82,13 @@ def check(content: bytes, digest: str, what: str) -> None:
         raise ImageError(f"{what}: its digest is {found}, and {digest} was asked for")
 
 
-def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, what: str) -> None:
-    """Copy at most the size in the manifest. An empty digest is verified elsewhere."""
-    if wanted.size > LARGEST_LAYER:
-        raise ImageError(f"{what}: larger than {LARGEST_LAYER >> 20} MiB")
+def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, what: str, left: int) -> int:
+    """Copy at most the size in the manifest, and at most `left` bytes; return what is left then.
+
+    An empty digest is verified elsewhere.
+    """
+    if wanted.size > left:
+        raise ImageError(f"{what}: its image is larger than {LARGEST_IMAGE >> 20} MiB")
     digest, size = hashlib.sha256(), 0
     while True:
         chunk = read(_CHUNK)
@@ -94,13 +97,14 @@ def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, wh
         size += len(chunk)
         if 0 <= wanted.size < size:
             raise ImageError(f"{what}: longer than the {wanted.size} bytes that its manifest states")
-        if size > LARGEST_LAYER:
-            raise ImageError(f"{what}: larger than {LARGEST_LAYER >> 20} MiB")
+        if size > left:
+            raise ImageError(f"{what}: its image is larger than {LARGEST_IMAGE >> 20} MiB")
         digest.update(chunk)
         target.write(chunk)
     if wanted.digest and "sha256:" + digest.hexdigest() != wanted.digest:
         raise ImageError(f"{what}: its digest is sha256:{digest.hexdigest()}, and {wanted.digest} was asked for")
     target.flush()
+    return left - size
 
 
 def parsed(content: bytes, what: str) -> Any:

@@ -13,11 +13,13 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from herder import __version__
 from herder.agent.images import blobs
 from herder.agent.images.blobs import Descriptor, LayerFile
+from herder.agent.images.deadline import Deadline
 from herder.agent.images.reference import ImageError, Reference
 from herder.agent.images.registries import Credentials, Endpoint
 from herder.agent.secret import transport
 
 _TIMEOUT = 60.0
+_SLOWEST = 32 << 10  # bytes per second; a mirror that is slower is passed over
 _MOST_REDIRECTS = 5
 _MANIFESTS = ", ".join(
     (
@@ -53,11 +55,14 @@ class Puller:
         return Found(digest, blobs.layers(manifest, str(image)))
 
     def fetch(self, image: Found, scratch: str) -> List[LayerFile]:
-        files = []
+        """Download all layers; together they have the size limit of an image, because they are unpacked afterwards."""
+        files, left = [], blobs.LARGEST_IMAGE
         for index, layer in enumerate(image.layers):
             path, name = os.path.join(scratch, f"layer-{index}"), f"layer {layer.digest}"
-            with open(path, "wb") as stream, self._get(f"blobs/{layer.digest}", "*/*") as response:
-                blobs.copy(response.read, stream, layer, name)
+            with open(path, "wb") as stream, self._get(
+                f"blobs/{layer.digest}", "*/*", layer.size if layer.size >= 0 else left
+            ) as response:
+                left = blobs.copy(response.read, stream, layer, name, left)
             files.append(LayerFile(path, name, ""))
         return files
 
@@ -72,31 +77,33 @@ class Puller:
         return digest or blobs.digest_of(content), value
 
     @contextmanager
-    def _get(self, path: str, accept: str) -> Iterator[http.client.HTTPResponse]:
+    def _get(self, path: str, accept: str, size: int = blobs.LARGEST_MANIFEST) -> Iterator[http.client.HTTPResponse]:
         """Answer an authentication challenge once, and follow redirects without credentials."""
         url = f"{self._endpoint.url}/{self._endpoint.repository}/{path}"
-        with self._request(url, accept, self._authorization) as response:
+        with self._request(url, accept, self._authorization, size=size) as response:
             challenge = response.getheader("WWW-Authenticate") or ""
             if response.status != 401 or not challenge:
-                with self._followed(response, url, accept) as final:
+                with self._followed(response, url, accept, size) as final:
                     yield final
                 return
         self._authorization = self._answer(challenge)
-        with self._request(url, accept, self._authorization) as response, self._followed(
-            response, url, accept
+        with self._request(url, accept, self._authorization, size=size) as response, self._followed(
+            response, url, accept, size
         ) as final:
             yield final
 
     @contextmanager
-    def _followed(self, response: http.client.HTTPResponse, url: str, accept: str, hops: int = 0) -> Iterator[Any]:
+    def _followed(
+        self, response: http.client.HTTPResponse, url: str, accept: str, size: int, hops: int = 0
+    ) -> Iterator[Any]:
         if response.status in _REDIRECTS:
             location = _joined(url, response.getheader("Location") or "")
             if hops >= _MOST_REDIRECTS:
                 raise ImageError(f"{url}: too many redirects")
             if _drops_tls(url, location):
                 raise ImageError(f"{url}: redirects to {location}, which is without TLS")
-            with self._request(location, accept, "") as answer, self._followed(
-                answer, location, accept, hops + 1
+            with self._request(location, accept, "", size=size) as answer, self._followed(
+                answer, location, accept, size, hops + 1
             ) as final:
                 yield final
         elif response.status != 200:
@@ -106,8 +113,14 @@ class Puller:
 
     @contextmanager
     def _request(
-        self, url: str, accept: str, authorization: str, body: Optional[bytes] = None
+        self,
+        url: str,
+        accept: str,
+        authorization: str,
+        body: Optional[bytes] = None,
+        size: int = blobs.LARGEST_MANIFEST,
     ) -> Iterator[http.client.HTTPResponse]:
+        """`size` of the answer, at most: it must arrive in time, however slowly a hostile server sends it."""
         try:
             target = urlsplit(url)
             tls = self._tls(target.netloc) if target.scheme == "https" else None
@@ -122,7 +135,8 @@ class Puller:
         try:
             path = (target.path or "/") + (f"?{target.query}" if target.query else "")
             connection.request("GET" if body is None else "POST", path, body, headers)
-            yield connection.getresponse()
+            with _in_time(connection, _TIMEOUT + size / _SLOWEST, f"{target.scheme}://{target.netloc}"):
+                yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise ImageError(f"{target.scheme}://{target.netloc}: {type(error).__name__}: {error}") from error
         finally:
@@ -178,6 +192,19 @@ class Puller:
 
     def _scope(self) -> str:
         return f"repository:{self._endpoint.repository}:pull"
+
+
+@contextmanager
+def _in_time(connection: http.client.HTTPConnection, seconds: float, where: str) -> Iterator[None]:
+    deadline = Deadline(connection.sock, seconds)
+    try:
+        yield
+    except (ImageError, OSError, http.client.HTTPException):
+        if deadline.is_over:
+            raise ImageError(f"{where}: did not send its answer within {seconds:.0f} s") from None
+        raise
+    finally:
+        deadline.cancel()
 
 
 def _joined(url: str, location: str) -> str:

@@ -93,8 +93,8 @@ class Stager:
                     return found.digest
                 self._say(f"pulling {image}, {found.digest}")
                 return self._keep(found.digest, puller.fetch(found, self._scratch))
-            except ImageError as error:
-                problems.append(str(error))
+            except (ImageError, *blobs.UNREADABLE) as error:
+                problems.append(str(error) or type(error).__name__)
         raise ImageError(f"image {image} cannot be pulled: {'; '.join(problems)}")
 
     def _keep(self, digest: str, files: List[LayerFile]) -> str:

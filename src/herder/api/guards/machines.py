@@ -1,6 +1,6 @@
 """Guards of Machines: respect replicas, maxSurge, maxUnavailable and pausing, whatever a controller computes.
 
-Each guard counts the existing Machines itself, by their controller owner references.
+Each guard counts the existing Machines itself, by their controller owner references, in the Cluster of that owner.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from herder.api.capi.conditions import is_false, is_true
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
+from herder.api.capi.membership import MEMBERS, cluster_name, member_keys, members_key, of_same_cluster
 from herder.api.capi.names import DELETE_MACHINE, REMEDIATE_MACHINE, annotations_of, is_deleting, is_paused
 from herder.api.capi.rollout import limits_of
-from herder.engine.control.cache import Indexer, controller_in_namespace, owned_by
+from herder.engine.control.cache import Indexer, owned_by
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Apply, Create, Delete, Refusal
 from herder.engine.runtime.executor import Action
@@ -21,10 +22,10 @@ AVAILABLE = "available-by-owner"
 
 
 def _available(machine: Object) -> Iterable[str]:
-    return controller_in_namespace(machine) if is_true(machine, "Available") and not is_deleting(machine) else ()
+    return member_keys(machine) if is_true(machine, "Available") and not is_deleting(machine) else ()
 
 
-INDEXES: Mapping[str, Indexer] = {AVAILABLE: _available}
+INDEXES: Mapping[str, Indexer] = {AVAILABLE: _available, MEMBERS: member_keys}
 """Indexes that every controller reading Machines under these guards must declare."""
 
 
@@ -46,8 +47,8 @@ def deny_machine_above_maximum(act: Action, view: View, before: Sequence[Action]
     machine_set = _owner(machine, MACHINE_SET, view) if machine else None
     if machine is None or machine_set is None:
         return None
-    owner = _as_owner(machine_set)
-    existing = view.count(MACHINE, ("controller", owner)) + _count_created(before, {owner}, view)
+    owner = members_key(machine_set)
+    existing = view.count(MACHINE, (MEMBERS, owner)) + _count_created(before, {owner}, view)
     wanted = machine_set["spec"].get("replicas")
     if wanted is not None and existing >= wanted:
         message = f"creation denied: MachineSet {machine_set['metadata']['name']} has {existing} of {wanted} replicas"
@@ -56,7 +57,7 @@ def deny_machine_above_maximum(act: Action, view: View, before: Sequence[Action]
     if deployment is None or deployment["spec"].get("replicas") is None:
         return None
     owners = _sets(deployment, view)
-    existing = sum(view.count(MACHINE, ("controller", one)) for one in owners) + _count_created(before, owners, view)
+    existing = sum(view.count(MACHINE, (MEMBERS, one)) for one in owners) + _count_created(before, owners, view)
     ceiling = limits_of(deployment["spec"]).ceiling
     if existing < ceiling:
         return None
@@ -127,18 +128,13 @@ def _deleted(act: Action, view: View) -> Object | None:
 def _count_created(before: Sequence[Action], owners: Iterable[str], view: View) -> int:
     wanted = set(owners)
     return sum(
-        (machine := _created(act, view)) is not None and not wanted.isdisjoint(controller_in_namespace(machine))
-        for act in before
+        (machine := _created(act, view)) is not None and not wanted.isdisjoint(member_keys(machine)) for act in before
     )
 
 
 def _deletes_available(act: Action, owners: Iterable[str], view: View) -> bool:
     machine = _deleted(act, view)
-    return (
-        machine is not None
-        and is_true(machine, "Available")
-        and not set(owners).isdisjoint(controller_in_namespace(machine))
-    )
+    return machine is not None and is_true(machine, "Available") and not set(owners).isdisjoint(member_keys(machine))
 
 
 def _owner(obj: Object | None, kind: Kind, view: View) -> Object | None:
@@ -154,12 +150,9 @@ def _controllers(obj: Object) -> Iterator[Object]:
 
 
 def _sets(deployment: Object, view: View) -> set[str]:
-    sets = view.select(MACHINE_SET, index=("controller", _as_owner(deployment)))
-    return {_as_owner(each) for each in sets}
-
-
-def _as_owner(obj: Object) -> str:
-    return owned_by(obj["metadata"].get("namespace", ""), obj["metadata"]["uid"])
+    meta = deployment["metadata"]
+    sets = view.select(MACHINE_SET, index=("controller", owned_by(meta.get("namespace", ""), meta["uid"])))
+    return {members_key(each) for each in of_same_cluster(sets, cluster_name(deployment))}
 
 
 def _cluster(machine: Object, view: View) -> Object | None:

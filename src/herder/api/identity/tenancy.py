@@ -23,7 +23,7 @@ from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE
 from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.jobs import ROLE
 from herder.api.machines.kinds import MACHINE_GROUP
-from herder.api.machines.names import STATE_SECRET_TYPE
+from herder.api.machines.names import CREDENTIAL_ROLE, PROVISION_ROLE, STATE_SECRET_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import (
     MANAGEMENT_NAME,
@@ -111,19 +111,26 @@ BAD_OWN = (
     "you may create cloud credentials and Secrets of your own here: choose a name that the manager does not use for "
     "credentials of clusters and machines, a type such as Opaque, and no controlling owner"
 )
-BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
+BAD_CREATOR = f"annotation {CREATOR}: set it only when you create the Secret, to your own user name"
 BAD_MARK = f"annotation {CREATED_BY}: the manager writes it; leave it as it is"
+BAD_UNNAMED = (
+    f"annotation {CREATOR}: required, because you may create Secrets here but not change all of them; set it to your "
+    "own user name"
+)
 BAD_OVERWRITE = (
-    "data: the user in annotation {} created this credential and can read it; delete it and create it again, or choose "
-    "another name"
+    "data: the user in annotation {} created this Secret, and may read it or have it copied; delete it and create it "
+    "again, or choose another name"
 )
 BAD_FINALIZER = f"finalizer {RIGHTS_FINALIZER}: the manager removes it when rights on this name have ended; leave it"
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
-GRANTED_ROLE = f"(^cattle-globalrole-)|(-cluster(owner|member)$)|(-machine-(plan|provision)$)|(^{TOKEN_READER}$)"
+GRANTED_ROLE = (
+    "(^cattle-globalrole-)|(-cluster(owner|member)$)"
+    f"|(-({names.PLAN_ROLE}|{PROVISION_ROLE}|{CREDENTIAL_ROLE})$)|(^{TOKEN_READER}$)"
+)
 """Names of Roles that the manager fills with the permissions of GlobalRoles, cluster owners and members, machines and
-their Jobs, and readers of registration tokens.
+their Jobs, creators of cloud credentials, and readers of registration tokens.
 
 The API server checks what a Role grants when it is bound: a user who binds an empty Role would get the permissions
 later.
@@ -310,8 +317,12 @@ def _secret(old: Object | None, new: Object, user: str, may: Rights) -> Iterator
     if new.get("type") == ACCOUNT_TOKEN_TYPE:
         yield from _account_token(old, new, user, may)
     creator = annotations_of(new).get(CREATOR)
-    if creator and creator not in (user, annotations_of(old or {"metadata": {}}).get(CREATOR)):
+    # The creator of a credential keeps rights on it. An editor of the namespace, whose rights end one day, must not
+    # become its creator later.
+    if creator and creator != (user if old is None else annotations_of(old).get(CREATOR)):
         yield BAD_CREATOR
+    if old is None and not creator and _only_creates(new["metadata"]["namespace"], user, may):
+        yield BAD_UNNAMED
     if _created_by(new) != _created_by(old):
         yield BAD_MARK
     if _has_rights(old) and not _has_rights(new) and not _may_change_all(new["metadata"]["namespace"], may):
@@ -351,7 +362,7 @@ def _account_token(old: Object | None, new: Object, user: str, may: Rights) -> I
 
 
 def _role(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
-    """Roles of machines are also identified by their controller, because long names are truncated."""
+    """Roles of machines are also identified by their controller, because earlier versions truncated long names."""
     if not _GRANTED_ROLE.search(name_of(new)) and not _is_of_machine(old):
         return
     if old is None or (old.get("rules") or []) != (new.get("rules") or []):
@@ -401,14 +412,31 @@ def _created_by(secret: Object | None) -> str:
     return annotations_of(secret or {"metadata": {}}).get(CREATED_BY, "")
 
 
+def with_creator(secret: Object, namespace: str, user: str, may: Rights) -> Object:
+    """Name the author of a new Secret, unless the author may change all Secrets of the namespace anyway."""
+    marks = annotations_of(secret)
+    if marks.get(CREATOR) or not _only_creates(namespace, user, may):
+        return secret
+    return {**secret, "metadata": {**secret["metadata"], "annotations": {**marks, CREATOR: user}}}
+
+
+def _only_creates(namespace: str, user: str, may: Rights) -> bool:
+    """Whether the user creates Secrets next to those of others, whose names it can take in advance."""
+    return not is_system(user) and not _may_change_all(namespace, may) and not is_manager(may)
+
+
 def overwrite_refusal(old: Object | None, new: Object, user: str) -> str:
-    """Why this user may not change the content of this Secret, or "". Administrators are bound too: whoever took the
-    name of a credential in advance would read what they write."""
+    """Why this user may not change the content of this Secret, or "".
+
+    Administrators are bound too. `kubectl apply` keeps what it does not mention, so whoever took the name in advance
+    would read what they write, have it synced into a cluster, or add a key such as the server that gets the password.
+    """
     creator = _created_by(old) or annotations_of(old or {"metadata": {}}).get(CREATOR, "")
-    if creator in ("", user) or (old or {}).get("type") != CREDENTIAL_TYPE:
+    if creator in ("", user) or ((old or {}).get("type") or "Opaque") not in OWN_TYPES:
         return ""
     is_same = ((old or {}).get("data") or {}) == (new.get("data") or {})
-    return "" if is_same else BAD_OVERWRITE.format(f"{CREATED_BY}, {creator},")
+    annotation = CREATED_BY if _created_by(old) else CREATOR
+    return "" if is_same else BAD_OVERWRITE.format(f"{annotation}, {creator},")
 
 
 def _has_rights(secret: Object | None) -> bool:

@@ -13,7 +13,7 @@ from herder.api.capi.names import PROVIDER
 from herder.api.identity import tenancy
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
-from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
+from herder.api.machines.credentials import CREATED_BY, CREATOR, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
@@ -211,8 +211,8 @@ _BECOMES_CORE = (
 _CREATOR = _annotation(CREATOR)
 _CREATED_BY = _annotation(CREATED_BY)
 _READER = f"oldObject.{_CREATED_BY}.orValue(oldObject.{_CREATOR}.orValue(''))"
-"""Who has, or is about to get, the right to read a credential as its creator."""
-_OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
+"""Who created a Secret without the right to change others."""
+_OTHER_CREATOR = f"{_changed(_CREATOR)} && !({_CREATED} && {_new(_CREATOR)} == request.userInfo.username)"
 
 _PROJECT_NAMESPACES = policy(
     "herder-project-namespaces",
@@ -397,10 +397,18 @@ POLICIES = (
         "herder-credential-contents",
         (SECRET,),
         ("UPDATE",),
-        f"oldObject.?type.orValue('') == '{CREDENTIAL_TYPE}' && {_READER} != '' && "
+        f"oldObject.?type.orValue('Opaque') in {_list(tenancy.OWN_TYPES)} && {_READER} != '' && "
         f"{_READER} != request.userInfo.username && object.?data.orValue({{}}) != oldObject.?data.orValue({{}})",
         "false",
-        tenancy.BAD_OVERWRITE.format(CREATED_BY),
+        tenancy.BAD_OVERWRITE.format(f"{CREATED_BY} or {CREATOR}"),
+    ),
+    policy(
+        "herder-named-creators",
+        (SECRET,),
+        ("CREATE",),
+        f"{_new(_CREATOR)} == '' && !{_IS_SYSTEM} && !{_MAY_CHANGE_ALL}",
+        _IS_MANAGER,
+        tenancy.BAD_UNNAMED,
     ),
     policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
 )

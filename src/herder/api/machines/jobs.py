@@ -157,11 +157,12 @@ def service_account(work: JobInputs) -> Object:
 def role(work: JobInputs) -> Object:
     own_state = names.state_secret(work.name)
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [own_state], "verbs": ["get", "update"]}
-    return _object(ROLE, _meta(work, work.job_name), rules=[rule])
+    return _object(ROLE, _meta(work, names.provision_role(work.name)), rules=[rule])
 
 
 def role_bindings(work: JobInputs) -> list[Object]:
-    bindings = [_binding(work, work.job_name, work.job_name)]
+    own = names.provision_role(work.name)
+    bindings = [_binding(work, own, own)]
     if work.driver == POD_DRIVER:  # its machines are pods, which its Jobs create themselves
         bindings.append(_binding(work, f"{work.job_name}-extension", POD_DRIVER_ROLE))
     return bindings
@@ -273,10 +274,10 @@ def _placement(host: Host | None) -> Object:
 def job_dependents(infra: str) -> tuple[tuple[Kind, str], ...]:
     """Return kind and name of the objects that serve a Job and are useless without it."""
     job_name = names.provision_job(infra)
+    roles = dict.fromkeys((names.provision_role(infra), job_name))  # earlier versions truncated their names
     return (
         (SECRET, names.environment_secret(infra)),
         (SECRET, job_name),
-        (ROLE_BINDING, job_name),
-        (ROLE, job_name),
+        *((kind, name) for name in roles for kind in (ROLE_BINDING, ROLE)),
         (SERVICE_ACCOUNT, job_name),
     )

@@ -12,6 +12,9 @@ from herder.api.numbers import parse_int64
 MAX_LABEL = 63
 MAX_OBJECT_NAME = 253
 
+PROVISION_ROLE, CREDENTIAL_ROLE = "machine-provision", "cloud-credential"
+"""Suffixes of the Roles of machine Jobs and of the creators of cloud credentials."""
+
 STATE_SECRET_TYPE = "rke.cattle.io/machine-state"
 STATE_KEY = "extractedConfig"
 BACKUP_LABEL = "resources.cattle.io/backup"
@@ -58,6 +61,20 @@ def limited_concat(limit: int, *parts: str) -> str:
     return f"{joined[: limit - 7]}-{digest[:6]}"
 
 
+def granted_role(suffix: str, *parts: str) -> str:
+    """Name of a Role that the manager fills, and of its RoleBinding. It ends in the suffix even if it is truncated.
+
+    Users cannot create Roles with these suffixes (`GRANTED_ROLE` in `api/identity/tenancy.py`). Otherwise they could
+    create one first and bind it while it is empty. The binding would stay without its Role, and grant what the manager
+    puts into the next one of that name.
+    """
+    joined = "-".join((*parts, suffix))
+    if len(joined) <= MAX_OBJECT_NAME:
+        return joined
+    digest = hashlib.sha256(joined.encode()).hexdigest()
+    return f"{joined[: MAX_OBJECT_NAME - len(digest) - len(suffix) - 2].rstrip('.-')}-{digest}-{suffix}"
+
+
 def _is_alphanumeric(character: str) -> bool:
     return character.isascii() and (character.islower() or character.isdigit())
 
@@ -71,8 +88,12 @@ def environment_secret(infra: str) -> str:
 
 
 def provision_job(infra: str) -> str:
-    """Name of the Job, and of its ServiceAccount, Role, RoleBinding and files Secret."""
+    """Name of the Job, and of its ServiceAccount and files Secret."""
     return safe_concat(infra, "machine", "provision")
+
+
+def provision_role(infra: str) -> str:
+    return granted_role(PROVISION_ROLE, infra)
 
 
 def instance_name(infra: str) -> str:

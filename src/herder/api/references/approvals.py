@@ -93,7 +93,8 @@ def compare(
     """Compare with the stored object; the record in the user's object is ignored."""
     if old is not None and _annotation(obj, REVIEW) != _annotation(old, REVIEW):
         return ReferenceChange((), tuple(now))
-    known = {each.key for each in before}
+    contexts = {(each.key, each.context) for each in now}
+    known = {each.key for each in before if (each.key, each.context) in contexts}
     stored = recorded(old)
     if stored is None:
         stored = tuple(approval(each, "", "") for each in before)

@@ -13,6 +13,7 @@ from herder.api.capi import kinds as capi
 from herder.api.capi.contract import reference_group
 from herder.api.capi.names import authority_secret, kubeconfig_secret
 from herder.api.capi.plurals import plural
+from herder.api.inmemory.kinds import IN_MEMORY_CONTROL_PLANE
 from herder.api.machines.kinds import CONFIG_GROUP, MACHINE_GROUP, driver_of, kinds_of
 from herder.api.management import kinds as management
 from herder.api.management.secret_sync import SYNC, SYNC_BOOTSTRAP, TARGET_NAME, TARGET_NAMESPACE
@@ -29,6 +30,7 @@ USE = "use"
 SECRET_SCHEME = "secret://"
 CREDENTIAL = "spec.common.cloudCredentialSecretName"
 BOOTSTRAP_DATA = "spec.bootstrap.dataSecretName"
+_CONFIG = ("spec", "bootstrap", "configRef")
 NAME = "metadata.name"
 
 
@@ -46,12 +48,17 @@ class Target(NamedTuple):
 
 
 class FieldReference(NamedTuple):
-    """A reference. `path` does not change when list entries are reordered; `field` is for messages."""
+    """A reference. `path` does not change when list entries are reordered; `field` is for messages.
+
+    `context` is another field on which the trust in the reference depends. If it changes, the reference is reviewed
+    again.
+    """
 
     path: str
     target: Target
     verb: str
     field: str
+    context: str = ""
 
     @property
     def key(self) -> tuple[str, Target]:
@@ -230,14 +237,25 @@ def _of_cluster(obj: Object, namespace: str) -> Iterator[FieldReference]:
 
 
 def _of_machine(obj: Object, namespace: str) -> Iterator[FieldReference]:
+    """The manager copies the name of the bootstrap data from the status of the bootstrap object, whose author admission
+    does not know. The data is trusted only with that object: a user who removes the object names the data anew.
+    """
     yield from _cluster_name(obj, namespace)
-    yield from _machine_spec(_at(obj, "spec"), namespace, "spec")
+    config = " ".join(str(each.target) for each in _object(_at(obj, *_CONFIG), namespace, ""))
+    for each in _machine_spec(_at(obj, "spec"), namespace, "spec"):
+        yield each._replace(context=config) if each.path == BOOTSTRAP_DATA else each
 
 
 def _of_health_check(obj: Object, namespace: str) -> Iterator[FieldReference]:
     yield from _cluster_name(obj, namespace)
     path = "spec.remediation.templateRef"
     yield from _object(_at(obj, "spec", "remediation", "templateRef"), namespace, path)
+
+
+def _of_in_memory_control_plane(obj: Object, namespace: str) -> Iterator[FieldReference]:
+    """The manager makes the Cluster own the template, so that it is deleted with the Cluster."""
+    path = ("spec", "machineTemplate", "spec", "infrastructureRef")
+    yield from _object(_at(obj, *path), namespace, ".".join(path))
 
 
 def _of_machines(obj: Object, namespace: str) -> Iterator[FieldReference]:
@@ -286,6 +304,7 @@ _EXTRACT: Mapping[GroupKind, Extract] = {
     capi.MACHINE_DEPLOYMENT.group_kind: _of_machines,
     capi.MACHINE_POOL.group_kind: _of_machines,
     capi.MACHINE_HEALTH_CHECK.group_kind: _of_health_check,
+    IN_MEMORY_CONTROL_PLANE.group_kind: _of_in_memory_control_plane,
     capi.SECRET.group_kind: _of_secret,
 }
 
@@ -300,6 +319,7 @@ KINDS: Sequence[Kind] = (
     capi.MACHINE_DEPLOYMENT,
     capi.MACHINE_POOL,
     capi.MACHINE_HEALTH_CHECK,
+    IN_MEMORY_CONTROL_PLANE,
 )
 """Kinds with references, besides Secrets and kinds of node drivers."""
 

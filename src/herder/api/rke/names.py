@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from herder.api.machines.names import safe_concat
+from herder.api.machines.names import granted_role, safe_concat
 
 PREFIX = "rke.cattle.io/"
 
@@ -101,9 +101,18 @@ REMOVE_BOOTSTRAP = "wrangler.cattle.io/rke-bootstrap-etcd-removal"
 REMOVE_CUSTOM_MACHINE = "wrangler.cattle.io/unmanaged-machine"
 
 
+PLAN_ROLE = "machine-plan"
+"""Suffix of the Roles that let nodes read their plan."""
+
+
 def plan_secret(bootstrap: str) -> str:
-    """Name of the plan Secret, and of the ServiceAccount, Role and RoleBinding that let a node read it."""
+    """Name of the plan Secret, and of the ServiceAccount of the node that reads it."""
     return safe_concat(bootstrap, "machine", "plan")
+
+
+def plan_role(bootstrap: str) -> str:
+    """Name of the Role and RoleBinding for the plan Secret."""
+    return granted_role(PLAN_ROLE, bootstrap)
 
 
 def bootstrap_secret(bootstrap: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from herder.api.capi.conditions import Condition, condition, find
+from herder.api.capi.membership import cluster_name
 from herder.api.capi.names import CLUSTER_NAME as CORE_CLUSTER_NAME
 from herder.api.capi.names import labels_of
 from herder.api.rke.names import CLUSTER_NAME
@@ -32,7 +33,13 @@ def of_cluster(view: _Indexed, machine: Kind, cluster: str) -> list[Object]:
 
 
 def cluster_of(machine: Object) -> Iterable[str]:
-    """Indexer: the cluster of a Machine, by either label, because not all Machines of users have both."""
+    """Indexer: the cluster of a Machine.
+
+    Labels count only if the Machine names no Cluster: with labels alone, users could add their Machines to any cluster,
+    and so keep it from being deleted.
+    """
+    if named := cluster_name(machine):
+        return (f"{machine['metadata'].get('namespace', '')}/{named}",)
     labels: Mapping[str, str] = labels_of(machine)
     found = {labels.get(CORE_CLUSTER_NAME), labels.get(CLUSTER_NAME)} - {None}
     return sorted(f"{machine['metadata'].get('namespace', '')}/{name}" for name in found)

@@ -33,6 +33,15 @@ def install_tenancy_admission(server: ApiServer, client: Client) -> None:
         resources = [kind.resource.group_resource]
         server.deps.admission.add_validating(f"{kind.kind} orphans", resources, deletion, operations=(DELETE,))
 
+    async def name_creator(attributes: Attributes) -> None:
+        user, obj = attributes.user, attributes.obj
+        if obj is not None and SUPERUSERS not in user.groups:
+            may = _rights(server.deps.authorizer, user)
+            attributes.obj = tenancy.with_creator(obj, attributes.namespace, user.name, may)
+
+    resources = [SECRET.resource.group_resource]
+    server.deps.admission.add_mutating("creator of Secrets", resources, name_creator, operations=(CREATE,))
+
     async def check_namespace(attributes: Attributes) -> None:
         await _check_backing_namespace(client, attributes)
 

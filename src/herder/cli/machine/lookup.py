@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import click
 
 from herder.api.capi.kinds import MACHINE, SECRET
+from herder.api.capi.names import labels_of
 from herder.api.machines.kinds import MACHINE_GROUP
-from herder.api.machines.names import STATE_KEY, state_secret
+from herder.api.machines.names import INFRA_NAME_LABEL, STATE_KEY, STATE_SECRET_TYPE, safe_concat, state_secret
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, NotFound
 from herder.engine.meta.kinds import Object
@@ -77,12 +78,27 @@ async def _state(client: Client, found: Found) -> State:
             f'access to machine "{found.name}" is denied: it requires the verb get on '
             f"Secret {found.namespace}/{secret_name} ({error})"
         ) from None
+    _check_owner(found, secret)
     encoded = (secret.get("data") or {}).get(STATE_KEY)
     if not encoded:
         raise click.ClickException(
             f'machine "{found.name}" is not created yet; check its log with: herder logs machine {found.name}'
         )
     return State(secret["metadata"]["uid"], base64.b64decode(encoded))
+
+
+def _check_owner(found: Found, secret: Object) -> None:
+    """Refuse a state that names another host.
+
+    Long names of state Secrets are truncated, so a user's Secret or the state of another machine can have this one.
+    """
+    own = safe_concat(found.name)
+    if secret.get("type") == STATE_SECRET_TYPE and labels_of(secret).get(INFRA_NAME_LABEL, own) == own:
+        return
+    raise click.ClickException(
+        f"Secret {found.namespace}/{state_secret(found.name)} is not the state of machine {found.name}; delete it if "
+        "it belongs to a user, or rename one of the machines"
+    )
 
 
 async def _nothing_saved(client: Client, places: Sequence[Found]) -> str:

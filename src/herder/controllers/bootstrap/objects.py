@@ -117,14 +117,14 @@ def _plan_labels(bootstrap: Object, machine: Object, cluster: Object) -> dict[st
 
 def plan_role(bootstrap: Object) -> Object:
     """Access to the machine's own plan Secret only, without create and delete."""
-    name = names.plan_secret(bootstrap["metadata"]["name"])
-    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": PLAN_VERBS}
+    secret, name = (of(bootstrap["metadata"]["name"]) for of in (names.plan_secret, names.plan_role))
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": PLAN_VERBS}
     return _object(ROLE, _meta(bootstrap, name), rules=[rule])
 
 
 def plan_binding(bootstrap: Object) -> Object:
-    name = names.plan_secret(bootstrap["metadata"]["name"])
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": bootstrap["metadata"]["namespace"]}
+    account, name = (of(bootstrap["metadata"]["name"]) for of in (names.plan_secret, names.plan_role))
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": bootstrap["metadata"]["namespace"]}
     role = {"apiGroup": ROLE.group, "kind": ROLE.kind, "name": name}
     return _object(ROLE_BINDING, _meta(bootstrap, name), subjects=[subject], roleRef=role)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from herder.api import settings
-from herder.api.capi.contract import reference_group
+from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, is_paused, labels_of
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
@@ -96,7 +96,7 @@ def _name_conflict(view: View, bootstrap: Object) -> str:
     secrets = (plan, first, names.account_token(plan), names.account_token(first))
     wanted = [(SECRET_METADATA, name) for name in secrets] + [(ACCOUNT_METADATA, name) for name in (plan, first)]
     # A Role that was bound while still empty would grant the plan to others.
-    wanted += [(ROLE, plan), (ROLE_BINDING, plan)]
+    wanted += [(kind, names.plan_role(view.name)) for kind in (ROLE, ROLE_BINDING)]
     for kind, name in wanted:
         existing = view.get(kind, name)
         owners = (existing["metadata"].get("ownerReferences") or ()) if existing else ()
@@ -107,9 +107,8 @@ def _name_conflict(view: View, bootstrap: Object) -> str:
 
 def _references(machine: Object, bootstrap: Object) -> bool:
     """Whether the Machine references this object: an owner reference alone is no proof, as its author writes it."""
-    reference = (machine["spec"].get("bootstrap") or {}).get("configRef") or {}
-    own = (*BOOTSTRAP.group_kind, bootstrap["metadata"]["name"])
-    return (reference_group(reference), reference.get("kind"), reference.get("name")) == own
+    reference = (machine["spec"].get("bootstrap") or {}).get("configRef")
+    return refers_to(reference, BOOTSTRAP, bootstrap["metadata"]["name"])
 
 
 def _etcd_hook(machine: Object) -> Iterable[Write]:
@@ -131,6 +130,7 @@ def _plan(view: View, bootstrap: Object, machine: Object, cluster: Object) -> Wr
         *_plan_secret(view, bootstrap, machine, cluster),
         *_ensure_rbac(view, ROLE, objects.plan_role(bootstrap), "rules"),
         *_ensure_rbac(view, ROLE_BINDING, objects.plan_binding(bootstrap), "subjects"),
+        *_former_rbac(view, bootstrap),
     )
     return (Parallel(writes),) if writes else ()
 
@@ -171,6 +171,16 @@ def _ensure_rbac(view: View, kind: Kind, wanted: Object, part: str) -> tuple[Wri
     if existing is not None and existing.get(part) == wanted[part]:
         return ()
     return (Apply(kind, wanted, "grant access to the plan of this machine only"),)
+
+
+def _former_rbac(view: View, bootstrap: Object) -> Iterable[Write]:
+    """Delete the Role and RoleBinding of a long name, which earlier versions truncated: users can bind such a Role."""
+    former = names.plan_secret(view.name)
+    for kind in (ROLE_BINDING, ROLE):
+        found = view.get(kind, former) if former != names.plan_role(view.name) else None
+        owners = (found or {"metadata": {}})["metadata"].get("ownerReferences") or ()
+        if found is not None and any(each["uid"] == bootstrap["metadata"]["uid"] for each in owners):
+            yield delete(kind, found, "its name is not reserved for the manager")
 
 
 # --- bootstrap data -------------------------------------------------------------------------------------------------

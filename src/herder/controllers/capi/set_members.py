@@ -19,9 +19,10 @@ from herder.api.capi.conditions import (
     is_false,
     is_true,
 )
-from herder.api.capi.kinds import MACHINE
+from herder.api.capi.kinds import MACHINE, MACHINE_SET
+from herder.api.capi.membership import MEMBERS, cluster_name, member_keys, members_key, of_same_cluster
 from herder.api.capi.names import is_deleting
-from herder.engine.control.cache import Indexer, controller_in_namespace, owned_by
+from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
 
@@ -34,7 +35,7 @@ NODE_READY = "set-node-ready"
 LEGACY_READY = "set-legacy-ready"
 LEGACY_UNREADY = "set-legacy-unready"
 RUNNING_A_VERSION = "set-running-a-version"
-VERSION = "set-version"  # by "<uid>/<version>"
+VERSION = "set-version"  # by "<owner and Cluster>/<version>"
 
 FLICKER_SECONDS = 10
 """Grace period in which a new Machine may lack the UpToDate condition without being reported."""
@@ -44,10 +45,10 @@ NAMES_SHOWN = 3
 
 
 def owned_where(applies: Callable[[Object], bool]) -> Indexer:
-    """Indexer by owner UID of the Machines for which `applies` holds."""
+    """Indexer by owner and Cluster of the Machines for which `applies` holds."""
 
     def index(machine: Object) -> Iterable[str]:
-        return controller_in_namespace(machine) if applies(machine) else ()
+        return member_keys(machine) if applies(machine) else ()
 
     return index
 
@@ -63,10 +64,11 @@ def kubelet_version(machine: Object) -> str:
 
 def _by_version(machine: Object) -> Iterable[str]:
     version = kubelet_version(machine)
-    return [f"{owner}/{version}" for owner in controller_in_namespace(machine)] if version else ()
+    return [f"{owner}/{version}" for owner in member_keys(machine)] if version else ()
 
 
 INDEXES: Mapping[str, Indexer] = {
+    MEMBERS: member_keys,
     UNREADY: owned_where(lambda machine: not is_true(machine, "Ready")),
     UNAVAILABLE: owned_where(lambda machine: is_deleting(machine) or not is_true(machine, "Available")),
     NOT_UP_TO_DATE: owned_where(lambda machine: not is_true(machine, "UpToDate")),
@@ -85,13 +87,13 @@ class SetMembers:
 
     def __init__(self, view: View, sets: Sequence[Object]) -> None:
         self._view = view
-        self._owners = [owned_by(obj["metadata"]["namespace"], obj["metadata"]["uid"]) for obj in sets]
-        self.total = self.count("controller")
+        self._owners = [members_key(obj) for obj in sets]
+        self.total = self.count(MEMBERS)
 
     def count(self, index: str, suffix: str = "") -> int:
         return sum(self._view.count(MACHINE, (index, owner + suffix)) for owner in self._owners)
 
-    def listed(self, index: str = "controller") -> list[Object]:
+    def listed(self, index: str = MEMBERS) -> list[Object]:
         return [machine for owner in self._owners for machine in self._view.select(MACHINE, index=(index, owner))]
 
     def versions(self, expected: Iterable[str]) -> dict[str, int]:
@@ -104,6 +106,11 @@ class SetMembers:
             running = [kubelet_version(machine) for machine in self.listed(RUNNING_A_VERSION)]
             counts = {version: running.count(version) for version in running}
         return {version: count for version, count in counts.items() if count}
+
+
+def sets_of(view: View, deployment: Object) -> list[Object]:
+    """Return the MachineSets that a MachineDeployment controls in its Cluster."""
+    return of_same_cluster(view.owned(MACHINE_SET, deployment["metadata"]["uid"]), cluster_name(deployment))
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------

@@ -42,12 +42,14 @@ from herder.engine.runtime.decision import DONE, Create, Decision, waiting
 from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import View
 
+REFERENCE = ("spec", "bootstrap", "configRef")  # of the Machine
+
 
 def reconcile(view: View) -> Decision:
     config = view.get(IN_MEMORY_BOOTSTRAP, view.name)
     if config is None or is_deleting(config):
         return DONE  # The Secret is garbage collected.
-    machine = owner_machine(view, config)
+    machine = owner_machine(view, config, IN_MEMORY_BOOTSTRAP, *REFERENCE)
     if machine is None:
         return waiting("waiting for the Machine controller to set the owner reference")
     cluster = cluster_of(view, machine)
@@ -144,8 +146,8 @@ CONTROLLER = Controller(
     watches=(
         Watches(
             MACHINE,
-            referenced(IN_MEMORY_BOOTSTRAP, "spec", "bootstrap", "configRef"),
-            changed("metadata.deletionTimestamp"),
+            referenced(IN_MEMORY_BOOTSTRAP, *REFERENCE),
+            changed("metadata.deletionTimestamp", ".".join(REFERENCE)),
         ),
         Watches(CLUSTER, objects_of_cluster(), changed("spec.paused", "status.initialization")),
         Watches(SECRET_METADATA, fields=f"type={SECRET_TYPE}"),

@@ -46,13 +46,14 @@ from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import View
 
 SERVING_FAILED = "ServingFailed"
+REFERENCE = ("spec", "infrastructureRef")  # of the Cluster
 
 
 def reconcile(view: View) -> Decision:
     infra = view.get(IN_MEMORY_CLUSTER, view.name)
     if infra is None or MANAGED_BY in annotations_of(infra):
         return DONE
-    cluster = owner_cluster(view, infra)
+    cluster = owner_cluster(view, infra, IN_MEMORY_CLUSTER, *REFERENCE)
     if is_paused(cluster, infra):
         return _report_status(infra, {}, [paused_condition(cluster, infra)], "report that it is paused", view)
     if is_deleting(infra):
@@ -226,7 +227,7 @@ CONTROLLER = Controller(
     kind=IN_MEMORY_CLUSTER,
     reconcile=reconcile,
     watches=(
-        Watches(CLUSTER, referenced(IN_MEMORY_CLUSTER, "spec", "infrastructureRef"), changed("spec.paused")),
+        Watches(CLUSTER, referenced(IN_MEMORY_CLUSTER, *REFERENCE), changed("spec.paused", ".".join(REFERENCE))),
         Watches(SECRET_METADATA, objects_needing_secret(authority_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
     predicate=changed(

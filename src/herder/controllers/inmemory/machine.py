@@ -44,12 +44,14 @@ from herder.engine.runtime.decision import DONE, Create, Decision, Observe, Patc
 from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
+REFERENCE = ("spec", "infrastructureRef")  # of the Machine
+
 
 def reconcile(view: View) -> Decision:
     infra = view.get(IN_MEMORY_MACHINE, view.name)
     if infra is None:
         return DONE
-    machine = owner_machine(view, infra)
+    machine = owner_machine(view, infra, IN_MEMORY_MACHINE, *REFERENCE)
     cluster = cluster_of(view, machine) if machine else None
     if is_paused(cluster, infra):
         return _report_status(infra, {}, [paused_condition(cluster, infra)], "report that it is paused", view.now)
@@ -242,8 +244,8 @@ CONTROLLER = Controller(
     watches=(
         Watches(
             MACHINE,
-            referenced(IN_MEMORY_MACHINE, "spec", "infrastructureRef"),
-            changed("spec.bootstrap", "metadata.deletionTimestamp"),
+            referenced(IN_MEMORY_MACHINE, *REFERENCE),
+            changed("spec.bootstrap", "metadata.deletionTimestamp", ".".join(REFERENCE)),
         ),
         Watches(
             CLUSTER,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from herder.api.capi.conditions import find
+from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, cluster_key, labels_of
 from herder.engine.control.cache import Key
@@ -47,35 +48,42 @@ def referenced(kind: Kind, *path: str) -> MapFunc:
     """Map an object to the object of that kind which a reference at this path names."""
 
     def keys(obj: Object) -> Iterable[Key]:
-        found: Object = obj
-        for part in path:
-            found = found.get(part) or {}
+        found = _at(obj, path)
         if (found.get("apiGroup"), found.get("kind")) == kind.group_kind:
             yield Key(obj["metadata"]["namespace"], found["name"])
 
     return keys
 
 
-def owner_cluster(view: View, obj: Object) -> Object | None:
-    """The owning Cluster, once owner reference and label are set."""
-    return _owner(view, obj, CLUSTER) if labels_of(obj).get(CLUSTER_NAME) else None
+def owner_cluster(view: View, obj: Object, kind: Kind, *path: str) -> Object | None:
+    """The owning Cluster, once owner reference and label are set, if its reference at this path names the object."""
+    return _owner(view, obj, CLUSTER, kind, path) if labels_of(obj).get(CLUSTER_NAME) else None
 
 
-def owner_machine(view: View, obj: Object) -> Object | None:
-    return _owner(view, obj, MACHINE) if labels_of(obj).get(CLUSTER_NAME) else None
+def owner_machine(view: View, obj: Object, kind: Kind, *path: str) -> Object | None:
+    """The same for the owning Machine."""
+    return _owner(view, obj, MACHINE, kind, path) if labels_of(obj).get(CLUSTER_NAME) else None
 
 
 def cluster_of(view: View, machine: Object) -> Object | None:
     return view.get(CLUSTER, machine["spec"]["clusterName"])
 
 
-def _owner(view: View, obj: Object, kind: Kind) -> Object | None:
+def _owner(view: View, obj: Object, owner: Kind, kind: Kind, path: Sequence[str]) -> Object | None:
     for reference in obj["metadata"].get("ownerReferences") or ():
-        if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == kind.group_kind:
-            found = view.get(kind, reference["name"])
-            if found is not None and found["metadata"]["uid"] == reference["uid"]:
+        if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == owner.group_kind:
+            found = view.get(owner, reference["name"])
+            if found is None or found["metadata"]["uid"] != reference["uid"]:
+                continue
+            if refers_to(_at(found, path), kind, obj["metadata"]["name"]):
                 return found
     return None
+
+
+def _at(obj: Object, path: Sequence[str]) -> Object:
+    for part in path:
+        obj = obj.get(part) or {}
+    return obj
 
 
 def is_control_plane(machine: Object) -> bool:

@@ -132,7 +132,7 @@ def _binding(secret: Object, creator: str) -> Object:
 
 def _meta(secret: Object, creator: str) -> Object:
     return {
-        "name": names.safe_concat(creator, secret["metadata"]["name"]),
+        "name": names.granted_role(names.CREDENTIAL_ROLE, creator, secret["metadata"]["name"]),
         "namespace": secret["metadata"]["namespace"],
         "ownerReferences": [owner_reference(SECRET, secret, controller=False)],
     }
@@ -146,7 +146,8 @@ def _report_usage(view: View, secret: Object) -> Decision:
 
     State Secrets exist as long as their machines, and users cannot create Secrets of their type.
     """
-    states = view.select(STATE_SECRET, index=(BY_CREDENTIAL, _credential_key(secret)))
+    named = view.select(STATE_SECRET, index=(BY_CREDENTIAL, _credential_key(secret)))
+    states = [state for state in named if not _predates(state, secret)]
     message = ", ".join(_machine(state) for state in states[:MACHINES_SHOWN])
     if len(states) > MACHINES_SHOWN:
         message += f" and {len(states) - MACHINES_SHOWN} more"
@@ -155,6 +156,15 @@ def _report_usage(view: View, secret: Object) -> Decision:
     patch = {"metadata": {"annotations": {USED_BY: message or None}}}
     write = Patch(ref(SECRET, secret), patch, "record which machines use the credential", debounce=PROGRESS_DEBOUNCE)
     return Decision(writes=(write,))
+
+
+def _predates(state: Object, secret: Object) -> bool:
+    """Whether the machine was created with an earlier credential of the same name, which may be another user's.
+
+    The creator of the credential reads the annotation, and must not learn the names of that user's machines.
+    """
+    created, since = (str(each["metadata"].get("creationTimestamp") or "") for each in (state, secret))
+    return bool(created) and created < since
 
 
 def _machine(state: Object) -> str:

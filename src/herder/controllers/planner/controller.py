@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from herder.api import settings
 from herder.api.capi.conditions import find
+from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting
 from herder.api.guards import plan_changes
@@ -64,11 +65,13 @@ def reconcile(view: View) -> Decision:
 
 
 def _cluster(view: View, control_plane: Object) -> Object | None:
-    """The Cluster API Cluster that owns the control plane."""
+    """The Cluster API Cluster that owns the control plane and refers to it; its machines get the plans."""
     for reference in control_plane["metadata"].get("ownerReferences") or ():
         if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == CLUSTER.group_kind:
             found = view.get(CLUSTER, reference["name"])
-            if found is not None and found["metadata"]["uid"] == reference["uid"]:
+            if found is None or found["metadata"]["uid"] != reference["uid"]:
+                continue
+            if refers_to((found.get("spec") or {}).get("controlPlaneRef"), CONTROL_PLANE, view.name):
                 return found
     return None
 

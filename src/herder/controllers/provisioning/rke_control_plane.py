@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from herder.api.capi.conditions import Condition
-from herder.api.capi.kinds import MACHINE
+from herder.api.capi.contract import refers_to
+from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import is_deleting, labels_of
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters
@@ -18,7 +19,7 @@ from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Write, waiting
-from herder.engine.runtime.handlers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed, itself
 from herder.engine.runtime.view import View
 
 BY_MANAGEMENT = "management-of-plane"
@@ -46,13 +47,21 @@ def _remove(view: View, plane: Object) -> Decision:
     """Delete the machines first. Registered machines belong to no pool, so only this controller deletes them."""
     if names.REMOVE_CONTROL_PLANE not in (plane["metadata"].get("finalizers") or ()):
         return DONE
-    machines = [each for each in of_cluster(view, MACHINE, view.name) if names.CONTROL_PLANE_ROLE in labels_of(each)]
+    found = of_cluster(view, MACHINE, view.name) if not _is_unused(view) else []
+    machines = [each for each in found if names.CONTROL_PLANE_ROLE in labels_of(each)]
     removed = machine_removal_condition(machines)
     if removed is None:
         return Decision(writes=_finalizer(plane, add=False))
     registered = [each for each in machines if _is_registered(each) and not is_deleting(each)]
     deletes = tuple(delete(MACHINE, each, "its cluster is deleted") for each in registered)
     return Decision(writes=(*deletes, *_report_status(view, plane, removed))) + waiting(removed["message"])
+
+
+def _is_unused(view: View) -> bool:
+    """Whether the Cluster of this name has another control plane: its machines are not ours to delete."""
+    cluster = view.get(CLUSTER, view.name)
+    reference = ((cluster or {}).get("spec") or {}).get("controlPlaneRef")
+    return cluster is not None and not refers_to(reference, CONTROL_PLANE, view.name)
 
 
 def _is_registered(machine: Object) -> bool:
@@ -108,6 +117,7 @@ CONTROLLER = Controller(
             changed("metadata.annotations"),
         ),
         Watches(MACHINE, _control_plane_of, _is_deleted),
+        Watches(CLUSTER, itself, changed("spec.controlPlaneRef"), optional=True),
     ),
     indexes={CONTROL_PLANE: {BY_MANAGEMENT: _management_name}, MACHINE: {BY_CLUSTER: cluster_of}},
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
+from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.references.catalogue import Target
+from herder.engine.apiserver.auth.users import split_service_account
 from herder.engine.apiserver.request.info import RequestInfo
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import GroupVersionResource, Object
@@ -61,13 +64,16 @@ class Access:
 
     async def may_impersonate(self, user: User, other: User) -> bool:
         """Check the name, every group and every extra separately, as kube-apiserver does."""
-        attributes = [("", "users", other.name, ""), *(("", "groups", group, "") for group in other.groups)]
+        allowed = partial(self._allowed, user, verb="impersonate")
+        if account := split_service_account(other.name):  # a right on users does not include service accounts
+            namespace, name = account
+            checks = [allowed(group="", resource=SERVICE_ACCOUNT.plural, namespace=namespace, name=name)]
+        else:
+            checks = [allowed(group="", resource="users", name=other.name)]
+        checks += [allowed(group="", resource="groups", name=group) for group in other.groups]
         for extra, values in other.extra.items():
-            attributes += [("authentication.k8s.io", "userextras", value, extra) for value in values]
-        checks = (
-            self._allowed(user, verb="impersonate", group=group, resource=resource, name=name, subresource=subresource)
-            for group, resource, name, subresource in attributes
-        )
+            named = partial(allowed, group="authentication.k8s.io", resource="userextras", subresource=extra)
+            checks += [named(name=value) for value in values]
         return all(await asyncio.gather(*checks))
 
     async def reachable(self, user: User) -> Mapping[str, str]:

@@ -115,7 +115,7 @@ class MachineAccounts:
                 await changes.wait()
                 changes.clear()
 
-    async def bind(self, token: str, end: Callable[[], object]) -> Callable[[], None]:
+    def bind(self, token: str, end: Callable[[], object]) -> Callable[[], None]:
         """Call `end` when the token of the machine is deleted; returns the function that unbinds it.
 
         API servers authorize a watch only when it starts, and the next machine may have a plan Secret of the same name.
@@ -124,15 +124,20 @@ class MachineAccounts:
         if claims is None:
             return lambda: None
         self._streams[claims.secret][end] = claims
+        return lambda: self._unbind(claims.secret, end)
+
+    async def is_current(self, token: str) -> bool:
+        """Whether the Secret of a token exists; call `bind` before. API servers accept a deleted token for a while."""
+        claims = _Claims.of(token)
+        if claims is None:
+            return True
         known = self._secrets.get(claims.secret)
         if known is None:  # not a machine's account, a new one, or a deleted one
             with suppress(StatusError, OSError):
                 known = await self._find(SECRET, claims.secret.name, claims.secret.namespace)
-        if not claims.is_of(known):
-            end()
-        return lambda: self._untie(claims.secret, end)
+        return claims.is_of(known)
 
-    def _untie(self, secret: Key, end: Callable[[], object]) -> None:
+    def _unbind(self, secret: Key, end: Callable[[], object]) -> None:
         self._streams[secret].pop(end, None)
         if not self._streams[secret]:
             del self._streams[secret]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +17,6 @@ from herder.gateway.nodes.connect import WAIT_SECONDS, ConnectHandler
 from herder.gateway.nodes.install_script import ScriptInputs, powershell_script, shell_script
 from herder.gateway.nodes.machine_accounts import MachineAccounts
 from herder.gateway.nodes.text_responses import Refusal, text
-from herder.gateway.proxy.targets import is_watch
 
 log = get_logger(__name__)
 
@@ -41,10 +39,10 @@ class NodeRoutes:
         """`cluster_of` returns the management Cluster of a registration token; `build_agent` writes the node agent
         as one file."""
         self._setting = setting
-        self._accounts = MachineAccounts(client)
+        self.accounts = MachineAccounts(client)
         self._assets = Assets(build_agent, setting)
         self._connect = ConnectHandler(
-            client, self._accounts, cluster_of=cluster_of, clock=clock, setting=setting, wait=wait
+            client, self.accounts, cluster_of=cluster_of, clock=clock, setting=setting, wait=wait
         )
         self._answers = {
             "/v3/connect/agent": self._connect.agent,
@@ -53,18 +51,10 @@ class NodeRoutes:
         }
 
     async def run(self) -> None:
-        await self._accounts.run()
+        await self.accounts.run()
 
     async def ready(self) -> None:
-        await self._accounts.ready()
-
-    async def tied(self, request: Request, response: Response) -> Response:
-        """End streams of the management API, such as a watch, with the token of the machine."""
-        task, token = asyncio.current_task(), request.headers.get("authorization", "").partition(" ")[2].strip()
-        if response.stream is not None and task is not None and is_watch(request):
-            untie = await self._accounts.bind(token, task.cancel)
-            task.add_done_callback(lambda _task: untie())
-        return response
+        await self.accounts.ready()
 
     async def handle(self, request: Request) -> Response | None:
         """Return None if the path is not served here."""

@@ -27,6 +27,7 @@ from herder.gateway.proxy.upstream.exchange import Exchange
 from herder.gateway.proxy.upstream.pump import ClosingProtocol, Pump
 
 _SWITCHING_PROTOCOLS = 101
+_REFUSAL_SECONDS = 10.0  # to read the response to a refused upgrade; refusals are short
 _UNKNOWN_TOKEN = (b"Status", b"Unauthorized")
 _CANNOT_IMPERSONATE = b"cannot impersonate"  # the error of a cluster whose impersonator lost its role
 
@@ -134,18 +135,30 @@ class ForwardedRequest:
                 raise StatusError(message, code=502, reason="BadGateway")
         return response
 
-    async def switched(self, request: Request, protocol: str) -> Exchange | Response:
-        """The upgraded exchange, or the response that refuses the upgrade."""
+    async def switched(self, request: Request, protocol: str, bind: Bind = unbound) -> Exchange | Response:
+        """The upgraded exchange, or the response that refuses the upgrade. `bind` binds the latter, which is buffered:
+        a server may answer the request without the upgrade, for example with a watch."""
+        outcome = await self._switched_once(request, protocol, bind)
+        if isinstance(outcome, Exchange) or not _impersonator_refused(outcome) or not self._who.refused(self._target):
+            return outcome
+        return await self._switched_once(request, protocol, bind)
+
+    async def _switched_once(self, request: Request, protocol: str, bind: Bind) -> Exchange | Response:
         exchange = await self._asked(request, upgrade=protocol)
         if exchange.status == _SWITCHING_PROTOCOLS:
             return exchange
-        response = await buffered(await self._response_of(exchange))
-        if not _impersonator_refused(response) or not self._who.refused(self._target):
-            return response
-        exchange = await self._asked(request, upgrade=protocol)
-        return (
-            exchange if exchange.status == _SWITCHING_PROTOCOLS else await buffered(await self._response_of(exchange))
-        )
+        task = asyncio.current_task()
+        release = bind(task.cancel) if task is not None else None
+        try:
+            async with asyncio.timeout(_REFUSAL_SECONDS):
+                return await buffered(await self._response_of(exchange))
+        except (TimeoutError, OSError) as error:
+            reason = str(error) or f"its response did not end within {_REFUSAL_SECONDS:.0f} s"
+            message = f"cluster {self._wanted.cluster}: its API did not switch protocols: {reason}"
+            raise StatusError(message, code=502, reason="BadGateway") from error
+        finally:
+            if release is not None:
+                release()
 
     async def _asked(self, request: Request, *, upgrade: str = "") -> Exchange:
         outgoing = await self._who.outgoing(request, self._wanted, self._target, upgrade)

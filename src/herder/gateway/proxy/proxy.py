@@ -13,7 +13,7 @@ from functools import partial
 from urllib.parse import unquote
 
 from herder.api.management.names import LOCAL
-from herder.engine.apiserver.request.info import RequestInfo, is_long_running, request_info
+from herder.engine.apiserver.request.info import RequestInfo, request_info
 from herder.engine.client.client import Client
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import Forbidden, StatusError
@@ -24,6 +24,7 @@ from herder.gateway.proxy.forward import (
     ImpersonatedUser,
     UpgradedConnections,
     combine_binds,
+    hold_slot,
     refusal,
     unbound,
 )
@@ -168,7 +169,7 @@ class ClusterProxy:
     def bind_local_stream(self, response: Response, request: Request, user: User, path: str) -> Response:
         """End a stream of the management API, such as a watch, when the user loses the right. `path` is the API
         path."""
-        if response.stream is None or not _is_long_running(request, path):
+        if response.stream is None:
             return response
         return _bind_stream(response, self._bind_local(request, user, path))
 
@@ -211,16 +212,12 @@ class ClusterProxy:
             if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
                 return False
             forwarded = await self._forwarded(request, wanted, user)
-            outcome = await forwarded.switched(request, protocol)
             bind = combine_binds(bind, forwarded.bind)
+            outcome = await forwarded.switched(request, protocol, bind)
         except StatusError as error:
             outcome = refusal(error)
-        self._upgraded.answer(hijack, outcome, protocol, bind)
+        self._upgraded.answer(hijack, outcome, protocol, hold_slot(request, bind))
         return True
-
-
-def _is_long_running(request: Request, path: str) -> bool:
-    return is_long_running(request, request_info(request.method, path, request.query))
 
 
 def _local_identity(request: Request, user: User) -> User:

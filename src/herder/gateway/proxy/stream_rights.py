@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import StatusError
 from herder.engine.wire import User
 
 log = get_logger(__name__)
@@ -36,51 +35,67 @@ class _Stream:
 
 
 class StreamRights:
-    """Open streams by user and right."""
+    """Open streams by user and right.
+
+    Each user has a loop of checks: many streams of one user do not delay the end of another's.
+    """
 
     def __init__(self, check_seconds: float = CHECK_SECONDS) -> None:
         self._check_seconds = check_seconds
-        self._running: defaultdict[Key, set[_Stream]] = defaultdict(set)
-        self._checking: asyncio.Task[None] | None = None
+        self._running: defaultdict[str, dict[Key, set[_Stream]]] = defaultdict(dict)
+        self._checking: dict[str, asyncio.Task[None]] = {}
 
     def bind(self, user: User, right: Hashable, holds: Holds, end: End) -> Callable[[], None]:
         """Call `end` once when the user loses the right. Call the returned function when the stream ends otherwise."""
         key, running = (user.name, tuple(user.groups), right), _Stream(holds, end)
-        self._running[key].add(running)
-        if self._checking is None or self._checking.done():
-            self._checking = asyncio.get_running_loop().create_task(self._check())
+        self._running[user.name].setdefault(key, set()).add(running)
+        checking = self._checking.get(user.name)
+        if checking is None or checking.done():
+            self._checking[user.name] = asyncio.get_running_loop().create_task(self._check(user.name))
         return lambda: self._forget(key, running)
 
-    def close(self) -> None:
-        if self._checking is not None:
-            self._checking.cancel()
+    @property
+    def users(self) -> list[str]:
+        """Users with open streams."""
+        return list(self._checking)
 
-    async def _check(self) -> None:
-        """Run while streams are open."""
-        while self._running:
+    def close(self) -> None:
+        for task in list(self._checking.values()):
+            task.cancel()
+
+    async def _check(self, user: str) -> None:
+        """Run while the user has open streams."""
+        while self._running.get(user):
             await asyncio.sleep(self._check_seconds)
-            for key in list(self._running):
+            for key in list(self._running.get(user, ())):
                 await self._recheck(key)
                 await asyncio.sleep(0)  # in-process answers return without yielding to the event loop
+        self._running.pop(user, None)
+        self._checking.pop(user, None)
 
     async def _recheck(self, key: Key) -> None:
         name, _, right = key
-        holds = next((each.holds for each in self._running.get(key, ())), None)
+        streams = self._running.get(name, {})
+        holds = next((each.holds for each in streams.get(key, ())), None)
         if holds is None or await self._still_holds(holds, name):
             return
         log.info("stream ended: its user lost the right", user=name, right=str(right))
-        for running in self._running.pop(key, ()):
+        for running in streams.pop(key, ()):
             running.end()
 
     async def _still_holds(self, holds: Holds, name: str) -> bool:
-        """If it cannot be determined, keep the stream: a restarting API server revokes nothing."""
+        """If it cannot be determined, keep the stream: a restarting API server revokes nothing.
+
+        No error may end the loop: the user's other streams would not be checked any more.
+        """
         try:
             return await holds()
-        except (StatusError, OSError, TimeoutError) as error:
+        except Exception as error:
             log.info("cannot check whether a user still has a right", user=name, error=str(error))
             return True
 
     def _forget(self, key: Key, running: _Stream) -> None:
-        self._running.get(key, set()).discard(running)
-        if not self._running.get(key, True):
-            del self._running[key]
+        streams = self._running.get(key[0], {})
+        streams.get(key, set()).discard(running)
+        if not streams.get(key, True):
+            del streams[key]

@@ -130,6 +130,17 @@ def test_the_role_allows_only_the_state_secret_of_the_machine() -> None:
     assert binding["roleRef"]["name"] == binding["subjects"][0]["name"] == "m-machine-provision"
 
 
+def test_users_cannot_create_the_role_of_a_long_name() -> None:
+    infra = {**WORK.infra, "metadata": {**WORK.infra["metadata"], "name": "m" * 60}}
+    long = replace(WORK, infra=infra)
+    (binding,) = jobs.role_bindings(long)
+    name = f"{'m' * 60}-machine-provision"
+    assert jobs.role(long)["metadata"]["name"] == binding["roleRef"]["name"] == name
+    assert binding["subjects"][0]["name"] == long.job_name != name
+    removed = [each for kind, each in jobs.job_dependents("m" * 60) if kind == jobs.ROLE]
+    assert removed == [name, long.job_name]
+
+
 def test_jobs_of_the_pod_driver_get_the_extension_role() -> None:
     own, extension = jobs.role_bindings(replace(WORK, driver="pod"))
     assert extension["metadata"]["name"] == f"{own['metadata']['name']}-extension"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from herder.api.machines.names import limited_concat, safe_concat
+from herder.api.identity.tenancy import GRANTED_ROLE
+from herder.api.machines.names import CREDENTIAL_ROLE, granted_role, limited_concat, provision_role, safe_concat
 from herder.api.rke import names
 
 
@@ -41,3 +44,13 @@ def test_names_of_a_machine_s_objects() -> None:
     assert names.bootstrap_secret("demo-w1") == "demo-w1-machine-bootstrap"
     assert names.tokens_secret("demo") == "demo-rke-state"
     assert names.custom_machine("abc123") == "custom-6ca13d52ca70"
+
+
+@pytest.mark.parametrize("length", [5, 45, 60, 200, 253])
+def test_users_cannot_create_granted_roles_of_any_length(length: int) -> None:
+    """A user who creates the Role first can bind it while it is empty. The binding remains when the Role is deleted."""
+    for name in (lambda it: granted_role(CREDENTIAL_ROLE, "u-abc", it), names.plan_role, provision_role):
+        found = name("m" * length)
+        assert re.search(GRANTED_ROLE, found)
+        assert len(found) <= 253
+        assert found != name("m" * (length - 1) + "n")

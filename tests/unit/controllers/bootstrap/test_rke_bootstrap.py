@@ -7,10 +7,12 @@ import pytest
 from herder.api.capi.kinds import SECRET
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.rke import names
+from herder.api.rke.kinds import BOOTSTRAP
 from herder.controllers.bootstrap import objects, rke_bootstrap
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Create, Decision, Patch
-from tests.support.builders import new_object, patches_of, summaries, writes_of
+from herder.engine.runtime.decision import Create, Decision, Delete, Patch
+from tests.support.builders import new_object, owner_reference, patches_of, summaries, writes_of
+from tests.support.views import view_of
 from tests.unit.controllers.bootstrap.objects import (
     NAME,
     NAMESPACE,
@@ -153,6 +155,22 @@ def test_a_role_of_a_user_is_not_filled(kind: Kind) -> None:
     assert decision.wait is not None
     assert f"{kind.kind} {NAMESPACE}/{PLAN} has another owner" in decision.wait.reason
     assert decision.writes == ()
+
+
+def test_a_role_with_a_truncated_name_is_replaced() -> None:
+    """Earlier versions truncated long names of Roles, which users can create."""
+    name = "m" * 60
+    key, long_bootstrap = f"{NAMESPACE}/{name}", new_object(BOOTSTRAP, name, NAMESPACE)
+    role, binding = (
+        new_object(kind, names.plan_secret(name), NAMESPACE, owners=[owner_reference(BOOTSTRAP, name)])
+        for kind in (ROLE, ROLE_BINDING)
+    )
+    view = view_of(rke_bootstrap.CONTROLLER, key, [long_bootstrap, role, binding])
+    writes = rke_bootstrap._former_rbac(view, long_bootstrap)
+    assert [write.ref.kind for write in writes if isinstance(write, Delete)] == [ROLE_BINDING, ROLE]
+    role_of_user = new_object(ROLE, names.plan_secret(name), NAMESPACE)
+    view = view_of(rke_bootstrap.CONTROLLER, key, [long_bootstrap, role_of_user])
+    assert not [*rke_bootstrap._former_rbac(view, long_bootstrap)]
 
 
 # --- the script ------------------------------------------------------------------------------------------------------

@@ -71,6 +71,12 @@ def cluster(
     }
     if domains:
         status["failureDomains"] = domains
+    spec: Object = {
+        "infrastructureRef": object_reference(kinds.IN_MEMORY_CLUSTER, "c"),
+        "controlPlaneRef": object_reference(kinds.IN_MEMORY_CONTROL_PLANE, "cp"),
+    }
+    if endpoint:
+        spec["controlPlaneEndpoint"] = {"host": "127.0.0.1", "port": 6443}
     return new_cluster(
         "c",
         NAMESPACE,
@@ -78,7 +84,7 @@ def cluster(
         deleting=deleting,
         labels={CLUSTER_NAME: "c"},
         metadata=EXISTING,
-        spec={"controlPlaneEndpoint": {"host": "127.0.0.1", "port": 6443}} if endpoint else {},
+        spec=spec,
         status=status,
     )
 

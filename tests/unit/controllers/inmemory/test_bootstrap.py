@@ -53,6 +53,12 @@ def test_bootstrap_data_is_a_secret_and_one_status_write() -> None:
     assert legacy_condition_of(updated, "Ready")["status"] == "True"
 
 
+def test_an_owner_reference_alone_creates_no_bootstrap_data() -> None:
+    foreign = machine()
+    foreign["spec"]["bootstrap"]["configRef"]["name"] = "other"
+    assert reconcile(config(), foreign, cluster()).writes == ()
+
+
 @pytest.mark.parametrize("control_plane", [False, True])
 def test_bootstrap_data_is_a_script_that_creates_the_sentinel_file(control_plane: bool) -> None:
     owner_machine = machine(control_plane=control_plane)

@@ -106,6 +106,18 @@ def test_control_plane_waits_for_the_endpoint(cluster_object: Object, waits_for:
     assert decision.wait.reason == waits_for
 
 
+def test_an_owner_reference_alone_creates_no_machines() -> None:
+    """Users write owner references: the Cluster must refer to the control plane too.
+
+    Otherwise, users could add Machines to Clusters of other users.
+    """
+    foreign = cluster()
+    foreign["spec"]["controlPlaneRef"]["name"] = "other"
+    decision = reconcile(plane(), others=[foreign, KUBECONFIG, template()])
+    assert decision.writes == ()
+    assert decision.effects == ()
+
+
 def test_kubeconfig_is_created_before_the_first_machine() -> None:
     decision = reconcile(plane(), others=[cluster(), template(), secret("c-ca")])
     assert machine_writes(decision) == []

@@ -104,6 +104,19 @@ def test_waiting_machine_is_not_written(objects: list[Object], waits_for: str) -
     assert decision.wait.reason == waits_for
 
 
+def test_an_owner_reference_alone_changes_no_node() -> None:
+    """Users write owner references: the Machine must refer to the InMemoryMachine too.
+
+    Otherwise, users could create and delete Nodes in clusters of other users.
+    """
+    foreign = machine()
+    foreign["spec"]["infrastructureRef"]["name"] = "other"
+    for each in (running(), running(annotations={names.NODE_READY: "Absent"})):
+        decision = reconcile(each, foreign, cluster(), KUBECONFIG, nodes=[registered_node(running())])
+        assert decision.writes == ()
+        assert decision.observe == ()
+
+
 def test_start_delay_counts_from_the_bootstrap_data() -> None:
     delayed = infra(annotations={names.START_DELAY: "100"})
     data = secret("m", created=A_MINUTE_AGO + timedelta(seconds=5))

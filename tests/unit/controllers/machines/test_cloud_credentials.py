@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from herder.api.capi.conditions.lists import timestamp
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER, USED_BY
@@ -14,7 +16,7 @@ from herder.controllers.machines.cloud_credentials import CONTROLLER
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Delete, Patch
-from tests.support.builders import new_object, only_patch, owner_reference, reconcile, writes_of
+from tests.support.builders import NOW, new_object, only_patch, owner_reference, reconcile, writes_of
 from tests.support.views import view_of
 
 KIND = kinds_of("amazonec2").machine
@@ -30,7 +32,9 @@ def state(name: str, place: str = "ns/aws") -> Object:
 
 def granted_role(kind: Kind) -> Object:
     """A Role or RoleBinding of the creator, as the manager grants it."""
-    return new_object(kind, "u-abc-aws", "ns", owners=[owner_reference(SECRET, "aws", controller=False)])
+    return new_object(
+        kind, "u-abc-aws-cloud-credential", "ns", owners=[owner_reference(SECRET, "aws", controller=False)]
+    )
 
 
 def decide(*objects: Object) -> Decision:
@@ -48,10 +52,10 @@ def test_a_creator_gets_rights_on_that_secret_and_the_annotation_is_removed() ->
 @pytest.mark.parametrize("kind", [jobs.ROLE, jobs.ROLE_BINDING])
 def test_a_role_of_another_owner_is_not_filled(kind: Kind) -> None:
     """Whoever bound it while it was empty could read the credential."""
-    decision = decide(credential(annotations={CREATOR: "u-abc"}), new_object(kind, "u-abc-aws", "ns"))
+    decision = decide(credential(annotations={CREATOR: "u-abc"}), new_object(kind, "u-abc-aws-cloud-credential", "ns"))
     assert writes_of(decision) == []
     assert decision.wait is not None
-    assert f"{kind.kind} ns/u-abc-aws has another owner" in decision.wait.reason
+    assert f"{kind.kind} ns/u-abc-aws-cloud-credential has another owner" in decision.wait.reason
 
 
 def test_rights_that_were_granted_before_a_crash_are_kept() -> None:
@@ -86,6 +90,16 @@ def test_a_state_secret_of_another_namespace_does_not_count() -> None:
     edited = state("edited")
     edited["metadata"]["namespace"] = "elsewhere"
     assert writes_of(decide(credential(), edited)) == []
+
+
+def test_machines_of_an_earlier_credential_of_the_name_are_not_listed() -> None:
+    """They may belong to another user, who deleted the credential while machines used it."""
+    earlier, later = (state(name) for name in ("of-alice", "of-mallory"))
+    credential_secret = credential(metadata={"creationTimestamp": timestamp(NOW)})
+    for each, seconds in ((earlier, -1), (later, 1)):
+        each["metadata"]["creationTimestamp"] = timestamp(NOW + timedelta(seconds=seconds))
+    patch = only_patch(decide(credential_secret, earlier, later))
+    assert patch["metadata"]["annotations"] == {USED_BY: "Amazonec2Machine/of-mallory"}
 
 
 def test_nothing_is_written_without_a_change() -> None:

@@ -73,6 +73,17 @@ def test_the_planner_waits_for_its_turn(cluster_objects: tuple[Object, ...], rea
     assert decision.wait.reason == reason
 
 
+def test_an_owner_reference_alone_writes_no_plans() -> None:
+    """Users write owner references: the Cluster must refer to the control plane too."""
+    foreign = objects.cluster()
+    foreign["spec"]["controlPlaneRef"]["name"] = "other"
+    decision = reconcile_planner(*machine_with_plan(), cluster_objects=(foreign, *CLUSTER_OBJECTS[1:]))
+    assert decision.writes == ()
+    assert decision.effects == ()
+    assert decision.wait is not None
+    assert decision.wait.reason == "CAPI cluster does not exist"
+
+
 def test_the_planner_waits_for_the_infrastructure() -> None:
     bare = objects.cluster() | {"status": {}}
     decision = reconcile_planner(*machine_with_plan(), cluster_objects=(bare, *CLUSTER_OBJECTS[1:]))

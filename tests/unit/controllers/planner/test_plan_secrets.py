@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import random
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.unit.controllers.planner.objects import NAMESPACE, plan_of
 
 PLAN = plan_of()
 SUM = checksum(PLAN.to_json())
+TURN_SECONDS = 0.1  # twice the limit for a turn of the event loop, for slow machines
 FAILED_AT = "2026-01-01T12:00:00Z"
 
 
@@ -91,6 +94,36 @@ def test_outputs_of_removed_instructions_are_deleted() -> None:
     plan_secret["data"]["applied-periodic-output"] = encoded(zipped(outputs))
     remaining = after(plan_secret, decide(plan_secret)).periodic_outputs
     assert {name: output.exit_code for name, output in remaining.items()} == {"new": 1}
+
+
+def slow_to_compress(size: int) -> str:
+    return "".join(random.Random(size).choices("abcd", k=size))
+
+
+HOSTILE_OUTPUTS = {
+    "many": {f"{number:x}": {} for number in range(380_000)},
+    "large": {"new": {"stdout": slow_to_compress(3_600_000)}, "old": {}},
+    "other fields": {"new": {f"{number:x}": 0 for number in range(300_000)}, "old": {}},
+    "names and times": {
+        "new": {"name": slow_to_compress(1_500_000), "lastFailedRunTime": slow_to_compress(2_000_000)},
+        "old": {},
+    },
+}
+
+
+@pytest.mark.parametrize("outputs", HOSTILE_OUTPUTS.values(), ids=HOSTILE_OUTPUTS)
+@pytest.mark.parametrize("key", ["applied-periodic-output", "failed-output"])
+def test_no_output_of_a_node_keeps_the_event_loop_busy(key: str, outputs: dict[str, Any]) -> None:
+    plan = Plan(periodic_instructions=(PeriodicInstruction(name="new"),), instructions=PLAN.instructions)
+    plan_secret = secret("failed", plan=plan)
+    plan_secret["data"][key] = encoded(zipped(outputs))
+    assert min(cpu_seconds(plan_secret) for _ in range(3)) < TURN_SECONDS
+
+
+def cpu_seconds(plan_secret: Object) -> float:
+    started = time.thread_time()
+    decide(plan_secret)
+    return time.thread_time() - started
 
 
 def test_a_plan_that_another_client_changed_is_rendered_again() -> None:

@@ -12,7 +12,7 @@ from herder.controllers.provisioning import rke_cluster, rke_control_plane
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Decision, Delete
-from tests.support.builders import new_condition, new_object, owner_reference, patches_of, reconcile
+from tests.support.builders import new_condition, new_object, object_reference, owner_reference, patches_of, reconcile
 from tests.unit.controllers.provisioning.objects import NAME, WORKSPACE, cluster
 
 
@@ -98,6 +98,26 @@ def test_a_control_plane_is_deleted_after_its_machines() -> None:
     assert decision.wait.reason == "waiting for machine [pooled] to delete"
     without_machines = decide(rke_control_plane.CONTROLLER, deleting)
     assert patches(without_machines) == [{"metadata": {"finalizers": []}}]
+
+
+def test_a_control_plane_that_its_cluster_does_not_use_deletes_no_machines() -> None:
+    """Its name alone is no proof: the Cluster of that name may belong to another user."""
+    deleting, registered = rke_control_plane_object(deleting=True), machine("registered", "CustomMachine")
+    foreign = new_object(CLUSTER, NAME, WORKSPACE, spec={"controlPlaneRef": object_reference(CONTROL_PLANE, "other")})
+    decision = decide(rke_control_plane.CONTROLLER, deleting, registered, foreign)
+    assert not [write for write in decision.writes if isinstance(write, Delete)]
+    assert patches(decision) == [{"metadata": {"finalizers": []}}]
+    foreign["spec"]["controlPlaneRef"]["name"] = NAME
+    decision = decide(rke_control_plane.CONTROLLER, deleting, registered, foreign)
+    assert [write.ref.name for write in decision.writes if isinstance(write, Delete)] == ["registered"]
+
+
+def test_machines_of_another_cluster_do_not_block_its_deletion() -> None:
+    """Users write labels: a Machine belongs to the Cluster in its spec."""
+    foreign = machine("theirs", "CustomMachine", label="rke.cattle.io/cluster-name")
+    foreign["spec"]["clusterName"] = "other"
+    deleting = rke_control_plane_object(deleting=True)
+    assert patches(decide(rke_control_plane.CONTROLLER, deleting, foreign)) == [{"metadata": {"finalizers": []}}]
 
 
 # --- the management Cluster -----------------------------------------------------------------------------------------

@@ -24,15 +24,15 @@ from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 from herder.engine.wire import Query, Request, User
 from herder.gateway.identity.services import assemble
-from tests.unit.engine.runtime import world as worlds
-from tests.unit.engine.runtime.world import World
+from tests.unit.engine.runtime import envtest
+from tests.unit.engine.runtime.envtest import Environment
 
 RANDOM = Random(7)
 
 
 @dataclass
 class IdentityHarness:
-    env: World
+    env: Environment
     settings: dict[str, str] = field(default_factory=dict)
     clock_offset: timedelta = timedelta(0)
     clusters: dict[str, dict[str, str]] = field(default_factory=dict)  # by user: the clusters that the user can reach
@@ -52,7 +52,7 @@ class IdentityHarness:
         return self.env.client
 
     def clock(self) -> datetime:
-        return worlds.now() + self.clock_offset
+        return envtest.now() + self.clock_offset
 
     def setting(self, name: str) -> str:
         return self.settings.get(name, DEFINITIONS[name].default)
@@ -104,7 +104,7 @@ def new_request(method: str, path: str, body: Any = None, *, query: str = "", re
 
 @asynccontextmanager
 async def running_identity() -> AsyncIterator[IdentityHarness]:
-    async with worlds.world() as env:
+    async with envtest.environment() as env:
         await install_kinds(env.outside, CRDS)
         for name in (TOKENS_NAMESPACE, PASSWORDS_NAMESPACE, SYSTEM_NAMESPACE):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

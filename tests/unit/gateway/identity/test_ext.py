@@ -29,7 +29,7 @@ from herder.engine.meta.errors import (
 from herder.engine.meta.kinds import Object
 from herder.engine.wire import Request, User
 from tests.support.canaries import canary
-from tests.unit.engine.runtime.world import until
+from tests.unit.engine.runtime.envtest import until
 from tests.unit.gateway.identity.harness import IdentityHarness, new_request, request_with_token, running_identity
 
 PATH = "/apis/ext.cattle.io/v1"

@@ -37,16 +37,16 @@ from herder.engine.wire import User
 from herder.gateway.identity.grants import refusal
 from tests.support.builders import new_manifest
 from tests.support.cluster_namespaces import create_with_namespace, namespace_of
-from tests.unit.engine.runtime import world as worlds
-from tests.unit.engine.runtime.world import World
+from tests.unit.engine.runtime import envtest
+from tests.unit.engine.runtime.envtest import Environment
 
 CONTROLLERS = tuple(module.CONTROLLER for module in (creators, global_roles, global_bindings, cluster_bindings))
 
 
 @pytest.fixture
-async def env() -> AsyncIterator[World]:
+async def env() -> AsyncIterator[Environment]:
     """A server with the controllers running, an administrator, and two clusters without members."""
-    async with worlds.world() as created, _running_controllers(created):
+    async with envtest.environment() as created, _running_controllers(created):
         await install_kinds(created.outside, [*CRDS, *MANAGEMENT_CRDS])
         install_role_admission(created.server, created.outside)
         for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
@@ -62,8 +62,8 @@ async def env() -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def _running_controllers(server: World) -> AsyncIterator[None]:
-    manager = Manager(server.outside, list(CONTROLLERS), clock=worlds.now, entropy=Random(3).randbytes)
+async def _running_controllers(server: Environment) -> AsyncIterator[None]:
+    manager = Manager(server.outside, list(CONTROLLERS), clock=envtest.now, entropy=Random(3).randbytes)
     running = asyncio.ensure_future(manager.run())
     try:
         yield
@@ -81,11 +81,11 @@ def crtb(user: str, template: str, cluster: str = "c-m-1", **fields: Any) -> Obj
     return new_manifest(CLUSTER_BINDING, f"{user}-{template}", cluster, **values)
 
 
-def client_as(env: World, user: str) -> Client:
+def client_as(env: Environment, user: str) -> Client:
     return Client(InProcess(env.server, User(user, groups=("system:authenticated",))))
 
 
-async def is_allowed(env: World, user: str, verb: str, kind: Kind, name: str = "", namespace: str = "") -> bool:
+async def is_allowed(env: Environment, user: str, verb: str, kind: Kind, name: str = "", namespace: str = "") -> bool:
     attributes = {"verb": verb, "group": kind.group, "resource": kind.plural, "name": name, "namespace": namespace}
     review = {"spec": {"user": user, "resourceAttributes": attributes}}
     resource = Kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False)
@@ -93,20 +93,22 @@ async def is_allowed(env: World, user: str, verb: str, kind: Kind, name: str = "
     return bool(result["status"]["allowed"])
 
 
-async def wait_until_allowed(env: World, user: str, verb: str, kind: Kind, name: str = "", namespace: str = "") -> None:
+async def wait_until_allowed(
+    env: Environment, user: str, verb: str, kind: Kind, name: str = "", namespace: str = ""
+) -> None:
     """Wait until the user has the right, which controllers grant a moment later."""
     async with asyncio.timeout(20):
         while not await is_allowed(env, user, verb, kind, name, namespace):
             await asyncio.sleep(0.01)
 
 
-async def wait_until_denied(env: World, user: str, verb: str, kind: Kind, name: str = "") -> None:
+async def wait_until_denied(env: Environment, user: str, verb: str, kind: Kind, name: str = "") -> None:
     async with asyncio.timeout(20):
         while await is_allowed(env, user, verb, kind, name):
             await asyncio.sleep(0.01)
 
 
-async def test_a_global_role_grants_rights_in_the_manager_and_its_namespaces_only(env: World) -> None:
+async def test_a_global_role_grants_rights_in_the_manager_and_its_namespaces_only(env: Environment) -> None:
     await client_as(env, "root").create(GLOBAL_ROLE_BINDING.resource, grb("alice", "clusters-create"))
     await wait_until_allowed(env, "alice", "create", MANAGEMENT_CLUSTER)
     await wait_until_allowed(env, "alice", "create", SECRET, namespace="fleet-default")
@@ -116,7 +118,7 @@ async def test_a_global_role_grants_rights_in_the_manager_and_its_namespaces_onl
     await wait_until_denied(env, "alice", "create", MANAGEMENT_CLUSTER)
 
 
-async def test_a_cluster_binding_grants_access_to_that_cluster_and_ends_with_it(env: World) -> None:
+async def test_a_cluster_binding_grants_access_to_that_cluster_and_ends_with_it(env: Environment) -> None:
     await client_as(env, "root").create(CLUSTER_BINDING.resource, crtb("bob", "cluster-member"), namespace="c-m-1")
     await wait_until_allowed(env, "bob", "get", MANAGEMENT_CLUSTER, "c-m-1")
     assert not await is_allowed(env, "bob", "get", MANAGEMENT_CLUSTER, "c-m-2")
@@ -129,7 +131,7 @@ async def test_a_cluster_binding_grants_access_to_that_cluster_and_ends_with_it(
     await wait_until_denied(env, "bob", "get", MANAGEMENT_CLUSTER, "c-m-1")
 
 
-async def create_role_editor(env: World, user: str, *rules: Object, templates: tuple[str, ...] = ()) -> Client:
+async def create_role_editor(env: Environment, user: str, *rules: Object, templates: tuple[str, ...] = ()) -> Client:
     """A user who may write all kinds of roles and bindings, and has these rights too."""
     editable = (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING, PROJECT_BINDING)
     kinds = [kind.plural for kind in editable]
@@ -146,7 +148,7 @@ PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
 NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 
 
-async def test_no_user_grants_more_rights_than_they_have(env: World) -> None:
+async def test_no_user_grants_more_rights_than_they_have(env: Environment) -> None:
     mallory = await create_role_editor(env, "mallory", PODS)
     attempts: list[tuple[Kind, Object]] = [
         (GLOBAL_ROLE, new_manifest(GLOBAL_ROLE, "wide", rules=[NODES])),
@@ -169,7 +171,7 @@ async def test_no_user_grants_more_rights_than_they_have(env: World) -> None:
     ]
 
 
-async def test_cluster_owners_grant_only_rights_of_their_cluster(env: World) -> None:
+async def test_cluster_owners_grant_only_rights_of_their_cluster(env: Environment) -> None:
     carol = await create_role_editor(env, "carol")
     root = client_as(env, "root")
     await root.create(CLUSTER_BINDING.resource, crtb("carol", "cluster-owner"), namespace="c-m-1")
@@ -179,7 +181,7 @@ async def test_cluster_owners_grant_only_rights_of_their_cluster(env: World) -> 
             await carol.create(CLUSTER_BINDING.resource, crtb("dave", template, "c-m-2"), namespace="c-m-2")
 
 
-async def test_a_cluster_admin_cannot_grant_ownership(env: World) -> None:
+async def test_a_cluster_admin_cannot_grant_ownership(env: Environment) -> None:
     """Owners also have rights on the objects of the cluster in the manager, and thus on its machines."""
     carla = await create_role_editor(env, "carla")
     root = client_as(env, "root")
@@ -196,7 +198,7 @@ def prtb(user: str, template: str, project: str = "p-x", cluster: str = "c-m-1",
     return new_manifest(PROJECT_BINDING, f"{user}-{template}", f"{cluster}-{project}", **values)
 
 
-async def test_project_members_grant_only_rights_of_their_project(env: World) -> None:
+async def test_project_members_grant_only_rights_of_their_project(env: Environment) -> None:
     root, carol = client_as(env, "root"), await create_role_editor(env, "carol")
     for namespace in ("c-m-1-p-x", "c-m-1-p-y", "c-m-2-p-x"):
         await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, namespace))
@@ -215,7 +217,7 @@ async def test_project_members_grant_only_rights_of_their_project(env: World) ->
         await carol.create(CLUSTER_BINDING.resource, crtb("dave", "cluster-member"), namespace="c-m-1")
 
 
-async def test_an_external_role_without_rules_grants_nothing_to_pass_on(env: World) -> None:
+async def test_an_external_role_without_rules_grants_nothing_to_pass_on(env: Environment) -> None:
     """The rules of such a role are unknown: binding it needs every right, and holding it counts for nothing."""
     root = client_as(env, "root")
     await root.create(ROLE_TEMPLATE.resource, new_manifest(ROLE_TEMPLATE, "strange", context="cluster", external=True))
@@ -226,7 +228,7 @@ async def test_an_external_role_without_rules_grants_nothing_to_pass_on(env: Wor
             await erin.create(CLUSTER_BINDING.resource, crtb("frank", template), namespace="c-m-1")
 
 
-async def test_built_in_roles_cannot_be_changed_or_deleted(env: World) -> None:
+async def test_built_in_roles_cannot_be_changed_or_deleted(env: Environment) -> None:
     root = client_as(env, "root")
     with pytest.raises(Forbidden, match="built in and cannot be changed"):
         await root.patch(GLOBAL_ROLE.resource, "user-base", {"rules": [NODES]})
@@ -234,7 +236,7 @@ async def test_built_in_roles_cannot_be_changed_or_deleted(env: World) -> None:
         await root.delete(ROLE_TEMPLATE.resource, "cluster-owner")
 
 
-async def test_a_failed_check_rejects_the_grant(env: World) -> None:
+async def test_a_failed_check_rejects_the_grant(env: Environment) -> None:
     """CVE-2023-22651: a check that failed let every request pass."""
     env.wire.down = True
 
@@ -250,7 +252,7 @@ async def test_a_failed_check_rejects_the_grant(env: World) -> None:
 # --- creators -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_creator_of_a_cluster_owns_it_and_cannot_be_forged(env: World) -> None:
+async def test_the_creator_of_a_cluster_owns_it_and_cannot_be_forged(env: Environment) -> None:
     await client_as(env, "root").create(GLOBAL_ROLE_BINDING.resource, grb("alice", "clusters-create"))
     await wait_until_allowed(env, "alice", "create", MANAGEMENT_CLUSTER)
     forged = {CREATOR: "mallory", CREATOR_BOUND: "true", CONNECTED_SINCE: "2026-01-01T00:00:00Z", "mine": "too"}

@@ -26,7 +26,7 @@ from herder.engine.meta.errors import (
 from herder.engine.wire import Request, Response
 from herder.gateway.identity import passwords as password_checks
 from tests.support.canaries import canary
-from tests.unit.engine.runtime.world import until
+from tests.unit.engine.runtime.envtest import until
 from tests.unit.gateway.identity.harness import IdentityHarness, new_request, request_with_token, running_identity
 
 PASSWORD = canary("password of alice")

@@ -14,6 +14,7 @@ from herder.api.identity import tenancy as rules
 from herder.api.identity.crds import CRDS
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_MANAGEMENT, REMOVE_PROVISIONING
@@ -29,15 +30,15 @@ from tests.support import tenancy
 from tests.support.builders import new_manifest
 from tests.support.cluster_namespaces import create_with_namespace
 from tests.support.tenancy import Case
-from tests.unit.engine.runtime import world as worlds
-from tests.unit.engine.runtime.world import World
+from tests.unit.engine.runtime import envtest
+from tests.unit.engine.runtime.envtest import Environment
 from tests.unit.gateway.identity.test_grants import client_as, crtb, env, is_allowed, wait_until_allowed  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-async def server() -> AsyncIterator[World]:
+async def server() -> AsyncIterator[Environment]:
     """A server with all rules in force, and the user of the cases."""
-    async with worlds.world() as created:
+    async with envtest.environment() as created:
         await install_kinds(created.outside, [*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD])
         install_role_admission(created.server, created.outside)
         install_tenancy_admission(created.server, created.outside)
@@ -47,7 +48,7 @@ async def server() -> AsyncIterator[World]:
         yield created
 
 
-async def write(server: World, case: Case) -> Object:
+async def write(server: Environment, case: Case) -> Object:
     user = Client(InProcess(server.server, User(tenancy.USER, groups=("system:authenticated",))))
     namespace = case.meta.get("namespace", "")
     if case.patch is None and case.delete_options is None:
@@ -68,42 +69,42 @@ async def write(server: World, case: Case) -> Object:
 
 
 @pytest.mark.parametrize("case", tenancy.REFUSED, ids=lambda case: case.id)
-async def test_users_cannot_write_objects_that_the_manager_trusts(server: World, case: Case) -> None:
+async def test_users_cannot_write_objects_that_the_manager_trusts(server: Environment, case: Case) -> None:
     with pytest.raises((Forbidden, Invalid)):
         await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.ALLOWED, ids=lambda case: case.id)
-async def test_users_can_write_their_own_objects(server: World, case: Case) -> None:
+async def test_users_can_write_their_own_objects(server: Environment, case: Case) -> None:
     name = (await write(server, case))["metadata"]["name"]
     assert name == case.meta.get("name", name)
 
 
 @pytest.mark.parametrize("case", tenancy.ORPHANED, ids=lambda case: case.id)
-async def test_objects_cannot_be_deleted_with_their_rights_left_behind(server: World, case: Case) -> None:
+async def test_objects_cannot_be_deleted_with_their_rights_left_behind(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OWNED, ids=lambda case: case.id)
-async def test_a_former_owner_cannot_delete_a_cluster_with_an_own_object(server: World, case: Case) -> None:
+async def test_a_former_owner_cannot_delete_a_cluster_with_an_own_object(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.MOVED, ids=lambda case: case.id)
-async def test_a_cluster_keeps_its_workspace(server: World, case: Case) -> None:
+async def test_a_cluster_keeps_its_workspace(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OVERWRITTEN, ids=lambda case: case.id)
-async def test_only_the_creator_of_a_credential_can_write_it(server: World, case: Case) -> None:
+async def test_only_the_creator_of_a_credential_can_write_it(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
-async def test_administrators_cannot_overwrite_the_credential_of_a_user(server: World) -> None:
+async def test_administrators_cannot_overwrite_the_credential_of_a_user(server: Environment) -> None:
     """A user may have created the name in advance, and would read the secret."""
     case = tenancy.OVERWRITTEN[0]
     with suppress(AlreadyExists):
@@ -114,41 +115,61 @@ async def test_administrators_cannot_overwrite_the_credential_of_a_user(server: 
     await server.outside.patch(case.kind.resource, "held", {"metadata": {"labels": {"a": "b"}}}, **options)
 
 
+@pytest.mark.parametrize("case", tenancy.TAKEN, ids=lambda case: case.id)
+async def test_administrators_cannot_add_to_a_secret_of_another_user(server: Environment, case: Case) -> None:
+    resource, namespace, name = case.kind.resource, case.meta["namespace"], case.meta["name"]
+    await server.outside.create(resource, case.object, namespace=namespace)
+    with pytest.raises(Forbidden, match="somebody"):
+        await server.outside.patch(resource, name, case.patch or {}, namespace=namespace)
+    await server.outside.delete(resource, name, namespace=namespace)
+
+
+@pytest.mark.parametrize("case", tenancy.UNNAMED, ids=lambda case: case.id)
+async def test_a_secret_names_its_creator(server: Environment, case: Case) -> None:
+    """Not if the user can change all Secrets of the namespace."""
+    assert (await write(server, case))["metadata"]["annotations"] == {CREATOR: tenancy.USER}
+    meta = {**case.meta, "name": f"{case.meta['name']}-2"}
+    created = await server.outside.create(
+        case.kind.resource, {**case.object, "metadata": meta}, namespace=meta["namespace"]
+    )
+    assert "annotations" not in created["metadata"]
+
+
 @pytest.mark.parametrize("case", tenancy.GRANTED_ROLES, ids=lambda case: case.id)
-async def test_only_the_manager_writes_its_roles(server: World, case: Case) -> None:
+async def test_only_the_manager_writes_its_roles(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.MACHINE_ROLES, ids=lambda case: case.id)
-async def test_only_the_manager_writes_roles_of_machines(server: World, case: Case) -> None:
+async def test_only_the_manager_writes_roles_of_machines(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OWN_ROLES, ids=lambda case: case.id)
-async def test_users_can_write_other_roles(server: World, case: Case) -> None:
+async def test_users_can_write_other_roles(server: Environment, case: Case) -> None:
     await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.SIGNS_OF_A_CORE, ids=lambda case: case.id)
-async def test_users_cannot_fake_another_cluster_api_core(server: World, case: Case) -> None:
+async def test_users_cannot_fake_another_cluster_api_core(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
 @pytest.mark.parametrize("case", tenancy.OTHER_WORKLOADS, ids=lambda case: case.id)
-async def test_other_workloads_are_not_affected(server: World, case: Case) -> None:
+async def test_other_workloads_are_not_affected(server: Environment, case: Case) -> None:
     await write(server, case)
 
 
-async def test_a_cluster_cannot_have_the_name_of_an_existing_namespace(server: World) -> None:
+async def test_a_cluster_cannot_have_the_name_of_an_existing_namespace(server: Environment) -> None:
     await server.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "c-taken"))
     with pytest.raises(Forbidden, match="namespace c-taken exists"):
         await write(server, Case("", MANAGEMENT_CLUSTER, {"name": "c-taken"}, {"spec": {}}))
 
 
-async def test_only_the_cluster_local_is_internal(env: World) -> None:  # noqa: F811
+async def test_only_the_cluster_local_is_internal(env: Environment) -> None:  # noqa: F811
     """Even if admission let it through, on a server whose policies were removed."""
     internal = new_manifest(MANAGEMENT_CLUSTER, "c-m-9", spec={"internal": True})
     await create_with_namespace(env.outside, internal)

@@ -39,7 +39,7 @@ from herder.gateway.agents.registration import Registration
 from herder.gateway.nodes.machine_requests import RequestReader
 from herder.gateway.nodes.routes import NodeRoutes
 from tests.support.builders import new_manifest
-from tests.unit.engine.runtime.world import now, world
+from tests.unit.engine.runtime.envtest import environment, now
 from tests.unit.gateway.managed_clusters import create_managed_cluster
 
 WORKSPACE, NAME, ID = "fleet-default", "meadow", "c-m-meadow22"
@@ -125,7 +125,7 @@ async def running_node_gateway(
 ) -> AsyncIterator[NodeGateway]:
     """`wait` is how long a request of a machine may wait for its answer."""
     settings = Settings(flags={"server-url": SERVER, "cacerts": "the certificates"} | flags)
-    async with world() as env:
+    async with environment() as env:
         client = env.outside
         await install_kinds(client, [*CAPI_CRDS, *MANAGEMENT_CRDS, *RKE_CRDS, SETTING_CRD])
         gateway = NodeGateway(client, TOKEN, settings)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -44,9 +46,9 @@ def curl(*arguments: str) -> list[str]:
     return ["curl", "--insecure", "--silent", "--no-buffer", *arguments]
 
 
-def register(manager: Manager) -> tuple[str, str]:
+def register(manager: Manager, machine_id: str) -> tuple[str, str]:
     """The name of the plan Secret, and the token that reads it."""
-    headers = ("X-Cattle-Id: reused", "X-Cattle-Role-Worker: true", "X-Cattle-Internal-Address: 10.0.0.9")
+    headers = (f"X-Cattle-Id: {machine_id}", "X-Cattle-Role-Worker: true", "X-Cattle-Internal-Address: 10.0.0.9")
     arguments = [
         argument for header in (*headers, f"Authorization: Bearer {manager.token}") for argument in ("-H", header)
     ]
@@ -62,25 +64,49 @@ def register(manager: Manager) -> tuple[str, str]:
         time.sleep(0.5)
 
 
-def test_a_removed_machine_does_not_see_the_plan_of_its_successor(manager: Manager, tmp_path: Path) -> None:
-    name, token = register(manager)
+READ = """
+import socket, ssl, sys
+host, port, *lines = sys.argv[1:]
+context = ssl._create_unverified_context()
+with context.wrap_socket(socket.create_connection((host, int(port)))) as connection:
+    connection.sendall("\\r\\n".join([*lines, "", ""]).encode())
+    while data := connection.recv(65536):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+"""
+WEBSOCKET = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    "Origin: https://manager",  # kube-apiserver requires it
+)
+
+
+@pytest.mark.parametrize("upgrade", [(), WEBSOCKET], ids=["http", "websocket"])
+def test_a_removed_machine_does_not_see_the_plan_of_its_successor(
+    manager: Manager, tmp_path: Path, upgrade: tuple[str, ...]
+) -> None:
+    machine_id = f"reused-{len(upgrade)}"
+    name, token = register(manager, machine_id)
     machine = name.removesuffix("-machine-plan")
     query = f"watch=true&fieldSelector=metadata.name={name}&timeoutSeconds={WATCH_SECONDS}"
-    url = f"{manager.url}/api/v1/namespaces/{NAMESPACE}/secrets?{query}"
+    target = urlsplit(f"{manager.url}/api/v1/namespaces/{NAMESPACE}/secrets?{query}")
+    lines = (f"GET {target.path}?{target.query} HTTP/1.1", f"Host: {target.netloc}", f"Authorization: Bearer {token}")
     watch_output = tmp_path / "seen"
     with watch_output.open("w") as output:
-        watch = subprocess.Popen(curl("-H", f"Authorization: Bearer {token}", url), stdout=output)
+        address = (str(target.hostname), str(target.port))
+        watch = subprocess.Popen([sys.executable, "-c", READ, *address, *lines, *upgrade], stdout=output)
     try:
-        eventually(lambda: '"ADDED"' in watch_output.read_text(), "the watch has no event")
+        eventually(lambda: b'"ADDED"' in watch_output.read_bytes(), "the watch has no event")
         manager.kubectl("delete", "machine", machine, "-n", NAMESPACE)
         eventually(lambda: manager.find("secrets", name) is None, "the plan Secret is not deleted")
-        register(manager)
+        register(manager, machine_id)
         manager.write_plan(machine, "for-the-successor")
-        watch.wait(WATCH_SECONDS)
+        time.sleep(2)
     finally:
         watch.kill()
         watch.wait()
-    plans = [json.loads(line)["object"].get("data") or {} for line in watch_output.read_text().splitlines()]
     successor = manager.find("secrets", name)
     assert successor is not None
-    assert all(each.get("plan") != successor["data"]["plan"] for each in plans)
+    assert successor["data"]["plan"].encode() not in watch_output.read_bytes()

@@ -20,7 +20,7 @@ from herder.gateway.proxy.impersonation.service_accounts import TOKEN_SECONDS, A
 from herder.sim import loop
 from tests.support.builders import new_manifest
 from tests.support.engines import unique
-from tests.unit.engine.runtime import world as worlds
+from tests.unit.engine.runtime import envtest
 from tests.unit.gateway.proxy.conftest import CLUSTER
 from tests.unit.gateway.proxy.proxy_gateway import Gateway
 
@@ -121,7 +121,7 @@ async def test_groups_cannot_be_added_to_an_account(gateway: Gateway, alice: Pat
 
 def test_a_token_is_reused_until_shortly_before_its_expiry() -> None:
     async def scenario() -> None:
-        async with worlds.world() as env:
+        async with envtest.environment() as env:
             await env.create("shepherd", SERVICE_ACCOUNT)
             accounts = ServiceAccounts(lambda _target, _token: env.client)
             one, other = Target(CLUSTER, "10.0.0.1:443", "a"), Target("c-m-other", "10.0.0.1:443", "a")

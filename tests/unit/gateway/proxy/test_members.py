@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.unit.gateway.proxy.proxy_gateway import ALICE, Gateway
 from tests.unit.gateway.proxy.recorder import Received, Recorder, StaticTokens
 
 CLUSTER = "c-m-one"
+PATIENCE_SECONDS = 10
 PATH = f"/k8s/clusters/{CLUSTER}/api/v1"
 WATCH = (f"GET {PATH}/secrets?watch=true HTTP/1.1",)
 EXEC = (
@@ -83,3 +84,30 @@ async def test_streams_that_impersonate_a_member_end_too(gateway: Gateway, lines
     ) as impersonating:
         gateway.removed.add(ALICE.name)
         assert await has_ended(impersonating)
+
+
+async def test_a_response_to_a_refused_upgrade_ends_with_the_membership(authority: Authority) -> None:
+    """The gateway buffers such a response, and would send all of it at its end."""
+
+    async def watch(_received: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await asyncio.sleep(2)
+        writer.write(b"6\r\nsecret\r\n0\r\n\r\n")
+
+    recorder = await Recorder(CLUSTER, authority).start()
+    recorder.answer = watch
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+    raw = Raw(*await asyncio.open_connection("127.0.0.1", gateway.port))
+    request_lines = [*EXEC, f"Host: 127.0.0.1:{gateway.port}", "Authorization: Bearer token-alice", "", ""]
+    raw.send("\r\n".join(request_lines).encode())
+    while not recorder.received:
+        await asyncio.sleep(0.01)
+    gateway.removed.add(ALICE.name)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with suppress(ConnectionError):
+                assert await raw.reader.read() == b""
+    finally:
+        raw.close()
+        await gateway.stop()
+        await recorder.stop()

@@ -13,7 +13,7 @@ from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
 from herder.gateway.webhooks.configurations import MACHINES, Url, rendered
 from herder.gateway.webhooks.node_driver_review import answer
-from tests.unit.engine.runtime.world import World
+from tests.unit.engine.runtime.envtest import Environment
 from tests.unit.gateway.test_node_driver_admission import deactivated, env, node_driver, stored
 
 __all__ = ["env"]
@@ -28,13 +28,13 @@ def new_review(old: Any, new: Any, kind: str = "NodeDriver") -> bytes:
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 
 
-async def send(env: World, old: Object, new: Object | None) -> Object:
+async def send(env: Environment, old: Object, new: Object | None) -> Object:
     response: Object = msgspec.json.decode(await answer(env.client, new_review(old, new)))["response"]
     assert response["uid"] == "u-1"
     return response
 
 
-async def test_a_rejection_is_a_status(env: World) -> None:
+async def test_a_rejection_is_a_status(env: Environment) -> None:
     driver = await stored(env, node_driver())
     deactivation, deletion = await send(env, driver, deactivated(driver)), await send(env, driver, None)
     assert (deactivation["allowed"], deletion["allowed"]) == (False, False)
@@ -43,7 +43,7 @@ async def test_a_rejection_is_a_status(env: World) -> None:
     assert "LinodeConfig default/small" in deletion["status"]["message"]
 
 
-async def test_everything_else_is_allowed(env: World) -> None:
+async def test_everything_else_is_allowed(env: Environment) -> None:
     driver = await stored(env, node_driver("vultr", driver="vultr"))
     assert await send(env, driver, driver) == {"uid": "u-1", "allowed": True}
     assert await send(env, driver, None) == {"uid": "u-1", "allowed": True}
@@ -60,7 +60,7 @@ async def test_everything_else_is_allowed(env: World) -> None:
         new_review({}, {}, "X"),
     ],
 )
-async def test_an_invalid_review_is_a_bad_request(env: World, body: bytes) -> None:
+async def test_an_invalid_review_is_a_bad_request(env: Environment, body: bytes) -> None:
     with pytest.raises(BadRequest):
         await answer(env.client, body)
 

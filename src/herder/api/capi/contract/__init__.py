@@ -33,6 +33,16 @@ def reference_group(reference: Object) -> str:
     return group
 
 
+def refers_to(reference: Object | None, kind: Kind, name: str) -> bool:
+    """Return whether a reference names this object.
+
+    Controllers check it for the object that an owner reference names: users write owner references, so one alone is no
+    proof that the owner uses the object.
+    """
+    found = reference or {}
+    return (reference_group(found), found.get("kind"), found.get("name")) == (*kind.group_kind, name)
+
+
 def external_kind(reference: Object, definition: Object | None) -> tuple[Kind, Contract] | str:
     """Resolve a reference to the kind and version that follows the best known contract, or return an error message."""
     name = definition_name(reference_group(reference), reference["kind"])

@@ -39,6 +39,7 @@ T = TypeVar("T")
 # A node writes all of the above, and a compromised node writes anything: oversized values are not decoded, and text is
 # truncated before it gets into conditions, whose length the API limits.
 _MAX_OUTPUT = 4 << 20
+_MAX_QUOTES = 8192  # in outputs: decoding takes as long as there are keys, and outputs themselves are base64
 _MAX_STATUS = 256 << 10
 _MAX_NAME, _MAX_ERROR, _MAX_TAIL = 128, 1024, 4096
 _MAX_PROBES = 16
@@ -320,4 +321,4 @@ def _unzipped(raw: bytes, kind: type[T]) -> T | None:
         content = gunzip(raw, _MAX_OUTPUT)
     except ValueError:
         return None
-    return _decoded(content, kind)
+    return _decoded(content, kind) if content.count(b'"') <= _MAX_QUOTES else None

@@ -28,7 +28,7 @@ from herder.controllers.capi.machinedeployment.revisions import find_revisions
 from herder.controllers.capi.machinedeployment.rollout import advance, clean_up, rollout_of
 from herder.controllers.capi.machinedeployment.status import Findings, report_status
 from herder.controllers.capi.replica_status import paused_status
-from herder.controllers.capi.set_members import INDEXES, SetMembers
+from herder.controllers.capi.set_members import INDEXES, SetMembers, sets_of
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
@@ -80,7 +80,7 @@ def _reconcile_normal(view: View, deployment: Object, cluster: Object, paused: O
     adopted = _adopt(view, deployment)
     if adopted.writes:
         return claims + adopted  # The next pass counts the adopted sets.
-    sets = view.owned(MACHINE_SET, deployment["metadata"]["uid"])
+    sets = sets_of(view, deployment)
     members = SetMembers(view, sets)
     missing = "; ".join(filter(None, [templates.missing(), *templates.problems()]))
     if spec.get("replicas") is None:
@@ -115,7 +115,7 @@ def _reconcile_delete(view: View, deployment: Object, paused: Object) -> Decisio
     meta = deployment["metadata"]
     if MACHINE_DEPLOYMENT_FINALIZER not in (meta.get("finalizers") or []):
         return DONE
-    sets = view.owned(MACHINE_SET, meta["uid"])
+    sets = sets_of(view, deployment)
     if not sets:
         finalizers = [name for name in meta["finalizers"] if name != MACHINE_DEPLOYMENT_FINALIZER]
         released = {**deployment, "metadata": {**meta, "finalizers": finalizers}}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import MACHINE
+from herder.api.capi.membership import cluster_name
 from herder.api.capi.names import DISABLE_MACHINE_CREATE, SET_NAME, annotations_of, is_deleting, labels_of
 from herder.api.capi.naming import NamingError, machine_name, set_name_label
 from herder.controllers.capi.externals import look_up
@@ -18,7 +19,7 @@ from herder.engine.meta.kinds import GroupVersion, Kind, Object
 from herder.engine.runtime.decision import Apply, Decision, Parallel
 
 INCOMPLETE = "set-incomplete"
-LABELLED = "set-labelled"  # by "<namespace>/<set name as label>", regardless of their controller
+LABELLED = "set-labelled"  # by "<namespace>/<Cluster>/<set name as label>", regardless of their controller
 
 _OBJECT_MISSING = "ObjectDoesNotExist"
 
@@ -92,7 +93,7 @@ def _name(scope: MachineSetScope, random: str) -> str:
 
 
 def _label_key(scope: MachineSetScope) -> str:
-    return f"{scope.namespace}/{set_name_label(scope.name)}"
+    return f"{scope.namespace}/{cluster_name(scope.machine_set)}/{set_name_label(scope.name)}"
 
 
 # --- bootstrap and infrastructure objects ---------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def _may_lack_objects(machine: Object) -> bool:
 
 def _by_label(machine: Object) -> Iterable[str]:
     name = labels_of(machine).get(SET_NAME)
-    return [f"{machine['metadata']['namespace']}/{name}"] if name else ()
+    return [f"{machine['metadata']['namespace']}/{cluster_name(machine)}/{name}"] if name else ()
 
 
 INDEXES = {INCOMPLETE: owned_where(_may_lack_objects), LABELLED: _by_label}

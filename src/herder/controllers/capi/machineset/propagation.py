@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from herder.api.capi.kinds import MACHINE
+from herder.api.capi.membership import member_keys
 from herder.api.capi.names import PROPAGATED, annotations_of, is_deleting, labels_of
 from herder.api.writes import object_patch, ref
 from herder.controllers.capi.externals import External, look_up
@@ -23,7 +24,6 @@ from herder.controllers.capi.machineset.machines import (
     updated_machine,
 )
 from herder.controllers.capi.machineset.scope import BATCH, MANAGER, METADATA_MANAGER, MachineSetScope
-from herder.engine.control.cache import controller_in_namespace
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Decision, Parallel, Patch, Write
 
@@ -53,8 +53,8 @@ def propagate(scope: MachineSetScope) -> Decision:
 
 
 def by_propagated_digest(machine: Object) -> Iterable[str]:
-    """Indexer: owner UID and digest of the propagated values."""
-    return [f"{owner}/{_digest_of(machine)}" for owner in controller_in_namespace(machine)]
+    """Indexer: owner, Cluster and digest of the propagated values."""
+    return [f"{owner}/{_digest_of(machine)}" for owner in member_keys(machine)]
 
 
 def wanted_digests(machine_set: Object) -> tuple[str, str]:

@@ -15,13 +15,20 @@ from herder.api.capi.conditions import (
     merged,
     merged_legacy,
 )
-from herder.api.capi.kinds import MACHINE, MACHINE_SET
+from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import DEPLOYMENT_NAME, REMEDIATE_MACHINE, annotations_of, is_deleting, labels_of
 from herder.api.capi.rollout import ON_DELETE, scaled, strategy_of
 from herder.api.writes import delete, status_patch
 from herder.controllers.capi.machineset.preflight import failed_checks
 from herder.controllers.capi.machineset.scope import MachineSetScope
-from herder.controllers.capi.set_members import UNHEALTHY, SetMembers, awaits_owner_remediation, moment, owned_where
+from herder.controllers.capi.set_members import (
+    UNHEALTHY,
+    SetMembers,
+    awaits_owner_remediation,
+    moment,
+    owned_where,
+    sets_of,
+)
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Parallel, Patch, Write
@@ -77,7 +84,7 @@ def _only_users_delete(scope: MachineSetScope) -> bool:
 
 def _members_of_all_sets(scope: MachineSetScope) -> SetMembers:
     assert scope.deployment is not None
-    return SetMembers(scope.view, scope.view.owned(MACHINE_SET, scope.deployment["metadata"]["uid"]))
+    return SetMembers(scope.view, sets_of(scope.view, scope.deployment))
 
 
 def _broken(members: SetMembers) -> list[Object]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from herder.api.capi.conditions import Condition, find, is_false, is_true, merged, paused_condition
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
 from herder.api.capi.kubeconfigs import reconcile_kubeconfig
+from herder.api.capi.membership import of_same_cluster
 from herder.api.capi.names import (
     DELETE_MACHINE,
     SECRET_TYPE,
@@ -50,6 +51,7 @@ from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 BY_TEMPLATE = "template"
+REFERENCE = ("spec", "controlPlaneRef")  # of the Cluster
 
 
 class ControlPlaneScope(NamedTuple):
@@ -68,7 +70,7 @@ def reconcile(view: View) -> Decision:
     plane = view.get(IN_MEMORY_CONTROL_PLANE, view.name)
     if plane is None:
         return DONE
-    cluster = owner_cluster(view, plane)
+    cluster = owner_cluster(view, plane, IN_MEMORY_CONTROL_PLANE, *REFERENCE)
     if is_paused(cluster, plane):
         status = status_with(plane, {}, [paused_condition(cluster, plane)], view.now)
         return Decision(writes=status_patch(IN_MEMORY_CONTROL_PLANE, plane, status, "report that it is paused"))
@@ -82,7 +84,7 @@ def reconcile(view: View) -> Decision:
 
 
 def _new_scope(view: View, plane: Object, cluster: Object) -> ControlPlaneScope:
-    machines = view.owned(MACHINE, plane["metadata"]["uid"])
+    machines = of_same_cluster(view.owned(MACHINE, plane["metadata"]["uid"]), cluster["metadata"]["name"])
     up_to_date_conditions = {machine["metadata"]["name"]: _up_to_date(view, plane, machine) for machine in machines}
     members = [_member(machine, up_to_date_conditions[machine["metadata"]["name"]]) for machine in machines]
     template = view.get(IN_MEMORY_MACHINE_TEMPLATE, desired.template_name(plane))
@@ -326,8 +328,9 @@ CONTROLLER = Controller(
     watches=(
         Watches(
             CLUSTER,
-            referenced(IN_MEMORY_CONTROL_PLANE, "spec", "controlPlaneRef"),
+            referenced(IN_MEMORY_CONTROL_PLANE, *REFERENCE),
             changed(
+                ".".join(REFERENCE),
                 "spec.paused",
                 "spec.controlPlaneEndpoint",
                 "status.initialization.infrastructureProvisioned",

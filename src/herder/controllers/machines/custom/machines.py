@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from herder.api import settings
 from herder.api.capi.conditions import condition, find
-from herder.api.capi.contract import reference_group
+from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, labels_of
 from herder.api.machines.conditions import merged_with_updates
@@ -108,9 +108,7 @@ def _owner(view: View, custom: Object) -> Object | None:
 
 def _references(machine: Object, custom: Object) -> bool:
     """Whether the Machine references this object: an owner reference alone is no proof, as its author writes it."""
-    reference = machine["spec"].get("infrastructureRef") or {}
-    own = (*CUSTOM_MACHINE.group_kind, custom["metadata"]["name"])
-    return (reference_group(reference), reference.get("kind"), reference.get("name")) == own
+    return refers_to(machine["spec"].get("infrastructureRef"), CUSTOM_MACHINE, custom["metadata"]["name"])
 
 
 # --- watches --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from datetime import datetime, timedelta
 
+import msgspec
+
 from herder.api.capi.conditions import find, timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleting, is_paused
@@ -33,6 +35,8 @@ FAILED, FAILED_ON = "failed-plans", "failed-plans-on"
 COOLDOWN = timedelta(seconds=30)
 MAX_COOLDOWNS = 10  # a plan that keeps failing is retried every five minutes
 OUTPUT_TAIL = 600  # characters of an instruction's output
+MAX_REPACKED = 128 << 10
+"""Bytes of outputs to compress again, on the event loop; larger ones are dropped until the agent reports them again."""
 
 
 def reconcile(view: View) -> Decision:
@@ -77,7 +81,8 @@ def _stale_periodic_outputs(plan: PlanSecret) -> Object:
     left = {name: output for name, output in plan.periodic_outputs.items() if name in known}
     if len(left) == len(plan.periodic_outputs):
         return {}
-    return {secrets.PERIODIC_OUTPUT: encoded(zipped(left)) if left else ""}
+    is_small = len(msgspec.json.encode(left)) <= MAX_REPACKED
+    return {secrets.PERIODIC_OUTPUT: encoded(zipped(left)) if left and is_small else ""}
 
 
 def _is_modified_by_others(plan: PlanSecret) -> bool:

@@ -75,8 +75,7 @@ def request_info(method: str, path: str, query: Query) -> RequestInfo:
 
     if not name:
         if verb == "get":
-            # Any value but these two enables watch, like Go's conversion of query parameters.
-            verb = "watch" if "watch" in query and query.get("watch").lower() not in ("false", "0") else "list"
+            verb = "watch" if query.enabled("watch") else "list"
         elif verb == "delete":
             verb = "deletecollection"
         if verb in _NAME_SELECTING_VERBS:

@@ -10,7 +10,6 @@ import json
 import os
 import resource
 import signal
-import sys
 import warnings  # noqa: F401 - os.execvpe imports it, when imports no longer work
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -43,8 +42,7 @@ def _enter(config: dict[str, Any]) -> None:
         kernel.adopt_orphans()
     kernel.unshare(kernel.CLONE_NEWNS)
     root = Root(config)
-    # This process stays privileged, and pod volumes may cover its modules: disable imports.
-    sys.meta_path.clear()
+    kernel.disable_imports()  # this process stays privileged, and pod volumes may cover its modules
     root.enter()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -28,6 +29,11 @@ _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 2, 4, 8
 _AT_EMPTY_PATH, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 0x1000, 0x8000, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def disable_imports() -> None:
+    """Keep this process from importing modules, before it changes to a file system that others write."""
+    sys.meta_path.clear()
 
 
 def unshare(flags: int) -> None:

@@ -1,6 +1,9 @@
 """Run a program inside a machine: enter its namespaces, start the program, and exit like it.
 
 The request arrives over a socket; a terminal, created inside, is passed back over it.
+
+This process stays in the PID namespace of the host, but sees the files of the machine. It must not read them: neither
+modules nor the source lines of a traceback, whose coding declaration can name a module.
 """
 
 from __future__ import annotations
@@ -24,13 +27,24 @@ from herder.machine.host.process.kernel import enter_namespaces, own_namespaces
 from herder.machine.host.process.launch import become_owner
 
 SHELLS = ("/bin/bash", "/bin/sh")
+NOT_STARTED = 127  # exit status, as of a shell that cannot start a program
 SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
 
 
-def main() -> None:
+def main() -> NoReturn:
     talk, pidfd = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     with talk.makefile("rb") as asked:
         config = json.loads(asked.readline())
+    try:
+        _run(config, talk, pidfd)
+    except OSError as error:
+        os.write(2, f"{error.filename or ''}: {error.strerror}\n".encode())
+    finally:
+        os._exit(NOT_STARTED)  # without a traceback
+
+
+def _run(config: dict[str, Any], talk: socket.socket, pidfd: int) -> NoReturn:
+    kernel.disable_imports()
     _step_inside(pidfd, config["owner"], own_namespaces(user=config["user_namespace"]))
     if config["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (config["memory"] << 20, config["memory"] << 20))
@@ -89,7 +103,7 @@ def _become(config: dict[str, Any], terminal: int | None) -> NoReturn:
     except OSError as error:
         os.write(2, f"{error.filename or ''}: {error.strerror}\n".encode())
     finally:
-        os._exit(127)
+        os._exit(NOT_STARTED)
 
 
 def _program(config: dict[str, Any]) -> tuple[str, list[str]]:

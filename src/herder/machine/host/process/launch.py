@@ -99,6 +99,7 @@ def _leave_host(config: dict[str, Any]) -> None:
 
     The host's root mounts first, because the other user may not be able to traverse the directories.
     """
+    kernel.disable_imports()  # the files of a machine that boots again are its own
     owner = config["owner"]
     if owner is None:
         _unshare_as_root(0)

@@ -13,7 +13,7 @@ from herder.api.references.approvals import APPROVED
 from herder.controllers.capi.machinedeployment.controller import CONTROLLER
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Delete
-from tests.support.builders import condition_fields, writes_of
+from tests.support.builders import condition_fields, owner_reference_to, writes_of
 from tests.support.views import NOW
 from tests.unit.controllers.capi.machinedeployment.objects import (
     LABELS,
@@ -447,6 +447,15 @@ def test_matching_orphan_set_is_adopted() -> None:
     assert [each["metadata"]["name"] for each in server.sets] == ["orphan"]
     (owner,) = server.sets[0]["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == ("pool-uid", True)
+
+
+def test_a_set_of_another_cluster_does_not_count() -> None:
+    server = DeploymentServer(deployment(3))
+    foreign_set = _orphan(server, owners=[owner_reference_to(server.deployment)])
+    server.put({**foreign_set, "spec": {**foreign_set["spec"], "clusterName": "other"}})
+    server.run()
+    assert sorted(each["spec"]["clusterName"] for each in server.all(MACHINE_SET)) == ["herd", "other"]
+    assert server.get(MACHINE_SET, "orphan")["spec"]["replicas"] == 3
 
 
 def test_machine_sets_are_deleted_before_their_deployment() -> None:

@@ -11,7 +11,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET
 from herder.api.references.approvals import APPROVED
 from herder.controllers.capi.machineset.controller import CONTROLLER
 from herder.controllers.capi.machineset.scope import BATCH
-from herder.engine.runtime.decision import Apply
+from herder.engine.runtime.decision import Apply, Delete
 from tests.support.builders import condition_of, new_definition, object_reference, writes_of
 from tests.unit.controllers.capi.fake_server import FakeServer
 from tests.unit.controllers.capi.machineset.objects import LABELS, SET, machine, machine_set, ready_set, server_with
@@ -340,6 +340,19 @@ def test_machines_of_another_cluster_are_not_adopted() -> None:
     server.settle(CONTROLLER, SET)
     assert not server.get(MACHINE, "theirs")["metadata"].get("ownerReferences")
     assert "deletionTimestamp" not in server.get(MACHINE, "theirs")["metadata"]
+
+
+@pytest.mark.parametrize("owner", ["set-uid", ""])
+def test_machines_of_another_cluster_do_not_count(owner: str) -> None:
+    """Users write owner references and labels: their Machines do not replace or block Machines of another Cluster."""
+    foreign_machines = [machine(f"a{number}", owner=owner, Ready="True", Available="True") for number in range(3)]
+    for each in foreign_machines:
+        each["spec"]["clusterName"] = "other"
+        each["metadata"]["labels"] = {"cluster.x-k8s.io/set-name": SET}
+    server = server_with(ready_set(2), machine("mine", Ready="True", Available="True"), *foreign_machines)
+    server.settle(CONTROLLER, SET)
+    assert not any(isinstance(write, Delete) for write in server.writes)
+    assert server.get(MACHINE_SET, SET)["status"]["replicas"] == 2
 
 
 def test_adopted_machine_keeps_its_bootstrap() -> None:

@@ -26,7 +26,7 @@ def _server_with_deployment(
     revision: str = "1",
     strategy: str = "RollingUpdate",
 ) -> FakeServer:
-    spec: dict[str, Any] = {"replicas": 10, "rollout": {"strategy": {"type": strategy}}}
+    spec: dict[str, Any] = {"clusterName": "herd", "replicas": 10, "rollout": {"strategy": {"type": strategy}}}
     if max_in_flight is not None:
         spec["remediation"] = {"maxInFlight": max_in_flight}
     deployment = new_object(MACHINE_DEPLOYMENT, "deployment", NAMESPACE, annotations={REVISION: revision}, spec=spec)

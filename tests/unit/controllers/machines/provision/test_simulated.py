@@ -159,10 +159,10 @@ def test_a_credential_lists_its_users_and_grants_its_creator_rights_once() -> No
         infras = sorted(infra["metadata"]["name"] for infra in await simulation.all(KINDS.machine))
         users = ", ".join(f"Amazonec2Machine/{name}" for name in infras)
         assert annotations_of(secret) == {USED_BY: users, CREATED_BY: "u-abc"}
-        role = await simulation.client.get(ROLE.resource, "u-abc-aws", namespace=NS)
+        role = await simulation.client.get(ROLE.resource, "u-abc-aws-cloud-credential", namespace=NS)
         assert role["rules"][0]["verbs"] == ["get", "update", "delete"]
         assert role["rules"][0]["resourceNames"] == ["aws"]
-        binding = await simulation.client.get(ROLE_BINDING.resource, "u-abc-aws", namespace=NS)
+        binding = await simulation.client.get(ROLE_BINDING.resource, "u-abc-aws-cloud-credential", namespace=NS)
         assert binding["subjects"][0]["name"] == "u-abc"
 
     simulate(scenario)

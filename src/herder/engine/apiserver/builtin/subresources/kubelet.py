@@ -76,10 +76,7 @@ def _container(pod: Object, call: SubresourceRequest) -> str:
 def _query(call: SubresourceRequest) -> Query:
     """Validate the options and convert them to the kubelet's."""
     given = call.request.query
-    items: list[tuple[str, str]] = []
-    for key in _FLAGS:
-        if key in given and given.get(key).lower() not in {"", "0", "false", "f"}:
-            items.append((key, "true"))
+    items = [(key, "true") for key in _FLAGS if given.enabled(key)]
     for key in _NUMBERS:
         if key not in given:
             continue
