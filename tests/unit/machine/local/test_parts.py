@@ -15,7 +15,8 @@ from herder.machine.driver import Machine
 from herder.machine.drivers.local import Local
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Ask
-from herder.machine.host.local import building, image, locks, recipe, seed, sources
+from herder.machine.host.local import image, locks, seed
+from herder.machine.host.local.debian import build, recipe, sources
 from herder.machine.host.local.network import Addresses, door, hardware_address
 from herder.machine.host.local.options import Options
 from herder.machine.host.local.overlay import overlay_options
@@ -182,7 +183,7 @@ def test_overlay_options_escape_separators_in_paths() -> None:
 def test_progress_is_reported_per_package() -> None:
     progress: list[tuple[int, str]] = []
     lines = ["I: downloading packages with apt...\n", "Unpacking systemd (252) ...\n", "E: no space left\n"]
-    problems = building.follow(iter(lines), lambda percent, text: progress.append((percent, text)), packages=200)
+    problems = build.follow(iter(lines), lambda percent, text: progress.append((percent, text)), packages=200)
     assert progress == [(0, "fetching packages"), (0, "unpacking systemd")]
     assert problems == ["E: no space left"]
 

@@ -23,8 +23,9 @@ from pathlib import Path
 
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Report
-from herder.machine.host.local import building, recipe, rootless
-from herder.machine.host.local.building import DIED_WITHOUT_A_WORD, Progress
+from herder.machine.host.local import rootless
+from herder.machine.host.local.debian import build, recipe
+from herder.machine.host.local.debian.build import NO_ERROR_MESSAGE, Progress
 from herder.machine.progress import Screen, progress_line
 
 
@@ -87,7 +88,7 @@ async def ensure(archive: str, report: Report, *, kubernetes: bool) -> list[Path
             os.killpg(maker.pid, signal.SIGTERM)
             await maker.wait()
     if code != 0:
-        raise MachineError("cannot build the image of local machines", said[-1] if said else DIED_WITHOUT_A_WORD)
+        raise MachineError("cannot build the image of local machines", said[-1] if said else NO_ERROR_MESSAGE)
     return wanted
 
 
@@ -129,7 +130,7 @@ def _fill(directory: Path, archive: str, progress: Progress) -> None:
             raise MachineError(f"{archive} has no /sbin/init", "pass a tar archive of a root directory with systemd")
         return
     with _scratch() as scratch:
-        built = building.bootstrap(scratch, progress)
+        built = build.bootstrap(scratch, progress)
         progress(95, "unpacking the image")
         _unpack(built, directory / "root", *recipe.LEFT_OUT)
         _lay_over(directory / "root", recipe.tidying(), scratch)
@@ -138,7 +139,7 @@ def _fill(directory: Path, archive: str, progress: Progress) -> None:
 def _fill_layer(image: Path, directory: Path, progress: Progress) -> None:
     progress(0, "adding the dependencies of Kubernetes")
     with _scratch() as scratch:
-        building.add_layer(image, directory, scratch, as_root=_as_root_of_machines(), progress=progress)
+        build.add_layer(image, directory, scratch, as_root=_as_root_of_machines(), progress=progress)
         for used in ("merged", "work"):
             delete(directory / used)
         _lay_over(directory / "root", recipe.kubernetes_settings(), scratch)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from herder.machine.errors import MachineError
-from herder.machine.host.local import layer, recipe, rootless, sources
+from herder.machine.host.local import rootless
+from herder.machine.host.local.debian import layer, recipe, sources
 
 Progress = Callable[[int, str], None]
 
-DIED_WITHOUT_A_WORD = "the build failed without an error message"
+NO_ERROR_MESSAGE = "the build failed without an error message"
 
 
 def bootstrap(scratch: Path, progress: Progress) -> Path:
@@ -43,7 +44,7 @@ def bootstrap(scratch: Path, progress: Progress) -> Path:
 def add_layer(image: Path, directory: Path, scratch: Path, *, as_root: list[str], progress: Progress) -> None:
     """Install the Kubernetes dependencies on top of the image, into `directory`/root."""
     settings = _settings(scratch, layer.apt_settings(layer.merged(directory), sources.fetch_options()))
-    words = ["-m", "herder.machine.host.local.layer", str(image), str(directory), str(settings)]
+    words = ["-m", "herder.machine.host.local.debian.layer", str(image), str(directory), str(settings)]
     command = [*as_root, sys.executable, *words, *recipe.KUBERNETES_PACKAGES]
     _run(command, dict(os.environ), recipe.KUBERNETES_PACKAGE_COUNT, progress)
 
@@ -67,7 +68,7 @@ def _run(command: list[str], environment: dict[str, str], packages: int, progres
             process.terminate()
             raise
     if process.returncode != 0:
-        raise MachineError("cannot install packages", "; ".join(problems[:3]) or DIED_WITHOUT_A_WORD)
+        raise MachineError("cannot install packages", "; ".join(problems[:3]) or NO_ERROR_MESSAGE)
 
 
 def follow(output: Iterator[str], progress: Progress, packages: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Install packages as a separate layer on top of an image.
 
-`python -m herder.machine.host.local.layer IMAGE DIRECTORY APT_SETTINGS PACKAGE…` fills DIRECTORY/root as the machines'
-root, in its own mount namespace. The host's apt downloads with the host's settings; maintainer scripts run inside.
+`python -m herder.machine.host.local.debian.layer IMAGE DIRECTORY APT_SETTINGS PACKAGE…` fills DIRECTORY/root as the
+machines' root, in its own mount namespace. The host's apt downloads with the host's settings; maintainer scripts run
+inside.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from herder.machine.host.local.recipe import SUITE
+from herder.machine.host.local.debian.recipe import SUITE
 
 _SUITES = {SUITE, f"{SUITE}-updates", f"{SUITE}-security"}
 _HOW_TO_FETCH = re.compile(r"Acquire::(https?|ftp|Retries|ForceIPv[46]|Check-Valid-Until|Check-Date|Max-ValidTime)\b")

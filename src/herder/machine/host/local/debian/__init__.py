@@ -1,0 +1,1 @@
+"""Build the Debian image of `local` machines, and the layer with the dependencies of Kubernetes."""
