@@ -188,15 +188,15 @@ DIFFERENCES = [
         "In the embedded server, a selector has at most 100 requirements of at most 8,192 values, and DeleteOptions "
         "have at most 64 KiB; kube-apiserver limits them only by the size of a URL or body. A Status lists errors up "
         "to 256 KiB and counts the rest; kube-apiserver lists all of them. A Cluster with more than 20,000 values gets "
-        "422, and an object with references and more than 40,000 values gets 403, also from the webhooks of "
-        "`herder run`.",
+        "422; an object with references and more than 40,000 values gets 403. The webhooks of `herder run` return the "
+        "same codes.",
         _limited,
     ),
     Difference(
         "validation in depth",
-        "For kinds that only a scheduler, a kubelet or a cloud reads (volumes, affinities, devices, flow control), the "
-        "embedded server validates structure, types and the most common mistakes; it stores some values that "
-        "kube-apiserver rejects.",
+        "Only a scheduler, a kubelet or a cloud reads some kinds and fields (volumes, affinities, devices, flow "
+        "control). For these, the embedded server validates structure, types and the most common mistakes. It stores "
+        "some values that kube-apiserver rejects.",
         _in_depth,
     ),
 ]

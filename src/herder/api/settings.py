@@ -229,7 +229,7 @@ DEFINITIONS = {
         Definition(
             DELETE_FAILED_MACHINES_AFTER,
             "0s",
-            "Duration after which a Machine that could not be provisioned is deleted; 0s keeps it.",
+            "Duration after which a Machine that could not be provisioned is deleted; 0s deletes it immediately.",
             _duration,
         ),
         Definition(

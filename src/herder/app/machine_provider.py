@@ -86,7 +86,7 @@ async def maintain_host(data_dir: Path) -> None:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_LIMIT)
     finally:
-        _stop_if_idle(HostClient.of(state_dir, patience=0))
+        _stop_if_idle(HostClient.of(state_dir, timeout=0))
 
 
 def _stop_if_idle(host: HostClient) -> None:

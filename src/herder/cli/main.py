@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
     epilog=examples(
         "herder demo",
         "herder up",
-        "herder create cluster meadow --servers 3 --workers 5",
+        "herder create cluster meadow --servers 1 --workers 2",
         "herder describe cluster meadow",
     ),
 )

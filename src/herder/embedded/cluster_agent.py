@@ -70,7 +70,7 @@ class ClusterAgent:
                 continue
             process = await self._start(self._wanted)
             try:
-                await self._until_over(process)
+                await self._wait_exit_status(process)
             finally:
                 await _end(process)
 
@@ -85,7 +85,7 @@ class ClusterAgent:
             stdin=asyncio.subprocess.DEVNULL,
         )
 
-    async def _until_over(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait_exit_status(self, process: asyncio.subprocess.Process) -> None:
         ended, changed = asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._changed.wait())
         try:
             done, _ = await asyncio.wait((ended, changed), return_when=asyncio.FIRST_COMPLETED)

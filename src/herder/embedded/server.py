@@ -64,13 +64,13 @@ async def serve(reported: Configuration, config_dir: Path) -> None:
         await front.listen(reported.address, SECURE_PORT, pki.server_context())
         kubeconfig = config_dir / "herder.yaml"
         _write_private(kubeconfig, yaml.safe_dump(pki.admin_kubeconfig(_url(reported.address))))
-        await _run_beside(server, reported, kubeconfig)
+        await _run_services(server, reported, kubeconfig)
     finally:
         await front.stop(grace=0)
         await server.stop()
 
 
-async def _run_beside(server: ApiServer, reported: Configuration, kubeconfig: Path) -> None:
+async def _run_services(server: ApiServer, reported: Configuration, kubeconfig: Path) -> None:
     client = Client(InProcess(server, MASTER))
     await _let_nodes_join(client)
     node = Node(client, reported, server=True)

@@ -43,15 +43,15 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class FaultRates:
     """Probabilities that the agent dies before an action, and that an installation fails."""
 
     death: float = 0.0
     failed_install: float = 0.0
 
 
-NO_TROUBLES = Troubles()
-TROUBLES = Troubles(death=0.01, failed_install=0.1)
+NO_AGENT_FAULTS = FaultRates()
+AGENT_FAULTS = FaultRates(death=0.01, failed_install=0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Cluster(Protocol):
     def has_api(self) -> bool: ...
 
 
-class Witness:
+class NodeObserver:
     """Observer of events on machines, in order. This base class ignores them."""
 
     def acts(self, node: SimulatedNode, action: Action) -> None:
@@ -124,9 +124,9 @@ class SimulationContext:
     random: Random
     wall: Callable[[], float]
     failed: Callable[[BaseException], None]
-    witness: Witness = field(default_factory=Witness)
+    witness: NodeObserver = field(default_factory=NodeObserver)
     pace: Pace = field(default_factory=Pace)
-    troubles: Troubles = NO_TROUBLES
+    troubles: FaultRates = NO_AGENT_FAULTS
 
 
 class SimulatedNode:

@@ -40,7 +40,7 @@ from herder.engine.wire import User
 from herder.sim.downstream import Downstream
 from herder.sim.faults import NONE, Faults, FaultyTransport
 from herder.sim.lines import Line
-from herder.sim.nodes import NO_TROUBLES, Pace, SimulatedNode, SimulationContext, Troubles, Witness
+from herder.sim.nodes import NO_AGENT_FAULTS, FaultRates, NodeObserver, Pace, SimulatedNode, SimulationContext
 from herder.sim.provider import Provider
 from herder.sim.world import World
 
@@ -60,10 +60,10 @@ class Provisioned:
         controllers: Sequence[Controller],
         *,
         faults: Faults = NONE,
-        troubles: Troubles = NO_TROUBLES,
+        troubles: FaultRates = NO_AGENT_FAULTS,
         pace: Pace | None = None,
         guards: Sequence[Guard] = GUARDS,
-        witness: Witness | None = None,
+        witness: NodeObserver | None = None,
         watched: Sequence[Kind] = (),
         invariant: Callable[[Kind, str, Object], None] | None = None,
         prepare: Callable[[ApiServer], None] | None = None,
@@ -104,7 +104,7 @@ class Provisioned:
             random=Random(f"machines {seed}"),  # noqa: S311 - a seeded generator is the point
             wall=lambda: self.world.now().timestamp(),
             failed=self._fail,
-            witness=witness or Witness(),
+            witness=witness or NodeObserver(),
             pace=pace or Pace(),
             troubles=troubles,
         )
@@ -148,7 +148,7 @@ class Provisioned:
     def calm(self) -> None:
         """Disable random faults, and restore everything that was cut or powered off."""
         self.world.calm()
-        self._faults, self.context.troubles = NONE, NO_TROUBLES
+        self._faults, self.context.troubles = NONE, NO_AGENT_FAULTS
         for transport in self._transports:
             transport.faults = NONE
         self.downstream.heal_tunnel()

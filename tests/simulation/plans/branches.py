@@ -17,7 +17,7 @@ import os
 from dataclasses import asdict, dataclass, field
 
 from herder.sim import loop
-from herder.sim.nodes import TROUBLES
+from herder.sim.nodes import AGENT_FAULTS
 from tests.simulation.plans.provisioning_simulation import ProvisioningSimulation
 from tests.simulation.plans.scenarios import HARSH, random_actions, run_scenario
 
@@ -67,7 +67,7 @@ def run_all(seed: int) -> None:
     """Run every scenario of a seed; each forked process reports its own, and exits."""
     first, brancher = os.getpid(), Brancher()
     brancher.simulation = simulation = ProvisioningSimulation(
-        seed, HARSH, TROUBLES, strict=seed % STRICT_EVERY == 0, branch=brancher
+        seed, HARSH, AGENT_FAULTS, strict=seed % STRICT_EVERY == 0, branch=brancher
     )
     error = _run(simulation)
     world, (crashes, events) = simulation.sim.world, brancher.counted
@@ -80,7 +80,7 @@ def run_all(seed: int) -> None:
 def run_one(seed: int, path: str) -> tuple[ProvisioningSimulation, str]:
     """Run one scenario again, and return its error."""
     branches = (path[:count] for count in range(1, len(path) + 1))
-    simulation = ProvisioningSimulation(seed, HARSH, TROUBLES, branch=lambda: next(branches, ""))
+    simulation = ProvisioningSimulation(seed, HARSH, AGENT_FAULTS, branch=lambda: next(branches, ""))
     return simulation, _run(simulation)
 
 

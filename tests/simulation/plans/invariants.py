@@ -20,7 +20,7 @@ from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim.downstream import Downstream
-from herder.sim.nodes import Installed, SimulatedNode, Witness
+from herder.sim.nodes import Installed, NodeObserver, SimulatedNode
 
 WATCHED = (CLUSTER, CONTROL_PLANE, MACHINE, PLAN_SECRET)
 
@@ -44,7 +44,7 @@ class Delivery:
 
 
 @dataclass
-class PlanInvariants(Witness):
+class PlanInvariants(NodeObserver):
     clock: Callable[[], float]
     cluster: Downstream = field(init=False)
     objects: dict[Kind, dict[str, Object]] = field(default_factory=lambda: {kind: {} for kind in WATCHED})

@@ -32,7 +32,7 @@ from herder.engine.runtime.decision import Refusal
 from herder.engine.runtime.executor import Action, Guard
 from herder.engine.runtime.view import View
 from herder.sim import loop
-from herder.sim.nodes import TROUBLES
+from herder.sim.nodes import AGENT_FAULTS
 from tests.simulation.plans.invariants import Violation
 from tests.simulation.plans.provisioning_simulation import ProvisioningSimulation
 from tests.simulation.plans.scenarios import HARSH, Scenario, every_action, random_actions, run_scenario
@@ -68,7 +68,7 @@ def simulate(refusals: list[str]) -> Object:
     """Simulate clusters with the imported planner, and return the verdict."""
     for seed, scenario in RUNS:
         guards = [_recording(guard, refusals) for guard in GUARDS]
-        simulation = ProvisioningSimulation(seed, HARSH, TROUBLES, guards, TIMEOUT, keep_going=True, strict=False)
+        simulation = ProvisioningSimulation(seed, HARSH, AGENT_FAULTS, guards, TIMEOUT, keep_going=True, strict=False)
         try:
             loop.run(run_scenario(simulation, scenario))
         except Violation as violation:

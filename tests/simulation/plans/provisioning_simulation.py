@@ -28,7 +28,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.executor import Guard
 from herder.sim.faults import Faults
-from herder.sim.nodes import NO_TROUBLES, SimulatedNode, Troubles
+from herder.sim.nodes import NO_AGENT_FAULTS, FaultRates, SimulatedNode
 from herder.sim.provisioned import NAME, Provisioned, pool
 from herder.sim.world import SAME_MOMENT
 from tests.simulation.plans.invariants import WATCHED, PlanInvariants
@@ -70,7 +70,7 @@ class ProvisioningSimulation:
         self,
         seed: int,
         faults: Faults,
-        troubles: Troubles = NO_TROUBLES,
+        troubles: FaultRates = NO_AGENT_FAULTS,
         guards: Sequence[Guard] = GUARDS,
         timeout: float = TIMEOUT,
         keep_going: bool = False,

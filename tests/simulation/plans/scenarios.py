@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from herder.sim.faults import NONE, ROUGH, Faults
-from herder.sim.nodes import NO_TROUBLES, TROUBLES
+from herder.sim.nodes import AGENT_FAULTS, NO_AGENT_FAULTS
 from herder.sim.world import World
 from tests.simulation.plans.provisioning_simulation import DesiredState, ProvisioningSimulation
 
@@ -205,5 +205,7 @@ async def run_scenario(simulation: ProvisioningSimulation, scenario: Scenario) -
 
 
 async def simulate(seed: int, faults: Faults = HARSH, *, strict: bool = True) -> World:
-    simulation = ProvisioningSimulation(seed, faults, NO_TROUBLES if faults is NONE else TROUBLES, strict=strict)
+    simulation = ProvisioningSimulation(
+        seed, faults, NO_AGENT_FAULTS if faults is NONE else AGENT_FAULTS, strict=strict
+    )
     return (await run_scenario(simulation, random_actions)).sim.world

@@ -14,7 +14,7 @@ import pytest
 
 from herder.sim import loop
 from herder.sim.faults import NONE
-from herder.sim.nodes import TROUBLES
+from herder.sim.nodes import AGENT_FAULTS
 from tests.simulation.plans.branches import run_one
 from tests.simulation.plans.provisioning_simulation import ProvisioningSimulation
 from tests.simulation.plans.scenarios import HARSH, every_action, run_scenario, simulate
@@ -32,7 +32,7 @@ def test_clusters_reach_the_desired_state_without_violations(seed: int) -> None:
 
 
 def test_every_action_one_after_the_other() -> None:
-    loop.run(run_scenario(ProvisioningSimulation(2, HARSH, TROUBLES), every_action))
+    loop.run(run_scenario(ProvisioningSimulation(2, HARSH, AGENT_FAULTS), every_action))
 
 
 def test_the_same_seed_gives_the_same_event_log() -> None:

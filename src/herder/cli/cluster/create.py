@@ -33,13 +33,14 @@ EXAMPLES = examples(
     "herder create cluster meadow",
     "herder create cluster meadow --servers 3 --workers 5 --kubernetes v1.36.3+k3s1 --driver amazonec2 \\",
     "    --credential fleet-default:aws --machine-config region=eu-central-1",
-    "herder create cluster meadow --pool main=3:etcd+controlplane --pool workers=10:worker",
+    "herder create cluster meadow --kubernetes v1.36.3+kubeadm1 --driver local \\",
+    "    --pool main=3:etcd+controlplane --pool workers=10:worker",
     "herder create cluster meadow --servers 0 --workers 0    # then: herder register meadow --roles all",
     "herder create cluster meadow --dry-run > meadow.yaml",
 )
 
 
-@click.group(cls=ResourceGroup, epilog=examples("herder create cluster meadow --servers 3 --workers 5"))
+@click.group(cls=ResourceGroup, epilog=examples("herder create cluster meadow --servers 1 --workers 2"))
 def command() -> None:
     """Create a cluster and its machines."""
 

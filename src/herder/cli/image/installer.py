@@ -65,7 +65,7 @@ def _programs(command: Callable[..., Any]) -> Callable[..., Any]:
     epilog=examples(
         "herder installer kubeadm --version v1.36.3+kubeadm1 --from ./bin --output kubeadm.tar",
         "herder installer kubeadm --version v1.36.3+kubeadm1 --from ./bin --etcd ./etcd/etcd \\",
-        "    --push registry.example.com/rancher/system-agent-installer-kubeadm",
+        "    --push registry.example.com/herder/system-agent-installer-kubeadm",
     )
 )
 @click.option(

@@ -48,7 +48,7 @@ GLOBAL_SHORTS = {"D": "debug", "s": "storage-path"}
 say = Screen().show
 
 
-def complain(line: str) -> None:
+def print_error(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -101,7 +101,7 @@ class Context:
         return found
 
 
-class Workbench:
+class OpenMachine:
     """A machine record with its driver."""
 
     def __init__(self, context: Context, record: Record, driver: type[Driver]) -> None:
@@ -144,13 +144,13 @@ def native(record: Record) -> type[Driver]:
     return found
 
 
-def named(context: Context, names: Sequence[str]) -> list[Workbench]:
+def named(context: Context, names: Sequence[str]) -> list[OpenMachine]:
     """Return the machines of a command; if their drivers are not native, rancher-machine gets the whole command."""
     if not names:
         raise MachineError("Error: Expected to get one or more machine names as arguments")
     found = [context.record(name) for name in names]
     hand_over_others(found)
-    return [Workbench(context, record, native(record)) for record in found]
+    return [OpenMachine(context, record, native(record)) for record in found]
 
 
 def hand_over_others(found: Sequence[Record]) -> None:

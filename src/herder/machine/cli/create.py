@@ -13,7 +13,7 @@ from pathlib import Path
 from herder.api.machines.drivers.flags import Flag, FlagType, Value
 from herder.api.machines.drivers.known import user_data_flag
 from herder.machine import userdata
-from herder.machine.cli.context import Context, OfOtherProgram, Workbench, say
+from herder.machine.cli.context import Context, OfOtherProgram, OpenMachine, say
 from herder.machine.cli.flags import CommandHelp, Parsed, parse
 from herder.machine.driver import Driver
 from herder.machine.drivers import NATIVE, driver_class
@@ -85,7 +85,7 @@ def _create(context: Context, driver: type[Driver], parsed: Parsed) -> None:
     found = context.find(name)
     if found is not None:
         _check_unfinished(found, driver)
-        bench = Workbench(context, found, driver)
+        bench = OpenMachine(context, found, driver)
     else:
         fresh = new_record(
             name,
@@ -94,7 +94,7 @@ def _create(context: Context, driver: type[Driver], parsed: Parsed) -> None:
             script_path=parsed.text("custom-install-script"),
             hostname=parsed.text("hostname-override"),
         )
-        bench = Workbench(context, fresh, driver)
+        bench = OpenMachine(context, fresh, driver)
     by_ssh = _bring_script(bench, driver, parsed)
     bench.take_on()
     if found is not None:
@@ -140,7 +140,7 @@ def _check_unfinished(found: Record, driver: type[Driver]) -> None:
         )
 
 
-def _begin(bench: Workbench, driver: type[Driver], parsed: Parsed) -> None:
+def _begin(bench: OpenMachine, driver: type[Driver], parsed: Parsed) -> None:
     bench.driver.configure(_of_driver(driver, parsed.values))
     say("Running pre-create checks...")
     try:
@@ -155,7 +155,7 @@ def _of_driver(driver: type[Driver], values: dict[str, Value]) -> dict[str, Valu
     return {name: value for name, value in values.items() if name in own}
 
 
-def _bring_script(bench: Workbench, driver: type[Driver], parsed: Parsed) -> bool:
+def _bring_script(bench: OpenMachine, driver: type[Driver], parsed: Parsed) -> bool:
     """Pass script and user data to the driver; return whether the script must be run by SSH instead."""
     machine = bench.machine
     path = parsed.text("custom-install-script")
@@ -193,7 +193,7 @@ def _content(path: str, flag: str) -> bytes:
         raise MachineError(f"{flag}: {path}: {error.strerror}") from error
 
 
-def _provision_by_ssh(bench: Workbench) -> None:
+def _provision_by_ssh(bench: OpenMachine) -> None:
     from herder.machine.ssh.provisioning import run_install_script
 
     run_install_script(bench.driver, bench.machine)

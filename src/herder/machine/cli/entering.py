@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from herder.api.machines.drivers.flags import Flag, FlagType
-from herder.machine.cli.context import Context, Workbench, named
+from herder.machine.cli.context import Context, OpenMachine, named
 from herder.machine.cli.flags import CommandHelp, parse
 from herder.machine.driver import State
 from herder.machine.errors import MachineError
@@ -59,7 +59,7 @@ def scp(context: Context, words: Sequence[str]) -> int:
         raise MachineError("--delta is not supported", "omit it, or use rsync with the SSH key that inspect shows")
     from herder.machine.ssh.copying import copy
 
-    benches: dict[str, Workbench] = {}
+    benches: dict[str, OpenMachine] = {}
 
     def find(name: str) -> SavedMachine:
         (benches[name],) = named(context, [name])
@@ -76,6 +76,6 @@ def scp(context: Context, words: Sequence[str]) -> int:
     return 0
 
 
-def _saved(bench: Workbench) -> SavedMachine:
+def _saved(bench: OpenMachine) -> SavedMachine:
     record = bench.record
     return SavedMachine(record.name, record.driver, bench.machine.config, bench.machine.files, bench.driver.reach())

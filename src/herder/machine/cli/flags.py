@@ -58,7 +58,7 @@ def parse(
         name, has_value, value = word.lstrip("-").partition("=")
         name = (shorts or {}).get(name, name)
         if name not in known:
-            raise MachineError(f"unknown flag {word.partition('=')[0]}{_perhaps(name, known)}", help_line)
+            raise MachineError(f"unknown flag {word.partition('=')[0]}{_suggestion(name, known)}", help_line)
         flag = known[name]
         if flag.type is FlagType.BOOL:
             from_words[name] = _read(flag, value, f"--{name}") if has_value else True
@@ -105,7 +105,7 @@ def _read(flag: Flag, text: str, source: str) -> Value:
             return text
 
 
-def _perhaps(name: str, known: Mapping[str, Flag]) -> str:
+def _suggestion(name: str, known: Mapping[str, Flag]) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, known, 1)

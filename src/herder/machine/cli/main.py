@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 from herder.machine import rancher
-from herder.machine.cli.context import GLOBAL_FLAGS, GLOBAL_SHORTS, Context, OfOtherProgram, complain, say
+from herder.machine.cli.context import GLOBAL_FLAGS, GLOBAL_SHORTS, Context, OfOtherProgram, print_error, say
 from herder.machine.cli.flags import CommandHelp, described, listed, parse
 from herder.machine.errors import MachineError
 
@@ -47,13 +47,13 @@ def guarded(act: Callable[[], int]) -> int:
     try:
         return act()
     except MachineError as error:
-        complain(str(error))
+        print_error(str(error))
         return error.exit_code
     except OSError as error:  # usually of the store: a full disk, or a directory of another user
-        complain(str(error))
+        print_error(str(error))
         return 1
     except KeyboardInterrupt:
-        complain("interrupted; resume with create, or clean up with rm")
+        print_error("interrupted; resume with create, or clean up with rm")
         return 130
     except Exception:  # a bug; in a Job, the traceback ends up in the termination log
         traceback.print_exc()

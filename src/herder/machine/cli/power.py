@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from herder.machine.cli.context import Context, Workbench, named, say
+from herder.machine.cli.context import Context, OpenMachine, named, say
 from herder.machine.cli.flags import CommandHelp
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.driver import State
@@ -39,7 +39,7 @@ def restart(context: Context, words: Sequence[str]) -> int:
     return 0
 
 
-def _each(context: Context, words: Sequence[str], act: Callable[[Workbench], None]) -> None:
+def _each(context: Context, words: Sequence[str], act: Callable[[OpenMachine], None]) -> None:
     """Process all machines even if one fails, and report the failures together."""
     parsed, credentials = parse_with_driver(context, words, (UPDATE_CONFIG,))
     failures = []
@@ -55,7 +55,7 @@ def _each(context: Context, words: Sequence[str], act: Callable[[Workbench], Non
         raise MachineError("\n".join(failures))
 
 
-def _start(bench: Workbench) -> None:
+def _start(bench: OpenMachine) -> None:
     name = bench.record.name
     say(f'Starting "{name}"...')
     if bench.driver.state() is State.RUNNING:
@@ -64,7 +64,7 @@ def _start(bench: Workbench) -> None:
     say(f'Machine "{name}" was started.')
 
 
-def _end(bench: Workbench, act: Callable[[], None], doing: str, done: str) -> None:
+def _end(bench: OpenMachine, act: Callable[[], None], doing: str, done: str) -> None:
     name = bench.record.name
     say(f'{doing} "{name}"...')
     if bench.driver.state() is State.STOPPED:
@@ -73,7 +73,7 @@ def _end(bench: Workbench, act: Callable[[], None], doing: str, done: str) -> No
     say(f'Machine "{name}" was {done}.')
 
 
-def _restart(bench: Workbench) -> None:
+def _restart(bench: OpenMachine) -> None:
     say(f'Restarting "{bench.record.name}"...')
     if bench.driver.state() is State.STOPPED:
         bench.driver.start()

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from herder.api.machines.drivers.flags import Flag, FlagType, Value
-from herder.machine.cli.context import Context, Workbench, complain, hand_over_others, native, say
+from herder.machine.cli.context import Context, OpenMachine, hand_over_others, native, print_error, say
 from herder.machine.cli.flags import CommandHelp
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.errors import MachineError, ServerGone
@@ -41,7 +41,7 @@ def run(context: Context, words: Sequence[str]) -> int:
         try:
             _remove(context, name, credentials)
         except MachineError as error:
-            complain(f'Error removing host "{name}": {error}')
+            print_error(f'Error removing host "{name}": {error}')
             failed = failed or not force
             if force and context.store.load(name) is not None:
                 context.store.remove(name)
@@ -70,7 +70,7 @@ def _remove(context: Context, name: str, credentials: dict[str, Value]) -> None:
     if record is None:
         say(f"Machine config for {name} does not exists, so nothing to do...")
         return
-    bench = Workbench(context, record, native(record))
+    bench = OpenMachine(context, record, native(record))
     if credentials:
         bench.driver.update_credentials(credentials)
     bench.take_on()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from herder import __version__
 from herder.api.machines.drivers.flags import Flag, FlagType
-from herder.machine.cli.context import Context, Workbench, named, native, say
+from herder.machine.cli.context import Context, OpenMachine, named, native, say
 from herder.machine.cli.flags import CommandHelp, parse
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.driver import State
@@ -87,7 +87,7 @@ def _one_name(arguments: Sequence[str]) -> str:
     return arguments[0]
 
 
-def _the_one(context: Context, words: Sequence[str]) -> Workbench:
+def _the_one(context: Context, words: Sequence[str]) -> OpenMachine:
     parsed, credentials = parse_with_driver(context, words, (UPDATE_CONFIG,))
     (bench,) = named(context, [_one_name(parsed.arguments)])
     if credentials:
@@ -118,7 +118,7 @@ def _row(context: Context, name: str) -> tuple[str, str, str, str, str]:
             return name, driver, record.phase.value.capitalize(), address, ""
         if driver not in NATIVE:
             return name, driver, "", address, f"run: rancher-machine status {name}"
-        bench = Workbench(context, record, native(record))
+        bench = OpenMachine(context, record, native(record))
         return name, driver, bench.driver.state().value, address, ""
     except ServerGone:
         return name, driver, State.NOT_FOUND.value, address, ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from herder.machine.errors import Unreachable
 from herder.machine.host import places, sockets
 
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
 LOG_BYTES = 4 * 1024 * 1024
 ANOTHER_SERVES = 3  # exit status if another daemon uses the directory
@@ -23,7 +23,7 @@ _KEPT_FAMILIES = ("LC_", "XDG_", "HERDER_LOCAL_")
 def ensure_running(state_dir: Path) -> None:
     """Start the daemon in its own session if none responds, so that it outlives this process."""
     state_dir = state_dir.absolute()
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not answers(state_dir):
         status = _start(state_dir)
         if status not in (0, ANOTHER_SERVES) or time.monotonic() > deadline:

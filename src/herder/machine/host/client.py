@@ -17,20 +17,20 @@ from herder.machine.host.autostart import ensure_running
 from herder.machine.host.kinds import Ask, Place
 
 CONNECT_SECONDS = 10.0
-PATIENCE_SECONDS = 60.0  # for a daemon that is being replaced
+TIMEOUT_SECONDS = 60.0  # for a daemon that is being replaced
 
 
-def _nobody_listens(_line: str) -> None:
+def _ignore_progress(_line: str) -> None:
     pass
 
 
 class HostClient:
     """`credential` returns the credential for a machine, by scope and name."""
 
-    def __init__(self, socket: Path, credential: Callable[[str, str], str], patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, socket: Path, credential: Callable[[str, str], str], timeout: float = TIMEOUT_SECONDS) -> None:
         self._socket = socket
         self._credential = credential
-        self._patience = patience
+        self._timeout = timeout
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> HostClient:
@@ -47,7 +47,7 @@ class HostClient:
         return cls(Path(environment[SOCKET_VARIABLE]), lambda _scope, _name: given)
 
     @classmethod
-    def of(cls, state_dir: Path, patience: float = PATIENCE_SECONDS) -> HostClient:
+    def of(cls, state_dir: Path, timeout: float = TIMEOUT_SECONDS) -> HostClient:
         """Client for the owner of the key."""
 
         def credential(scope: str, name: str) -> str:
@@ -59,7 +59,7 @@ class HostClient:
                     "run this command as the user who started the daemon",
                 ) from None
 
-        return cls(places.socket_of(state_dir), credential, patience)
+        return cls(places.socket_of(state_dir), credential, timeout)
 
     def machine(self, kind: str, scope: str, name: str, token: str) -> HostedMachine:
         return HostedMachine(self, kind, scope, name, token)
@@ -82,11 +82,11 @@ class HostClient:
         self,
         verb: str,
         subject: tuple[str, str],
-        say: Callable[[str], None] = _nobody_listens,
+        say: Callable[[str], None] = _ignore_progress,
         **others: Any,
     ) -> dict[str, Any]:
         """Send a request, and repeat it if the daemon is restarted: all verbs are idempotent."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         line = protocol.asking(verb, subject, self._credential(*subject), **others)
         while True:
             try:
@@ -137,13 +137,13 @@ class HostedMachine:
     def state(self) -> State:
         return State(self._ask("state")["state"])
 
-    def start(self, say: Callable[[str], None] = _nobody_listens) -> None:
+    def start(self, say: Callable[[str], None] = _ignore_progress) -> None:
         self._ask("start", say)
 
     def stop(self) -> None:
         self._ask("stop")
 
-    def restart(self, say: Callable[[str], None] = _nobody_listens) -> None:
+    def restart(self, say: Callable[[str], None] = _ignore_progress) -> None:
         self._ask("restart", say)
 
     def kill(self) -> None:
@@ -152,5 +152,5 @@ class HostedMachine:
     def remove(self) -> None:
         self._ask("remove")
 
-    def _ask(self, verb: str, say: Callable[[str], None] = _nobody_listens, **others: Any) -> dict[str, Any]:
+    def _ask(self, verb: str, say: Callable[[str], None] = _ignore_progress, **others: Any) -> dict[str, Any]:
         return self._client.ask(verb, self._subject, say, kind=self._kind, token=self._token, **others)

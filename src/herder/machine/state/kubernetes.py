@@ -24,7 +24,7 @@ Secret = dict[str, Any]
 
 REQUEST_SECONDS = 30.0
 _MOST_BYTES = 16 << 20  # ten times the limit of an object
-PATIENCE_SECONDS = 300.0  # a server that restarts or fails over is back by then
+TIMEOUT_SECONDS = 300.0  # a server that restarts or fails over is back by then
 _NO_USE_IN_TRYING = (ssl.SSLCertVerificationError, FileNotFoundError)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
@@ -73,7 +73,7 @@ class SecretClient:
         self._open = None
 
     def _request(self, method: str, body: bytes | None, content_type: str = "application/json") -> Secret:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         pause = FIRST_PAUSE
         while True:
             try:

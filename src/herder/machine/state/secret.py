@@ -10,7 +10,7 @@ from herder.api.machines.names import STATE_KEY
 from herder.machine.state import archive
 from herder.machine.state.kubernetes import Conflict, Secret, SecretClient
 from herder.machine.state.saved_machine import by_machine
-from herder.machine.state.store import IMAGE_PATH, Overtaken
+from herder.machine.state.store import IMAGE_PATH, RecordConflict
 
 
 class SecretStore:
@@ -58,7 +58,7 @@ class SecretStore:
             if stored == wanted:  # ours, whose response was lost
                 return
             if stored != self._seen:
-                raise Overtaken(name)
+                raise RecordConflict(name)
             secret["data"] = {**(secret.get("data") or {}), STATE_KEY: base64.b64encode(wanted).decode()}
             with contextlib.suppress(Conflict):  # perhaps only its labels changed: read again
                 self._client.replace(secret)

@@ -18,7 +18,7 @@ IMAGE_PATH = "/home/machine/.docker/machine"
 """The store path in rancher-machine's image; it finds records only under these paths."""
 
 
-class Overtaken(MachineError):
+class RecordConflict(MachineError):
     """The record has changed since it was read; nothing is written, so that nothing is lost."""
 
     def __init__(self, name: str) -> None:
@@ -69,7 +69,7 @@ class DirectoryStore:
         with _locked(directory):
             before = _read(directory) or {}
             if before != self._seen.get(name, {}):
-                raise Overtaken(name)
+                raise RecordConflict(name)
             # config.json last: a new key is on disk before the record refers to it.
             for path in sorted(files, key=lambda path: (path == "config.json", path)):
                 if files[path] != before.get(path):

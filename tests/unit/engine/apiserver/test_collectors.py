@@ -85,7 +85,7 @@ async def test_namespace_defaults_are_retried_after_a_denial(api: Api) -> None:
 
 
 async def test_an_exception_in_a_controller_does_not_stop_any(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    furnish = ServiceAccountController._ensure_defaults
+    populate = ServiceAccountController._ensure_defaults
     settle = GarbageCollector._process
     failures: list[str] = []
 
@@ -93,7 +93,7 @@ async def test_an_exception_in_a_controller_does_not_stop_any(api: Api, monkeypa
         if namespace == "bad":
             failures.append(namespace)
             raise KeyError("metadata")
-        await furnish(self, namespace)
+        await populate(self, namespace)
 
     async def failing_reconcile(self: GarbageCollector, node: Any) -> None:
         if node.key.name == "bad":

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 
 from herder.machine.cli.main import guarded, run
 
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 Response = tuple[int, str, bytes]  # status, content type, content
 
 
@@ -102,7 +102,7 @@ class FaultProxy:
         return Handler
 
     def _deliver(self, headers: dict[str, str], body: bytes) -> Response:
-        connection = http.client.HTTPConnection("127.0.0.1", self._cloud_port, timeout=PATIENCE_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self._cloud_port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request("POST", "/", body, headers)
             response = connection.getresponse()
@@ -128,7 +128,7 @@ class Program:
     def run(self, *arguments: str) -> None:
         """Run to the end; the exit status must be 0."""
         process = self._start(arguments)
-        process.join(PATIENCE_SECONDS)
+        process.join(TIMEOUT_SECONDS)
         assert process.exitcode == 0, self._log.read_text()
         process.close()
 
@@ -136,7 +136,7 @@ class Program:
         self.proxy.reset()
         self.proxy.cut_at, self.proxy.delivers_cut_request = request, delivered
         process = self._start(arguments)
-        assert self.proxy.is_cut.wait(PATIENCE_SECONDS), self._log.read_text()
+        assert self.proxy.is_cut.wait(TIMEOUT_SECONDS), self._log.read_text()
         process.kill()
         process.join()
         process.close()

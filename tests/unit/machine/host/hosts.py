@@ -25,7 +25,7 @@ class Host:
 
     def __init__(self, directory: Path) -> None:
         self.state_dir = directory / "data" / "host"
-        self.client = HostClient.of(self.state_dir, patience=TIMEOUT_SECONDS)
+        self.client = HostClient.of(self.state_dir, timeout=TIMEOUT_SECONDS)
         self.pid = 0
         self._tokens: dict[str, str] = {}
 

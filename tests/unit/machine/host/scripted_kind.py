@@ -88,7 +88,7 @@ class RunningDaemon:
     def __init__(self, state_dir: Path, kind: ScriptedKind) -> None:
         self.state_dir = state_dir
         self.kind = kind
-        self.client = HostClient.of(state_dir, patience=0)
+        self.client = HostClient.of(state_dir, timeout=0)
 
     def machine(self, name: str = "m1", *, scope: str = "fleet", token: str = TOKEN) -> HostedMachine:
         return self.client.machine("process", scope, name, token)

@@ -163,7 +163,7 @@ async def test_a_credential_grants_access_to_its_own_machine_only(tmp_path: Path
         await host.create(host.machine())
         key = (tmp_path / places.KEY).read_bytes()
         assert (tmp_path / places.KEY).stat().st_mode & 0o777 == 0o600
-        mine = HostClient(places.socket_of(tmp_path), lambda *_: machine_credential(key, "fleet", "m1"), patience=0)
+        mine = HostClient(places.socket_of(tmp_path), lambda *_: machine_credential(key, "fleet", "m1"), timeout=0)
         assert await asyncio.to_thread(mine.machine("process", "fleet", "m1", "wrong-token").state) == State.NOT_FOUND
         for refused in (
             mine.machine("process", "fleet", "m2", "wrong-token").state,
@@ -212,7 +212,7 @@ async def test_a_second_daemon_cannot_use_the_directory(tmp_path: Path, kind: Sc
 async def test_a_daemon_that_does_not_respond_is_named(tmp_path: Path) -> None:
     (tmp_path / places.KEY).write_bytes(b"k")
     with pytest.raises(Unreachable, match="does not answer at"):
-        await asyncio.to_thread(HostClient.of(tmp_path, patience=0).version)
+        await asyncio.to_thread(HostClient.of(tmp_path, timeout=0).version)
 
 
 async def test_socket_paths_can_be_long(tmp_path: Path, kind: ScriptedKind) -> None:

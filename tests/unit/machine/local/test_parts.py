@@ -17,7 +17,7 @@ from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Ask
 from herder.machine.host.local import image, locks, seed
 from herder.machine.host.local.debian import build, recipe, sources
-from herder.machine.host.local.network import Addresses, door, hardware_address
+from herder.machine.host.local.network import Addresses, forward_address, hardware_address
 from herder.machine.host.local.options import Options
 from herder.machine.host.local.overlay import overlay_options
 
@@ -102,7 +102,7 @@ def test_secret_files_are_readable_by_root_only(tmp_path: Path) -> None:
 
 def test_every_machine_has_its_own_stable_address(tmp_path: Path) -> None:
     network = ipaddress.IPv4Network("10.77.0.0/28")
-    addresses = Addresses(tmp_path / "addresses", network, doors=False)
+    addresses = Addresses(tmp_path / "addresses", network, forwarded=False)
     taken = {id: addresses.take(id) for id in map(str, range(13))}
     assert len(set(taken.values())) == 13
     assert addresses.gateway not in taken.values()
@@ -115,8 +115,8 @@ def test_every_machine_has_its_own_stable_address(tmp_path: Path) -> None:
 
 def test_loopback_and_hardware_addresses_derive_from_the_address() -> None:
     network = ipaddress.IPv4Network("10.77.0.0/20")
-    assert door("10.77.1.2", network).endswith(".1.2")
-    assert ipaddress.IPv4Address(door("10.77.1.2", network)) in ipaddress.IPv4Network("127.128.0.0/9")
+    assert forward_address("10.77.1.2", network).endswith(".1.2")
+    assert ipaddress.IPv4Address(forward_address("10.77.1.2", network)) in ipaddress.IPv4Network("127.128.0.0/9")
     assert hardware_address("10.77.1.2") == "02:48:0a:4d:01:02"
 
 
@@ -145,7 +145,7 @@ def test_a_host_without_debian_sources_uses_the_builders_default(tmp_path: Path)
 
 def test_the_recipe_digest_is_stable_and_its_cleanup_archive_is_valid(tmp_path: Path) -> None:
     assert recipe.digest() == recipe.digest()
-    (tmp_path / "t.tar").write_bytes(recipe.tidying())
+    (tmp_path / "t.tar").write_bytes(recipe.cleanup_script())
     with tarfile.open(tmp_path / "t.tar") as archive:
         assert archive.getmember("./etc/systemd/system/getty@tty1.service").linkname == "/dev/null"
         assert archive.getmember("./etc/machine-id").size == 0

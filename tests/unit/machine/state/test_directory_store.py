@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from herder.machine.state.store import DirectoryStore, Overtaken
+from herder.machine.state.store import DirectoryStore, RecordConflict
 
 FILES = {"config.json": b"{}", "id_rsa": b"key"}
 
@@ -34,7 +34,7 @@ def test_a_record_written_by_another_process_is_not_overwritten(store: Directory
     other = DirectoryStore(tmp_path)
     other.load("m1")
     other.save("m1", {**FILES, "config.json": b'{"theirs": 1}'})
-    with pytest.raises(Overtaken, match="another process works on machine"):
+    with pytest.raises(RecordConflict, match="another process works on machine"):
         store.save("m1", {**FILES, "config.json": b'{"ours": 1}'})
     assert DirectoryStore(tmp_path).load("m1") == {**FILES, "config.json": b'{"theirs": 1}'}
 
@@ -42,7 +42,7 @@ def test_a_record_written_by_another_process_is_not_overwritten(store: Directory
 def test_only_one_of_two_concurrent_creations_succeeds(store: DirectoryStore, tmp_path: Path) -> None:
     store.load("m1")
     DirectoryStore(tmp_path).save("m1", FILES)
-    with pytest.raises(Overtaken):
+    with pytest.raises(RecordConflict):
         store.save("m1", {"config.json": b"other"})
 
 

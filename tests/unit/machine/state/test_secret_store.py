@@ -12,7 +12,7 @@ from herder.machine.errors import MachineError, Unreachable
 from herder.machine.state import archive
 from herder.machine.state.kubernetes import SecretClient
 from herder.machine.state.secret import SecretStore
-from herder.machine.state.store import Overtaken
+from herder.machine.state.store import RecordConflict
 from tests.unit.machine.state.secret_server import (
     Fault,
     Server,
@@ -91,7 +91,7 @@ def test_a_record_written_by_another_process_is_not_overwritten(server: Server, 
     store = store_on(server)
     store.save("m1", FILES)
     server.faults = when
-    with pytest.raises(Overtaken, match="another process works on machine"):
+    with pytest.raises(RecordConflict, match="another process works on machine"):
         store.save("m1", {**FILES, "config.json": b"ours"})
     assert server.stored()["/store/machines/m1/config.json"] == b"theirs"
 

@@ -250,9 +250,9 @@ def _delete_failed_machine(scope: ProvisionScope) -> Decision:
     machine = scope.machine
     if machine is None or is_deleting(machine) or not scope.machine_set:
         return DONE
-    patience = timedelta(seconds=settings.parse_duration(scope.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
+    timeout = timedelta(seconds=settings.parse_duration(scope.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
     failed = conditions.failed_at(scope.infra)
-    at = failed + max(patience, _failing_since(scope, failed))
+    at = failed + max(timeout, _failing_since(scope, failed))
     if at > scope.view.now:
         return waiting("the server could not be created; the MachineSet replaces it", ref(MACHINE, machine), wake_at=at)
     return Decision(writes=(delete(MACHINE, machine, "the server could not be created"),))

@@ -281,12 +281,12 @@ class _HostFound(NamedTuple):
 
 
 def _host(scope: ProvisionScope) -> _HostFound:
-    """If a runner of ours exists, it runs the Jobs; those of drivers for its host may use the machine daemon there."""
+    """If a runner of ours exists, it runs the Jobs; those of drivers for its host may use the host daemon there."""
     hosted = scope.driver in hosts.HOSTED_DRIVERS
     if scope.view.get(SECRET_METADATA, hosts.HOST_SECRET, hosts.HOST_NAMESPACE) is None:
         if hosted:
             raise Problem(
-                f"machines of driver {scope.driver} need a machine daemon, and no host has registered one; "
+                f"machines of driver {scope.driver} need a host daemon, and no host has registered one; "
                 "start `herder up`, or `herder run` with the runner, on the host that is to have them"
             )
         return _HostFound(None, {})

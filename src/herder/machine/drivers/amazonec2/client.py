@@ -26,7 +26,7 @@ def connect(config: Config) -> EC2Client:
     """Connect; boto3 retries throttled requests and broken connections as often as the flag says."""
     session = boto3.session.Session(region_name=config["Region"] or _SIGNED_FOR)
     if not config.get("Endpoint"):
-        _insist_on_known_region(session, config["Region"])
+        _require_known_region(session, config["Region"])
     access, secret, token = _credentials(config)
     return session.client(
         "ec2",
@@ -42,7 +42,7 @@ def connect(config: Config) -> EC2Client:
     )
 
 
-def _insist_on_known_region(session: boto3.session.Session, region: str) -> None:
+def _require_known_region(session: boto3.session.Session, region: str) -> None:
     known = {
         name
         for partition in session.get_available_partitions()

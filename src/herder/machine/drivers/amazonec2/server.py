@@ -64,7 +64,7 @@ class Server:
 
     def _begun(self) -> InstanceTypeDef | None:
         """Find an instance that an earlier attempt launched without recording it."""
-        found = self._patiently(self._find_by_token) if self.config.get(LAUNCH_ASKED) else None
+        found = self._poll_until_found(self._find_by_token) if self.config.get(LAUNCH_ASKED) else None
         if found is None or _state(found) not in _ENDED:
             return found
         self.config[CREATION_TOKEN] = settings.new_token()  # that instance is terminated, and its token used up
@@ -163,7 +163,7 @@ class Server:
             self._delete_groups()
 
     def _terminate(self) -> None:
-        instance = self._find_whatever_is_known()
+        instance = self._find_by_known_ids()
         if instance is None:
             return
         self.config["InstanceId"] = instance["InstanceId"]
@@ -216,15 +216,15 @@ class Server:
         reservations = self.client.describe_instances(Filters=[by_token])["Reservations"]
         return next((instance for reservation in reservations for instance in reservation["Instances"]), None)
 
-    def _find_whatever_is_known(self) -> InstanceTypeDef | None:
+    def _find_by_known_ids(self) -> InstanceTypeDef | None:
         """Find the instance from any intermediate state."""
         if self.config.get(LAUNCH_ASKED):
-            return self._patiently(self._find_by_token)
+            return self._poll_until_found(self._find_by_token)
         if self.config.get("InstanceId") and not self.config.get("PrivateIPAddress"):  # never observed yet
-            return self._patiently(self._find)
+            return self._poll_until_found(self._find)
         return self._find()
 
-    def _patiently(self, look: Callable[[], InstanceTypeDef | None]) -> InstanceTypeDef | None:
+    def _poll_until_found(self, look: Callable[[], InstanceTypeDef | None]) -> InstanceTypeDef | None:
         """Poll, because a new instance may take some seconds to become visible."""
         for attempt in range(_LOOKS):
             self.machine.sleep(_LOOK_SECONDS if attempt else 0)

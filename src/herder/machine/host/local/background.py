@@ -14,7 +14,7 @@ import herder
 _SOURCES = str(Path(herder.__file__).parents[1])
 
 
-class Lasting:
+class BackgroundProcess:
     """A module of ours, run with one argument; stderr is appended to `log`."""
 
     def __init__(self, module: str, argument: Path, log: Path, *, heard: bool = False) -> None:

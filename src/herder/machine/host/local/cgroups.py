@@ -21,7 +21,7 @@ from herder.machine.errors import PreCreateFailed
 PERIOD = 100_000  # microseconds
 _INNER = "machine"
 _ASIDE = "herder-daemon"
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 _NO_LIMITS = "this host does not support CPU and memory limits"
 _WITHOUT_LIMITS = "omit --local-cpus and --local-memory, or run herder with the cgroup controllers cpu and memory"
 _CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "io", "hugetlb")
@@ -142,7 +142,7 @@ class Groups:
 
     async def kill(self) -> None:
         """Kill until no process is left."""
-        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        deadline = asyncio.get_running_loop().time() + _TIMEOUT
         while pids := self.processes():
             if asyncio.get_running_loop().time() > deadline:
                 raise OSError(f"processes of {self.name} are still running after SIGKILL: {sorted(pids)}")
@@ -150,7 +150,7 @@ class Groups:
 
     async def remove(self) -> None:
         """Remove the cgroups after `kill`; the kernel releases them shortly after the last process."""
-        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        deadline = asyncio.get_running_loop().time() + _TIMEOUT
         for outer in self.outer():
             while outer.exists() and not _remove_tree(outer):
                 if asyncio.get_running_loop().time() > deadline:
@@ -213,7 +213,7 @@ def _kill_and_wait(pids: set[int], name: str) -> None:
                 else:
                     os.close(opened.pop())
         for descriptor in opened:
-            select.select([descriptor], [], [], _PATIENCE)
+            select.select([descriptor], [], [], _TIMEOUT)
     finally:
         for descriptor in opened:
             os.close(descriptor)

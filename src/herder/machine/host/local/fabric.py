@@ -13,7 +13,7 @@ from pathlib import Path
 
 from herder.machine.errors import MachineError
 from herder.machine.host.local import locks, rootless
-from herder.machine.host.local.background import Lasting
+from herder.machine.host.local.background import BackgroundProcess
 from herder.machine.host.local.holder import CONFIG, LOCK, READY
 from herder.machine.host.local.network import Addresses, chosen_network, short_hash
 
@@ -38,7 +38,7 @@ class Fabric:
         if self._addresses is None:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             network = chosen_network(self.directory)
-            self._addresses = Addresses(self.directory / "addresses", network, doors=rootless.needed())
+            self._addresses = Addresses(self.directory / "addresses", network, forwarded=rootless.needed())
         return self._addresses
 
     def holder(self) -> int:
@@ -59,7 +59,7 @@ class Fabric:
     async def _ensure(self) -> None:
         if not (holder := self.holder()):
             holder = await self._start()
-        elif self.addresses.doors:
+        elif self.addresses.forwarded:
             with contextlib.suppress(ProcessLookupError):  # it has just ended, and `_watch` reports that
                 os.kill(holder, signal.SIGHUP)
         self._watch(holder)
@@ -105,7 +105,7 @@ class Fabric:
         }
         (self.directory / CONFIG).write_text(json.dumps(config))
         self.lock.touch(mode=0o600)
-        holder = Lasting(HOLDER, self.directory, self.directory / "fabric.log", heard=True)
+        holder = BackgroundProcess(HOLDER, self.directory, self.directory / "fabric.log", heard=True)
         if await holder.first_word() != READY:
             await holder.ended.wait()
             raise MachineError("cannot create the network of local machines", holder.complaint())

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from herder.engine.runner.shim import kernel
 from herder.machine.host.local import links, locks, rootless
-from herder.machine.host.local.network import DOOR_PORT, door
+from herder.machine.host.local.network import FORWARD_PORT, forward_address
 
 CONFIG, LOCK, READY = "fabric.json", "fabric.lock", "ready"
 _SSH = 22
@@ -101,7 +101,7 @@ class Holder:
         self.network = ipaddress.IPv4Network(config["network"])
         self.config = config
         self._factory = factory
-        self._doors: dict[str, asyncio.Server] = {}
+        self._forwards: dict[str, asyncio.Server] = {}
 
     async def run(self) -> None:
         """Run as long as the child inside lives."""
@@ -114,7 +114,7 @@ class Holder:
         if self.config["rootless"]:
             changed = asyncio.Event()
             loop.add_signal_handler(signal.SIGHUP, changed.set)
-            tending = asyncio.create_task(self._tend_doors(changed))
+            tending = asyncio.create_task(self._reconcile_forwards(changed))
             await ended.wait()
             tending.cancel()
         else:
@@ -130,24 +130,26 @@ class Holder:
             listener.close()
             log.warning("port %s of the machines' gateway is not passed on: %s", port, error)
 
-    async def _tend_doors(self, changed: asyncio.Event) -> None:
+    async def _reconcile_forwards(self, changed: asyncio.Event) -> None:
         while True:
             wanted = set(os.listdir(self.addresses))
-            for address in self._doors.keys() - wanted:
-                self._doors.pop(address).close()
-            for address in wanted - self._doors.keys():
-                await self._open_door(address)
+            for address in self._forwards.keys() - wanted:
+                self._forwards.pop(address).close()
+            for address in wanted - self._forwards.keys():
+                await self._open_forward(address)
             await changed.wait()
             changed.clear()
 
-    async def _open_door(self, address: str) -> None:
+    async def _open_forward(self, address: str) -> None:
         def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Any:
             return self._pass_on(reader, writer, self._socket(), (address, _SSH))
 
         try:
-            self._doors[address] = await asyncio.start_server(passed, door(address, self.network), DOOR_PORT)
+            self._forwards[address] = await asyncio.start_server(
+                passed, forward_address(address, self.network), FORWARD_PORT
+            )
         except OSError as error:
-            log.warning("the door of %s: %s", address, error)
+            log.warning("cannot forward SSH to %s: %s", address, error)
 
     def _socket(self) -> socket.socket:
         """Return a socket of the machines' network."""

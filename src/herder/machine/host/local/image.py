@@ -133,7 +133,7 @@ def _fill(directory: Path, archive: str, progress: Progress) -> None:
         built = build.bootstrap(scratch, progress)
         progress(95, "unpacking the image")
         _unpack(built, directory / "root", *recipe.LEFT_OUT)
-        _lay_over(directory / "root", recipe.tidying(), scratch)
+        _extract_over(directory / "root", recipe.cleanup_script(), scratch)
 
 
 def _fill_layer(image: Path, directory: Path, progress: Progress) -> None:
@@ -142,7 +142,7 @@ def _fill_layer(image: Path, directory: Path, progress: Progress) -> None:
         build.add_layer(image, directory, scratch, as_root=_as_root_of_machines(), progress=progress)
         for used in ("merged", "work"):
             delete(directory / used)
-        _lay_over(directory / "root", recipe.kubernetes_settings(), scratch)
+        _extract_over(directory / "root", recipe.kubernetes_settings(), scratch)
 
 
 @contextlib.contextmanager
@@ -152,7 +152,7 @@ def _scratch() -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _lay_over(root: Path, content: bytes, scratch: Path) -> None:
+def _extract_over(root: Path, content: bytes, scratch: Path) -> None:
     (scratch / "over.tar").write_bytes(content)
     _unpack(scratch / "over.tar", root)
 

@@ -19,10 +19,10 @@ from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Ask, Place, Record, Report
 from herder.machine.host.local import image, locks, rootless, seed
-from herder.machine.host.local.background import Lasting
+from herder.machine.host.local.background import BackgroundProcess
 from herder.machine.host.local.cgroups import Groups
 from herder.machine.host.local.fabric import Fabric
-from herder.machine.host.local.network import DOOR_PORT, door, hardware_address, short_hash
+from herder.machine.host.local.network import FORWARD_PORT, forward_address, hardware_address, short_hash
 from herder.machine.host.local.options import Options
 from herder.machine.host.local.supervisor import CONFIG, CONSOLE, LOCK, STATUS
 from herder.machine.host.local.supervisor.boot import inside_of
@@ -115,14 +115,14 @@ class LocalKind:
 
     def _place(self, record: Record) -> Place:
         address, port, addresses = record.facts["address"], _SSH, self._fabric.addresses
-        if addresses.doors:
-            address, port = door(address, addresses.network), DOOR_PORT
+        if addresses.forwarded:
+            address, port = forward_address(address, addresses.network), FORWARD_PORT
         return Place(address, port, "root", record.facts["host_key"])
 
     def _groups(self, record: Record) -> Groups:
         return Groups(short_hash(str(record.directory), 12))
 
-    async def _boot(self, record: Record) -> Lasting:
+    async def _boot(self, record: Record) -> BackgroundProcess:
         """Boot; remains of an earlier boot are terminated first."""
         await self._end(record)
         options, groups = Options.parse(record.options), self._groups(record)
@@ -148,9 +148,9 @@ class LocalKind:
         write_whole(directory / CONFIG, json.dumps(config).encode())
         (directory / STATUS).unlink(missing_ok=True)
         (directory / LOCK).touch(mode=0o600)
-        return Lasting(SUPERVISOR, directory, directory / "supervisor.log")
+        return BackgroundProcess(SUPERVISOR, directory, directory / "supervisor.log")
 
-    async def _answers(self, record: Record, place: Place, supervisor: Lasting | None) -> None:
+    async def _answers(self, record: Record, place: Place, supervisor: BackgroundProcess | None) -> None:
         """Wait until SSH responds; independent of the image, this is the only reliable sign."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _BOOT_SECONDS
@@ -182,9 +182,9 @@ class LocalKind:
 
     def _network_lost(self) -> None:
         """Machines keep running; reconnect them to a new network."""
-        self._mending = asyncio.create_task(self._mend_network())
+        self._mending = asyncio.create_task(self._repair_network())
 
-    async def _mend_network(self) -> None:
+    async def _repair_network(self) -> None:
         await self._fabric.restore()
         for config in self._machines.glob(f"*/{CONFIG}"):
             self._connect(config.parent)

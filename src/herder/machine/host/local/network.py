@@ -15,7 +15,7 @@ from pathlib import Path
 from herder.machine.errors import MachineError, PreCreateFailed
 
 NETWORK_VARIABLE = "HERDER_LOCAL_NETWORK"
-DOOR_PORT = 2222  # SSH port of machines without an address of their own
+FORWARD_PORT = 2222  # SSH port of machines without an address of their own
 
 _CANDIDATES = [
     ipaddress.IPv4Network((f"10.{second}.{third}.0", 20)) for second in range(64, 128) for third in range(0, 256, 16)
@@ -74,10 +74,10 @@ def _routes() -> list[ipaddress.IPv4Network]:
 class Addresses:
     """A symlink per address to the machine's ID; created atomically."""
 
-    def __init__(self, directory: Path, network: ipaddress.IPv4Network, *, doors: bool) -> None:
+    def __init__(self, directory: Path, network: ipaddress.IPv4Network, *, forwarded: bool) -> None:
         self.directory = directory
         self.network = network
-        self.doors = doors  # whether machines are reached through loopback addresses
+        self.forwarded = forwarded  # whether machines are reached through loopback addresses
         directory.mkdir(exist_ok=True)
 
     @property
@@ -103,7 +103,7 @@ class Addresses:
                 if os.readlink(path) != id:
                     continue
             else:
-                if self.doors and not _can_listen(door(address, self.network)):
+                if self.forwarded and not _can_listen(forward_address(address, self.network)):
                     path.unlink()
                     continue
             return address
@@ -122,7 +122,7 @@ def hardware_address(address: str) -> str:
     return "02:48:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
 
 
-def door(address: str, network: ipaddress.IPv4Network) -> str:
+def forward_address(address: str, network: ipaddress.IPv4Network) -> str:
     """Return the loopback address for a machine; each daemon has a block of 127.128.0.0/9."""
     block = int(short_hash(str(network)), 16) % 128 + 128
     slot = int(ipaddress.IPv4Address(address)) - int(network.network_address)
@@ -133,7 +133,7 @@ def _can_listen(address: str) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            attempt.bind((address, DOOR_PORT))
+            attempt.bind((address, FORWARD_PORT))
         except OSError:
             return False
     return True

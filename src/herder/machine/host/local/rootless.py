@@ -41,7 +41,7 @@ def check() -> None:
 def join(pid: int) -> None:
     """Become root of a process's user namespace."""
     kernel.join_namespace(pid, "user")
-    _be_root()
+    _become_root()
 
 
 def enter() -> None:
@@ -51,7 +51,7 @@ def enter() -> None:
     helper = os.fork()
     if helper == 0:
         os.close(writing)
-        _map_when_told(commands, reading)
+        _map_on_request(commands, reading)
     os.close(reading)
     kernel.unshare(kernel.CLONE_NEWUSER)
     os.write(writing, b"m")
@@ -59,15 +59,15 @@ def enter() -> None:
     _, status = os.waitpid(helper, 0)
     if status != 0:
         raise OSError(f"newuidmap or newgidmap refused to map the subordinate ids of {_user_name()}")
-    _be_root()
+    _become_root()
 
 
-def _be_root() -> None:
+def _become_root() -> None:
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
 
 
-def _map_when_told(commands: list[list[str]], reading: int) -> None:
+def _map_on_request(commands: list[list[str]], reading: int) -> None:
     code = 1
     try:
         if os.read(reading, 1):

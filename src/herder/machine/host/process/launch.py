@@ -153,11 +153,11 @@ def _move_in(config: dict[str, Any]) -> None:
     """The last steps, which only a process of the machine can do."""
     own = CLONE_NEWUTS | CLONE_NEWIPC
     if config["user_namespace"]:
-        root.furnish(None)
+        root.populate(None)
         _unshare_as_root(own)  # again: the machine's own /proc hides the host's
         set_hostname(config["hostname"])
         return
-    root.furnish(config["owner"])
+    root.populate(config["owner"])
     kernel.unshare(own)
     set_hostname(config["hostname"])
     become_owner(config["owner"])

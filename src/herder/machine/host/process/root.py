@@ -41,7 +41,7 @@ def enter(directory: str, hidden: list[str], owner: list[int] | None) -> None:
     kernel.pivot_into(root)
 
 
-def furnish(owner: list[int] | None) -> None:
+def populate(owner: list[int] | None) -> None:
     """Mount what belongs to its own namespaces, called by PID 1; `owner` as for `enter`."""
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666")

@@ -45,21 +45,21 @@ async def end(directory: Path, grace: float) -> None:
     except ProcessLookupError:
         return
     try:
-        if grace and await _heeds(pidfd, signal.SIGTERM, grace):
+        if grace and await _signal_and_wait(pidfd, signal.SIGTERM, grace):
             return
-        await _heeds(pidfd, signal.SIGKILL, None)
+        await _signal_and_wait(pidfd, signal.SIGKILL, None)
     finally:
         os.close(pidfd)
 
 
-async def _heeds(pidfd: int, number: signal.Signals, patience: float | None) -> bool:
+async def _signal_and_wait(pidfd: int, number: signal.Signals, timeout: float | None) -> bool:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(pidfd, ended.set)
     try:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, number)
-        await asyncio.wait_for(ended.wait(), patience)
+        await asyncio.wait_for(ended.wait(), timeout)
     except TimeoutError:
         return False
     finally:

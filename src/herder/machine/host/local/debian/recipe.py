@@ -104,7 +104,7 @@ def _digest_of(parts: list[object]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def tidying() -> bytes:
+def cleanup_script() -> bytes:
     """Return an archive of files to add to the image."""
     return _archive_of(_FILES, _MASKED_UNITS)
 
