@@ -81,7 +81,7 @@ def host_shutdown(data_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        host = HostClient.of(data_dir / "host", patience=0)
+        host = HostClient.of(data_dir / "host", timeout=0)
         with suppress(MachineError):  # one without machines has ended already
             host.purge()
             host.shutdown()

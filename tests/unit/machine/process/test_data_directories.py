@@ -31,7 +31,7 @@ from tests.unit.machine.host.hosts import Host
 data = Path(sys.argv[1])
 host = Host(data)
 host.state_dir = data / "host"
-host.client = HostClient.of(host.state_dir, patience=20)
+host.client = HostClient.of(host.state_dir, timeout=20)
 script = "#!/bin/sh\\ncat {{0}}/kubeconfig /.host{{0}}/kubeconfig /srv/home/id_ed25519; echo the end\\n"
 with host:
     host.start()
