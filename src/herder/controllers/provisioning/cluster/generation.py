@@ -24,7 +24,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Apply, Delete, Parallel, Patch, Write, Writes
 from herder.engine.runtime.view import View
 
-GENERATED_FROM = "made-from"  # index of objects generated from a provisioning Cluster
+GENERATED_FROM = "generated-from"  # index of objects generated from a provisioning Cluster
 FIELD_MANAGER = "rke-cluster"
 """Field manager of generated objects. Never change it: apply removes only fields of the same manager."""
 PRUNED = (MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, RKE_CLUSTER)

@@ -26,7 +26,7 @@ from herder.engine.runtime.decision import Decision, Observe, Wait, waiting
 from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
-DELETING_INDEX = "going"
+DELETING_INDEX = "deleting"
 """Index of Machines being deleted by namespace: a changed MachineDrainRule affects all of them."""
 
 
