@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from herder.api.capi import kinds as capi
+from herder.api.inmemory.kinds import IN_MEMORY_CONTROL_PLANE
 from herder.api.machines.kinds import kinds_of
 from herder.api.management import kinds as management
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
@@ -126,6 +127,9 @@ CASES: Mapping[tuple[Kind, str], Object] = {
     **_machine_cases(capi.MACHINE_SET, objects.MACHINE_SET, "spec.template.spec"),
     **_machine_cases(capi.MACHINE_DEPLOYMENT, objects.MACHINE_DEPLOYMENT, "spec.template.spec"),
     **_machine_cases(capi.MACHINE_POOL, objects.MACHINE_POOL, "spec.template.spec"),
+    (IN_MEMORY_CONTROL_PLANE, "spec.machineTemplate.spec.infrastructureRef"): with_spec(
+        IN_MEMORY_CONTROL_PLANE, {"machineTemplate": {"spec": {"infrastructureRef": reference("Machine")}}}
+    ),
     (capi.MACHINE_HEALTH_CHECK, "spec.clusterName"): objects.MACHINE_HEALTH_CHECK,
     (capi.MACHINE_HEALTH_CHECK, "spec.remediation.templateRef"): changed(
         objects.MACHINE_HEALTH_CHECK,
@@ -211,7 +215,15 @@ async def grant_role(admin: Api, role: str) -> None:
 
 
 UNCHECKED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-DEFINED = (rke.CONTROL_PLANE, rke.BOOTSTRAP, rke.BOOTSTRAP_TEMPLATE, DRIVER.machine, DRIVER.template, DRIVER.config)
+DEFINED = (
+    rke.CONTROL_PLANE,
+    rke.BOOTSTRAP,
+    rke.BOOTSTRAP_TEMPLATE,
+    IN_MEMORY_CONTROL_PLANE,
+    DRIVER.machine,
+    DRIVER.template,
+    DRIVER.config,
+)
 
 
 async def create_targets(admin: Api) -> None:

@@ -192,11 +192,16 @@ class ProvisionedCluster:
             PROVISIONING_CLUSTER, lambda found: all(_status(each, "clusterName") for each in found)
         )
         id_ = _status(cluster, "clusterName")
-        [token] = await wait_until(
-            self.client, REGISTRATION_TOKEN, id_, lambda found: any(_status(each, "nodeCommand") for each in found)
-        )
-        assert token["metadata"]["name"] == DEFAULT_TOKEN
-        secret = await self.client.get(SECRET.resource, _status(token, "tokenSecretName"), namespace=id_)
+        while True:
+            [token] = await wait_until(
+                self.client, REGISTRATION_TOKEN, id_, lambda found: any(_status(each, "nodeCommand") for each in found)
+            )
+            assert token["metadata"]["name"] == DEFAULT_TOKEN
+            try:
+                secret = await self.client.get(SECRET.resource, _status(token, "tokenSecretName"), namespace=id_)
+                break
+            except NotFound:  # the token belongs to a deleted cluster with the same ID, and is deleted after its Secret
+                await asyncio.sleep(0.1)
         return _status(token, "insecureNodeCommand"), base64.b64decode(secret["data"]["token"]).decode()
 
     # --- status -------------------------------------------------------------------------------------------------------

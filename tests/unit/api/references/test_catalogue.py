@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from herder.api.capi import kinds as capi
+from herder.api.inmemory.kinds import IN_MEMORY_CONTROL_PLANE
 from herder.api.machines.kinds import kinds_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.catalogue import KINDS, field_references
@@ -71,6 +72,7 @@ for kind in (rke.BOOTSTRAP, rke.BOOTSTRAP_TEMPLATE):
     OWN[kind] = CLUSTER_NAME
 FARM = {"apiVersion": "a.io/v1", "kind": "Farm", "name": "x"}
 OWN[capi.MACHINE_HEALTH_CHECK] = CLUSTER_NAME | {"spec.remediation.templateRef": (FARM, "update farms.a.io here/x")}
+OWN[IN_MEMORY_CONTROL_PLANE] = {"spec.machineTemplate.spec.infrastructureRef": (FARM, "update farms.a.io here/x")}
 OWN[rke.CONTROL_PLANE] |= CLUSTER_NAME
 OWN[capi.MACHINE] = CLUSTER_NAME | {path.format("spec"): case for path, case in MACHINE_CASES.items()}
 for kind in (capi.MACHINE_SET, capi.MACHINE_DEPLOYMENT, capi.MACHINE_POOL):

@@ -151,6 +151,6 @@ def test_random_expressions_agree(text: str) -> None:
 
 
 def is_not_comparable(text: str) -> bool:
-    """The binding cannot return optionals, Go treats invalid keys as absent, and an empty string split by an empty
-    separator has no parts in Go and one in C++."""
-    return any(part in text for part in (".?", "in d", "in m", ".split('')"))
+    """The binding cannot return optionals, Go treats invalid keys as absent, an empty string split by an empty
+    separator has no parts in Go and one in C++, and Go writes infinity as +Inf."""
+    return any(part in text for part in (".?", "in d", "in m", ".split('')")) or ("string(" in text and "1e308" in text)
