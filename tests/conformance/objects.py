@@ -87,6 +87,12 @@ def spec_schema(**properties: Any) -> Obj:
 CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
+async def ensure_defined(api: Api, crd: Obj) -> None:
+    """Define a kind that several modules use on one server."""
+    if (await api.get(api.cluster(CRDS, crd["metadata"]["name"]))).status == 404:
+        await define(api, crd)
+
+
 async def define(api: Api, crd: Obj) -> Obj:
     """Create a CRD and wait until its kind is served."""
     await api.create_cluster(CRDS, crd)

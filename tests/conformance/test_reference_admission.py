@@ -18,7 +18,7 @@ from herder.api.machines.kinds import MACHINE_GROUP, kinds_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import APPROVED, REVIEW
 from herder.gateway.webhooks import reference_review
-from tests.conformance.objects import define, definition
+from tests.conformance.objects import define, definition, ensure_defined
 from tests.support.admission_servers import MANAGER, provisioning_cluster, resource_path
 from tests.support.api import Api
 from tests.support.engines import unique
@@ -289,7 +289,9 @@ async def test_a_machine_needs_rights_on_all_its_references(admin: Api, lacking:
 async def test_an_in_memory_control_plane_needs_rights_on_its_template(admission_admin: Api, admin: Api) -> None:
     """The manager makes the Cluster own the template, which is deleted with it."""
     kind = IN_MEMORY_CONTROL_PLANE
-    await define(admission_admin, next(crd for crd in IN_MEMORY_CRDS if crd["spec"]["names"]["kind"] == kind.kind))
+    await ensure_defined(
+        admission_admin, next(crd for crd in IN_MEMORY_CRDS if crd["spec"]["names"]["kind"] == kind.kind)
+    )
     rules = [{"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["*"]}]
     await grant(admin, "mallory", "mallory", rules)
     mallory = admin.as_user("mallory")

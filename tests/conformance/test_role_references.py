@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from herder.api.capi import kinds as capi
+from herder.api.inmemory.crds import CRDS as IN_MEMORY_CRDS
 from herder.api.inmemory.kinds import IN_MEMORY_CONTROL_PLANE
 from herder.api.machines.kinds import kinds_of
 from herder.api.management import kinds as management
@@ -23,7 +24,7 @@ from herder.api.references.catalogue import KINDS, FieldReference, field_referen
 from herder.api.rke import kinds as rke
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.engine.meta.kinds import Kind, Object
-from tests.conformance.objects import define, definition
+from tests.conformance.objects import define, definition, ensure_defined
 from tests.support.admission_servers import provisioning_cluster, resource_path
 from tests.support.api import Api
 from tests.support.rbac import grant, grant_everywhere
@@ -128,7 +129,8 @@ CASES: Mapping[tuple[Kind, str], Object] = {
     **_machine_cases(capi.MACHINE_DEPLOYMENT, objects.MACHINE_DEPLOYMENT, "spec.template.spec"),
     **_machine_cases(capi.MACHINE_POOL, objects.MACHINE_POOL, "spec.template.spec"),
     (IN_MEMORY_CONTROL_PLANE, "spec.machineTemplate.spec.infrastructureRef"): with_spec(
-        IN_MEMORY_CONTROL_PLANE, {"machineTemplate": {"spec": {"infrastructureRef": reference("Machine")}}}
+        IN_MEMORY_CONTROL_PLANE,
+        {"version": "v1.35.0", "machineTemplate": {"spec": {"infrastructureRef": reference("Machine")}}},
     ),
     (capi.MACHINE_HEALTH_CHECK, "spec.clusterName"): objects.MACHINE_HEALTH_CHECK,
     (capi.MACHINE_HEALTH_CHECK, "spec.remediation.templateRef"): changed(
@@ -215,15 +217,7 @@ async def grant_role(admin: Api, role: str) -> None:
 
 
 UNCHECKED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-DEFINED = (
-    rke.CONTROL_PLANE,
-    rke.BOOTSTRAP,
-    rke.BOOTSTRAP_TEMPLATE,
-    IN_MEMORY_CONTROL_PLANE,
-    DRIVER.machine,
-    DRIVER.template,
-    DRIVER.config,
-)
+DEFINED = (rke.CONTROL_PLANE, rke.BOOTSTRAP, rke.BOOTSTRAP_TEMPLATE, DRIVER.machine, DRIVER.template, DRIVER.config)
 
 
 async def create_targets(admin: Api) -> None:
@@ -241,8 +235,9 @@ async def create_targets(admin: Api) -> None:
 async def admin(admission_admin: Api) -> Api:
     for kind in DEFINED:
         await define(admission_admin, definition(kind.group, kind.plural, kind.kind, UNCHECKED))
-    name = f"{management.MANAGEMENT_CLUSTER.plural}.{management.GROUP}"
-    await define(admission_admin, next(crd for crd in MANAGEMENT_CRDS if crd["metadata"]["name"] == name))
+    for kind, crds in ((management.MANAGEMENT_CLUSTER, MANAGEMENT_CRDS), (IN_MEMORY_CONTROL_PLANE, IN_MEMORY_CRDS)):
+        name = f"{kind.plural}.{kind.group}"
+        await ensure_defined(admission_admin, next(crd for crd in crds if crd["metadata"]["name"] == name))
     theirs = changed(with_spec(management.MANAGEMENT_CLUSTER, {}), {"metadata.name": "c-theirs"})
     await admission_admin.create_cluster(resource_path(management.MANAGEMENT_CLUSTER), theirs)
     for place in PLACES:

@@ -4,6 +4,7 @@ cluster is ready, and until nothing is left of it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections import Counter
@@ -25,7 +26,7 @@ from herder.api.rke.kinds import BOOTSTRAP
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.meta.errors import Conflict
+from herder.engine.meta.errors import Conflict, NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.machine.host.client import HostClient
 from tests.support.capi import (
