@@ -23,9 +23,9 @@ from bench.__main__ import RESULTS, machine
 from bench.apiserver import CRD, Subject
 from tests.support.embedded import Embedded
 
-OBJECTS = 12_000
+OBJECTS = 4_000
 LISTS = 20
-RACE = race.Size(1, 300)
+RACE = race.Size(1, 100)
 
 Costs = dict[str, float]
 """CPU milliseconds by operation."""
@@ -70,13 +70,14 @@ PROBE = """
 import asyncio, json, sys
 from pathlib import Path
 from bench import growth, planner, tunnel
+growth.IDLE_SECONDS = 5.0
 directory = Path(sys.argv[1])
-machines = asyncio.run(growth.measure(directory, 300))
+machines = asyncio.run(growth.measure(directory, 100))
 plans = planner.loop.run(planner.measure(100))
 with tunnel.Tunnel("ours", "ours") as both_ends:
     _, server, client = both_ends.throughput(50)
 print(json.dumps({
-    "Node of one Machine among 300 fails and recovers": machines.news * 1000,
+    "Node of one Machine among 100 fails and recovers": machines.news * 1000,
     "planner, 100 machines: report of one machine": plans.report * 1000,
     "planner, 100 machines: new plan of one machine": plans.plan * 1000,
     "planner, 100 machines: each machine until all are up": plans.up * 1000,
