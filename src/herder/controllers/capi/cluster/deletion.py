@@ -74,7 +74,7 @@ def _infrastructure(scope: ClusterScope) -> Stage | None:
 
 
 def _external(scope: ClusterScope, external: External | None, field: str, reason: str) -> Stage | None:
-    if external is None or external.missing:
+    if external is None or external.deleted:
         return None
     if external.obj is None or external.kind is None:
         return Stage("InternalError", external.problem)

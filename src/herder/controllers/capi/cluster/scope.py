@@ -10,7 +10,7 @@ from herder.api.capi.contract.fields import Endpoint
 from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import cluster_key, is_deleting, kubeconfig_secret
 from herder.controllers.capi.cluster.members import CONTROL_PLANE_MACHINE, WITH_NODE, ClusterMembers
-from herder.controllers.capi.externals import External, look_up
+from herder.controllers.capi.externals import External, look_up_referenced
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
 
@@ -84,4 +84,4 @@ def new_scope(view: View, cluster: Object) -> ClusterScope:
 
 def _referenced(view: View, cluster: Object, field: str) -> External | None:
     reference = cluster["spec"].get(field)
-    return look_up(view, reference, cluster["metadata"]["namespace"]) if reference else None
+    return look_up_referenced(view, cluster, f"spec.{field}", reference) if reference else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from herder.api.capi.kinds import GROUP, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.api.capi.names import DEPLOYMENT_NAME, cluster_key, is_deleting, labels_of
-from herder.controllers.capi.externals import External, look_up
+from herder.controllers.capi.externals import External, look_up_referenced
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
 
@@ -51,7 +51,7 @@ def status_of(machine: Object, field: str, default: Any) -> Any:
 
 def new_scope(view: View, machine: Object, cluster: Object) -> MachineScope:
     """Read all objects that a reconciliation of this Machine needs."""
-    spec, namespace = machine["spec"], machine["metadata"]["namespace"]
+    spec = machine["spec"]
     config = (spec.get("bootstrap") or {}).get("configRef")
     machine_set = _machine_set(view, machine)
     return MachineScope(
@@ -59,8 +59,8 @@ def new_scope(view: View, machine: Object, cluster: Object) -> MachineScope:
         cluster,
         machine_set,
         _deployment(view, machine_set),
-        look_up(view, config, namespace) if config else External(),
-        look_up(view, spec.get("infrastructureRef"), namespace),
+        look_up_referenced(view, machine, "spec.bootstrap.configRef", config) if config else External(),
+        look_up_referenced(view, machine, "spec.infrastructureRef", spec.get("infrastructureRef")),
     )
 
 

@@ -16,7 +16,7 @@ from herder.api.capi.kinds import MACHINE
 from herder.api.capi.membership import member_keys
 from herder.api.capi.names import PROPAGATED, annotations_of, is_deleting, labels_of
 from herder.api.writes import object_patch, ref
-from herder.controllers.capi.externals import External, look_up
+from herder.controllers.capi.externals import External, look_up_referenced
 from herder.controllers.capi.machineset.machines import (
     IN_PLACE,
     machine_annotations,
@@ -117,8 +117,11 @@ def _externals(scope: MachineSetScope, machine: Object) -> list[External]:
     if is_deleting(machine):
         return []
     spec = machine["spec"]
-    references = [(spec.get("bootstrap") or {}).get("configRef"), spec.get("infrastructureRef")]
-    found = [look_up(scope.view, reference, scope.namespace) for reference in references if reference]
+    references = {
+        "spec.bootstrap.configRef": (spec.get("bootstrap") or {}).get("configRef"),
+        "spec.infrastructureRef": spec.get("infrastructureRef"),
+    }
+    found = [look_up_referenced(scope.view, machine, path, each) for path, each in references.items() if each]
     return [external for external in found if external.obj is not None]
 
 

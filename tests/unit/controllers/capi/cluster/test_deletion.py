@@ -6,6 +6,7 @@ import pytest
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import ABANDON_INFRASTRUCTURE, CLUSTER_FINALIZER
+from herder.api.references.approvals import Approval, with_record
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Delete, Parallel, Ref
 from tests.support.builders import new_definition, writes_of
@@ -211,3 +212,14 @@ def test_first_deleting_status_is_written_at_once_and_progress_is_debounced() ->
     (second,) = patches(reconcile_cluster(cluster_object, *PROVIDER_OBJECTS, members[0]), CLUSTER, "status")
     (third,) = patches(reconcile_cluster(cluster_object, *PROVIDER_OBJECTS), CLUSTER, "status")
     assert (first.debounce, second.debounce, third.debounce) == (0.0, 2.0, 2.0)
+
+
+def test_an_object_with_the_name_of_the_referenced_one_is_not_deleted() -> None:
+    """It may be another user's: the author of the reference deleted the approved object and waited for its name."""
+    approvals = [
+        Approval("spec.infrastructureRef", INFRA.plural, "c-infra", INFRA.group, "ns", "uid-of-the-approved"),
+        Approval("spec.controlPlaneRef", PLANE.plural, "c-plane", PLANE.group, "ns", "uid-of-the-approved"),
+    ]
+    decision = reconcile_cluster(with_record(deleting_cluster(), approvals), *PROVIDER_OBJECTS)
+    assert deletions(decision) == []
+    assert removes_finalizer(decision)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, PAUSED
+from herder.api.references.approvals import Approval, with_record
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Parallel
 from tests.support.builders import new_definition, writes_of
@@ -50,6 +52,22 @@ def test_finalizer_is_the_first_and_only_write() -> None:
 
 def test_no_finalizer_is_added_to_a_deleting_cluster() -> None:
     assert reconcile_cluster(cluster(metadata={"finalizers": [], "deletionTimestamp": "2026-01-01T11:00:00Z"})) == DONE
+
+
+def test_only_the_approved_object_is_adopted() -> None:
+    """An object that another user creates under the same name gets no owner, and its endpoint is not copied."""
+    found = infra(PROVISIONED, metadata={"ownerReferences": []}, controlPlaneEndpoint=ENDPOINT)
+    approved_by_name = Approval("spec.infrastructureRef", INFRA.plural, "c-infra", INFRA.group, "ns", author="mallory")
+    assert patches(reconcile_cluster(_referring(approved_by_name), *DEFINITIONS, found), INFRA)
+
+    objects = [_referring(msgspec.structs.replace(approved_by_name, uid="another")), *DEFINITIONS, found]
+    assert not patches(reconcile_cluster(*objects), INFRA)
+    condition = status_condition(status_after(*objects), "InfrastructureReady")
+    assert "was recreated since the reference to it was approved" in condition[2]
+
+
+def _referring(approval: Approval) -> Object:
+    return with_record(cluster(control_plane=False), [approval])
 
 
 def test_referenced_objects_are_adopted() -> None:

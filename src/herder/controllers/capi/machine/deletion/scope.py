@@ -97,7 +97,7 @@ class DeletionScope:
         """Whether draining and waiting for volumes have become pointless."""
         return (
             find_legacy(self.machine, PRE_TERMINATE_SUCCEEDED) is not None  # the drain is finished and not repeated
-            or self.infrastructure.missing
+            or self.infrastructure.deleted
             or (self.infrastructure.obj is not None and is_deleting(self.infrastructure.obj))
             or self._etcd_member_removed()
         )

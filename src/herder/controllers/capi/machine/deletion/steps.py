@@ -107,7 +107,7 @@ STAGES: tuple[Callable[[DeletionScope], Stage], ...] = (
 
 def _delete_reference(found: External, reference: Object | None, reason: str, why: str) -> Stage:
     """Delete the referenced object and wait until it is gone."""
-    if not reference or not reference.get("kind") or found.missing:
+    if not reference or not reference.get("kind") or found.deleted:
         return StageDone()
     if found.obj is None or found.kind is None:
         message = f"Failed to delete {reference['kind']}: {found.problem}"
