@@ -45,6 +45,7 @@ LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 NODE_NAME = re.compile(LABEL + r"(\." + LABEL + ")*")
 
 MAX_REQUEST = 16 * 1024  # bytes of PEM; a request with an RSA key of 4096 bits has 1.7 KiB
+MAX_OBJECT = 64 * 1024  # characters of a CertificateSigningRequest with its metadata; one of a kubelet has 4 KiB
 MAX_EVENT = 4 * 1024 * 1024  # characters of a watch event; etcd refuses objects of more than 1.5 MiB
 PAGE, PAGE_OF_NODES = 20, 100
 WATCH_SECONDS = 300
@@ -211,7 +212,8 @@ def decide(api: Any, csr: Object) -> Optional[Decision]:
     if status.get("certificate") or any(each["type"] in DECIDED for each in status.get("conditions") or []):
         return None
     request = kubelet_request(spec)
-    if request is None:
+    # To one that is almost as large as etcd allows, no condition can be added: each attempt would list all again.
+    if request is None or len(json.dumps(csr)) > MAX_OBJECT:
         return None
     node, groups = request.common_name[len(NODE_PREFIX) :], spec.get("groups") or []
     if spec.get("username") == request.common_name and NODES in groups:

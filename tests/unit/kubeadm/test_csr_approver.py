@@ -357,3 +357,12 @@ def test_mutated_requests_never_parse_to_another_name_than_in_cryptography() -> 
         assert values == {O: names_found.organization, CN: names_found.common_name}
         assert len(list(known)) == 2
     assert parsed > 1000, "signatures and keys can change, so many are parsed"
+
+
+def test_a_request_to_which_no_condition_can_be_added_is_left_alone() -> None:
+    """Near etcd's size limit, the approval would fail forever, and each failure lists all requests again."""
+    api, oversize = Api(), csr()
+    oversize["metadata"]["annotations"] = {"padding": "x" * approver.MAX_OBJECT}
+    assert approver.attempt(api, oversize)
+    assert api.approvals == []
+    assert api.objects == {}  # the node name stays free
