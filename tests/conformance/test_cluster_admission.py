@@ -25,6 +25,10 @@ async def api(admission_admin: Api) -> Api:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number that would be dropped": ({"machineGlobalConfig": {"port": 1}}, "machineGlobalConfig.port"),
+    "an option that the distribution does not know": (
+        {"machineGlobalConfig": {"cni": "calico"}},
+        "machineGlobalConfig.cni",
+    ),
     "a token in plain sight": ({"machineGlobalConfig": {"token": "abc"}}, "machineGlobalConfig.token"),
     "a list, which schemas take for text of a format": (
         {"registries": {"configs": {"mirror": {"caBundle": []}}}},

@@ -76,6 +76,7 @@ def configurations(*resource_path: str) -> dict[str, Object]:
     }
 
 
+RKE2 = {"spec.kubernetesVersion": "v1.34.1+rke2r1"}  # K3s has no cloud-provider-config
 SHEDS = {"kind": DRIVER.config.kind, "name": "theirs"}
 CONTROL_PLANE = {"clusterName": "", "kubernetesVersion": "v1.34.1+k3s1"}
 MACHINE_FIELDS: dict[str, Any] = {
@@ -106,7 +107,7 @@ CASES: Mapping[tuple[Kind, str], Object] = {
         infrastructureRef=reference("Cluster")
     ),
     **{
-        (management.PROVISIONING_CLUSTER, field): provisioning_cluster(**fields)
+        (management.PROVISIONING_CLUSTER, field): changed(provisioning_cluster(**fields), RKE2)
         for field, fields in configurations("spec", "rkeConfig").items()
     },
     **{

@@ -156,21 +156,41 @@ def test_an_edited_config_is_applied_without_replacing_machines(site: Site) -> N
     assert site.directories() == directories
 
 
-def test_an_invalid_config_is_reported_and_changes_nothing(site: Site) -> None:
-    before = site.nodes()
-    patch = {"spec": {"rkeConfig": {"machineGlobalConfig": {"node-labels": ["team=red"]}}}}
-    kind = "clusters.provisioning.cattle.io"
-    site.kubectl("patch", kind, NAME, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
-    messages = ""
-    for _ in range(100):
-        conditions = site.kubectl("get", kind, NAME, "-n", NAMESPACE)["status"]["conditions"]
-        messages = " ".join(each.get("message") or "" for each in conditions)
-        if "node-labels" in messages:
-            break
-    assert "machineGlobalConfig.node-labels: unknown option of the embedded distribution" in messages
-    undo = {"spec": {"rkeConfig": {"machineGlobalConfig": {"node-labels": None}}}}
-    site.kubectl("patch", kind, NAME, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(undo))
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        pytest.param(
+            {"rkeConfig": {"machineGlobalConfig": {"node-labels": ["team=red"]}}},
+            "machineGlobalConfig.node-labels: Forbidden: unknown option of the embedded distribution",
+            id="unknown option",
+        ),
+        pytest.param(
+            {"kubernetesVersion": "v1.36.0+herder1"},
+            "is lower than v1.36.3+herder1, which the cluster has",
+            id="downgrade",
+        ),
+    ],
+)
+def test_an_edit_that_cannot_be_applied_is_refused(site: Site, edit: Any, reason: str) -> None:
+    kind, before = "clusters.provisioning.cattle.io", site.nodes()
+    spec = site.kubectl("get", kind, NAME, "-n", NAMESPACE)["spec"]
+    patch = ["patch", kind, NAME, "-n", NAMESPACE, "--type=merge", "-p", json.dumps({"spec": edit})]
+    command = [peer("kubectl"), "--kubeconfig", site.server.kubeconfig, *patch]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert reason in result.stderr
+    assert site.kubectl("get", kind, NAME, "-n", NAMESPACE)["spec"] == spec
     assert set(site.nodes()) == set(before)
+
+
+def test_a_second_server_is_refused_and_the_pool_keeps_its_size(site: Site) -> None:
+    command = [HERDER, "scale", "cluster", NAME, "servers=3"]
+    environment = {"KUBECONFIG": str(site.server.kubeconfig), "PATH": "/usr/bin:/bin"}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == 1
+    assert "the embedded distribution supports 1 server" in result.stderr
+    pools = site.kubectl("get", "clusters.provisioning.cattle.io", NAME, "-n", NAMESPACE)["spec"]["rkeConfig"]
+    assert [pool["quantity"] for pool in pools["machinePools"] if pool.get("etcdRole")] == [1]
 
 
 def test_an_upgrade_updates_existing_machines_and_servers_first(site: Site) -> None:

@@ -27,6 +27,7 @@ class Facts:
     """
     # why etcd and control plane roles must be on the same machines; empty if they need not be
     colocation_reason: str = ""
+    max_servers: int | None = None  # machines with etcdRole and controlPlaneRole; None if unlimited
 
 
 K3S = Facts("k3s", "k3s", "etcd.k3s.cattle.io")
@@ -34,7 +35,13 @@ RKE2 = Facts("rke2", "rke2r", "etcd.rke2.cattle.io")
 KUBEADM = Facts(
     "kubeadm", "kubeadm", "etcd.kubeadm.cattle.io", "kubeadm runs etcd and control plane on the same machines"
 )
-EMBEDDED = Facts("embedded", "herder", "", "the embedded distribution runs etcd and control plane in one process")
+EMBEDDED = Facts(
+    "embedded",
+    "herder",
+    "",
+    "the embedded distribution runs etcd and control plane in one process",
+    max_servers=1,
+)
 
 DISTRIBUTIONS = (K3S, RKE2, KUBEADM, EMBEDDED)
 BY_BUILD = {facts.build: facts for facts in DISTRIBUTIONS}

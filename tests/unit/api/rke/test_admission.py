@@ -13,7 +13,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke.admission import RULES
 from herder.api.rke.admission.config import is_secret_name
 from herder.engine.meta.kinds import Object
-from tests.support.builders import new_object
+from tests.support.builders import new_condition, new_object
 
 ADMISSION = RULES[PROVISIONING_CLUSTER]
 CANARY = "sekrit-canary-7431"
@@ -28,6 +28,17 @@ def pool(name: str = "workers", **fields: Any) -> Object:
     return {"name": name, "machineConfigRef": {"kind": "ShedConfig", "name": "sheds"}, "workerRole": True, **fields}
 
 
+def server_pool(name: str = "servers", **fields: Any) -> Object:
+    return pool(name, etcdRole=True, controlPlaneRole=True, **fields)
+
+
+def up_to_date(obj: Object, observed: int = 2) -> Object:
+    """The cluster as stored, whose machines have the spec of the observed generation."""
+    status = {"observedGeneration": observed, "conditions": [new_condition("Updated")]}
+    return {**obj, "metadata": {**obj["metadata"], "generation": 2}, "status": status}
+
+
+RKE2, KUBEADM, EMBEDDED = ({"kubernetesVersion": f"v1.34.1+{build}"} for build in ("rke2r1", "kubeadm1", "herder1"))
 IMPORTED = cluster() | {"spec": {}}
 
 
@@ -84,7 +95,53 @@ OPERATIONS: dict[str, Case] = {
 CASES: dict[str, Case] = {
     **OPERATIONS,
     "strings, booleans and lists are values": Case(
-        cluster(machineGlobalConfig={"cni": "calico", "debug": True, "disable": ["a", "b"], "profile": None})
+        cluster(machineGlobalConfig={"flannel-backend": "none", "debug": True, "disable": ["a", "b"], "profile": None})
+    ),
+    "an option that K3s does not know is refused": Case(
+        cluster(machineGlobalConfig={"cni": CANARY}), (f"{GLOBAL}.cni",)
+    ),
+    "an option that the planner sets is refused": Case(
+        cluster(machineGlobalConfig={"node-label": ["a=b"]}), (f"{GLOBAL}.node-label",)
+    ),
+    "an option of a later release is refused": Case(
+        cluster(spec={"kubernetesVersion": "v1.26.1+k3s1"}, machineGlobalConfig={"embedded-registry": True}),
+        (f"{GLOBAL}.embedded-registry",),
+    ),
+    "an option that RKE2 does not know is refused": Case(
+        cluster(spec=RKE2, machineGlobalConfig={"flannel-backend": "none", "cni": "calico"}),
+        (f"{GLOBAL}.flannel-backend",),
+    ),
+    "an option that kubeadm clusters do not have is refused": Case(
+        cluster(spec=KUBEADM, machineSelectorConfig=[{"config": {}}, {"config": {"debug": True}}]),
+        (f"{SELECTED}.debug",),
+    ),
+    "an option of the embedded distribution with an invalid value is refused": Case(
+        cluster(spec=EMBEDDED, machineGlobalConfig={"log-level": "loud", "tls-san": ["a.example"]}),
+        (f"{GLOBAL}.log-level",),
+    ),
+    "an unknown option that was stored may stay": Case(
+        cluster(machineGlobalConfig={"colour": "blue", "debug": True}),
+        (),
+        cluster(machineGlobalConfig={"colour": "blue"}),
+    ),
+    "the embedded distribution has one server": Case(
+        cluster(spec=EMBEDDED, machinePools=[server_pool(quantity=3)]), ("spec.rkeConfig.machinePools",)
+    ),
+    "the embedded distribution has one server in all pools": Case(
+        cluster(spec=EMBEDDED, machinePools=[server_pool(), server_pool("more")]), ("spec.rkeConfig.machinePools",)
+    ),
+    "the embedded distribution has many workers": Case(
+        cluster(spec=EMBEDDED, machinePools=[server_pool(), pool(quantity=3)])
+    ),
+    "other distributions have several servers": Case(cluster(machinePools=[server_pool(quantity=3)])),
+    "a version that every machine has cannot be lowered": Case(
+        cluster(spec={"kubernetesVersion": "v1.34.0+k3s1"}), ("spec.kubernetesVersion",), up_to_date(cluster())
+    ),
+    "an upgrade that has not reached every machine can be taken back": Case(
+        cluster(spec={"kubernetesVersion": "v1.34.0+k3s1"}), (), up_to_date(cluster(), observed=1)
+    ),
+    "another build of the same release is no downgrade": Case(
+        cluster(), (), up_to_date(cluster(spec={"kubernetesVersion": "v1.34.1+k3s2"}))
     ),
     "numbers are not": Case(cluster(machineGlobalConfig={"https-port": 6443}), (f"{GLOBAL}.https-port",)),
     "fractions are not": Case(cluster(machineGlobalConfig={"ratio": 0.5}), (f"{GLOBAL}.ratio",)),
@@ -104,7 +161,7 @@ CASES: dict[str, Case] = {
         for key in ("token", "agent-token", "etcd-s3-secret-key", "vpn-auth", "private-registry")
     },
     "the cloud provider config comes from a Secret": Case(
-        cluster(machineGlobalConfig={"cloud-provider-config": "secret://fleet-default:cloud"})
+        cluster(spec=RKE2, machineGlobalConfig={"cloud-provider-config": "secret://fleet-default:cloud"})
     ),
     "the cloud provider config is not in the Cluster": Case(
         cluster(machineGlobalConfig={"cloud-provider-config": f"password={CANARY}"}),

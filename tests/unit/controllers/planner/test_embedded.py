@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from herder.api.management.manifest import Agent
-from herder.controllers.planner.distributions.embedded import LISTS, TEXTS, Embedded
+from herder.api.rke.machine_config.embedded import LISTS, TEXTS
+from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,

@@ -50,7 +50,7 @@ async def wait_for_status(manager: SimulatedManager, expected: tuple[bool, dict[
 
 
 @pytest.mark.parametrize(
-    "change", [{"machineGlobalConfig": {"node-label": ["a=b"]}}, {"rotateCertificates": {"generation": 1}}]
+    "change", [{"machineGlobalConfig": {"selinux": True}}, {"rotateCertificates": {"generation": 1}}]
 )
 def test_an_edit_is_observed_when_the_control_plane_has_it(change: Object) -> None:
     """Clients that wait for observedGeneration and Ready must not see success before the change has started."""
@@ -106,7 +106,7 @@ def test_an_unplannable_spec_is_stalled_until_it_changes() -> None:
             await report_plan_status(manager, new_condition("Ready", "False", "Error", problem))
             await wait_for_status(manager, (True, {"Ready": "False", "Reconciling": "False", "Stalled": "True"}))
             assert (find(await manager.cluster(), "Stalled") or {})["message"] == problem
-            await edit(manager, machineGlobalConfig={"node-label": ["a=b"]})
+            await edit(manager, machineGlobalConfig={"selinux": True})
             await world.until(lambda: _has_control_plane_spec(manager), within=30)
             await report_plan_status(
                 manager, new_condition("Ready", "Unknown", "Waiting", "configuring worker node(s) meadow-1")

@@ -99,12 +99,12 @@ def test_an_edit_of_the_configuration_changes_only_the_control_plane() -> None:
         async with manager.world:
             await manager.create_cluster()
             before = await generations(manager)
-            edit = {"spec": {"rkeConfig": {"machineGlobalConfig": {"debug": None, "profile": "cis"}}}}
+            edit = {"spec": {"rkeConfig": {"machineGlobalConfig": {"debug": None, "selinux": True}}}}
             await manager.patch(PROVISIONING_CLUSTER, NAME, edit)
             assert await changed_objects(manager, before) == ["RKEControlPlane meadow"]
             control_plane = await manager.get(CONTROL_PLANE, NAME)
             assert control_plane is not None
-            assert control_plane["spec"]["machineGlobalConfig"] == {"profile": "cis"}
+            assert control_plane["spec"]["machineGlobalConfig"] == {"selinux": True}
 
     loop.run(run(SimulatedManager()))
 
@@ -113,7 +113,7 @@ def test_the_configuration_can_be_emptied() -> None:
     """Where the last entry of a mapping is removed, API servers leave null, which the schema of the control plane
     rejects."""
     full = {
-        "machineGlobalConfig": {"profile": "cis"},
+        "machineGlobalConfig": {"selinux": True},
         "registries": {"mirrors": {"docker.io": {"endpoint": ["https://mirror.example.com"]}}},
         "chartValues": {"rke2-calico": {"installation": {"flexVolumePath": "/opt"}}},
     }

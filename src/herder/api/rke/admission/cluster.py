@@ -10,6 +10,7 @@ from typing import Any
 
 from herder.api.capi.admission.total import Rule, problems
 from herder.api.capi.admission.values import count_values, section, text, value, with_value
+from herder.api.capi.conditions import find
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, operations, pools
 from herder.api.rke.admission.paths import PATH, RKE
@@ -86,6 +87,17 @@ def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
         yield invalid_value("spec.kubernetesVersion", version, message)
     elif (known_release := release_of(before)) and (problem := skip_error(known_release, version, annotations_of(obj))):
         yield invalid_value("spec.kubernetesVersion", version, problem)
+    elif current is not None and desired.release < current.release and _is_up_to_date(old or {}):
+        message = f"is lower than {before}, which the cluster has; restore a snapshot of the older version"
+        yield invalid_value("spec.kubernetesVersion", version, message)
+
+
+def _is_up_to_date(cluster: Object) -> bool:
+    """Whether every machine has the version of the spec. Until then, a user can go back to the earlier version."""
+    generation = value(cluster, "metadata", "generation")
+    updated = find(cluster, "Updated")
+    is_observed = value(cluster, "status", "observedGeneration") == generation
+    return is_observed and updated is not None and updated.get("status") == "True"
 
 
 def _infrastructure(obj: Object, old: Object | None) -> Iterator[FieldError]:

@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from herder.api.capi.admission.total import Rule
-from herder.api.capi.admission.values import section, value
+from herder.api.capi.admission.values import section, text, value
 from herder.api.rke.admission.paths import PATH, RKE
+from herder.api.rke.machine_config.errors import OptionError
+from herder.api.rke.machine_config.options import checked_option
 from herder.api.rke.node.install import BadVariable, agent_variable
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
@@ -50,9 +52,10 @@ _PUT_INTO_SECRET = "put it into a Secret that the chart reads"
 
 
 def _machine_configs(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    version = text(obj, "spec", "kubernetesVersion")
     for path, found, before in _configs(obj, old or {}):
         if found != before:
-            yield from _machine_config(found, before, path)
+            yield from _machine_config(version, found, before, path)
 
 
 def _charts(obj: Object, old: Object | None) -> Iterator[FieldError]:
@@ -75,7 +78,7 @@ def _configs(obj: Object, old: Object) -> Iterator[tuple[str, Object, Object]]:
         yield path, section(entry, "config"), section(known, "config")
 
 
-def _machine_config(config: Object, before: Object, path: str) -> Iterator[FieldError]:
+def _machine_config(version: str, config: Object, before: Object, path: str) -> Iterator[FieldError]:
     for key, found in config.items():
         if found is None or found == before.get(key):
             continue
@@ -87,6 +90,16 @@ def _machine_config(config: Object, before: Object, path: str) -> Iterator[Field
             yield invalid_value(at, "nested", _EXPECTED)
         elif isinstance(found, int | float) and not isinstance(found, bool):
             yield invalid_value(at, found, f'{_EXPECTED}; write "{found}"')
+        else:
+            yield from _option(version, at, key, found)
+
+
+def _option(version: str, path: str, option: str, found: Any) -> Iterator[FieldError]:
+    """Refuse what the distribution does not know: its processes would not start with it."""
+    try:
+        checked_option(version, path, option, found)
+    except OptionError as error:
+        yield forbidden_field(path, error.detail)  # without the value: that of an unknown option may be a secret
 
 
 def _is_plain(item: Any) -> bool:

@@ -36,6 +36,7 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
     before = {text(pool, "name"): pool for pool in listed(old or {})}
     version = version_of(text(obj, "spec", "kubernetesVersion"))
     distribution = version.facts.build if version else ""
+    limit = version.facts.max_servers if version else None
     for position, pool in enumerate(listed(obj)):
         known = before.get(text(pool, "name"))
         if known != pool:
@@ -48,11 +49,28 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
             wanted,
             f"a cluster may have at most {MAX_MACHINES} machines; use several clusters",
         )
+    servers = _servers(obj)
+    if version is not None and limit is not None and servers > limit and servers > _servers(old or {}):
+        yield invalid_value(
+            _PATH,
+            servers,
+            f"the {version.facts.name} distribution supports {limit} server; keep one machine with etcdRole and "
+            "controlPlaneRole",
+        )
 
 
 def _machines(obj: Object) -> int:
     """How many machines the pools may have together, grown as far as they may be scaled."""
-    return sum(max((size for size in _sizes(pool) if isinstance(size, int)), default=1) for pool in listed(obj))
+    return sum(map(_max_size, listed(obj)))
+
+
+def _servers(obj: Object) -> int:
+    pools = (pool for pool in listed(obj) if pool.get("etcdRole") is True or pool.get("controlPlaneRole") is True)
+    return sum(map(_max_size, pools))
+
+
+def _max_size(pool: Object) -> int:
+    return max((size for size in _sizes(pool) if isinstance(size, int)), default=1)
 
 
 def _sizes(pool: Object) -> Iterator[Any]:

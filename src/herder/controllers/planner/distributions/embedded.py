@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.rke.distributions import EMBEDDED
+from herder.api.rke.machine_config.embedded import checked_option, checked_taint
 from herder.api.rke.names import MACHINE_UID, TAINTS
 from herder.api.rke.node.join_token import node_token
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
@@ -34,15 +34,6 @@ REGISTRIES, MANAGER_AUTHORITY = "/etc/rancher/agent/registries.yaml", "/etc/ranc
 DATA = "/var/lib/rancher/herder"
 JOIN_PROTOCOL = "node-tokens-2"
 """Part of the restart stamp: servers must support per-machine tokens before workers present them."""
-_EFFECTS = "NoSchedule|PreferNoSchedule|NoExecute"
-LISTS = {
-    "node-label": (re.compile(r"[^=]+=.*"), "key=value"),
-    "node-taint": (re.compile(rf"[^=:]+(=[^:]*)?:({_EFFECTS})"), f"key[=value]:effect, the effect one of {_EFFECTS}"),
-    "tls-san": (re.compile(r".+"), "a name or an address"),
-}
-TEXTS = {"log-level": (re.compile("debug|info|warning|error"), "debug, info, warning or error")}
-"""Configuration that users may set, and its syntax: a machine does not start with an invalid value. The planner sets
-everything else."""
 
 
 class Embedded:
@@ -133,28 +124,13 @@ def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
 
 
 def _checked_config(field: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _value_of(f"{field}.{key}", key, given) for key, given in config.items() if given is not None}
-
-
-def _value_of(field: str, key: str, given: Any) -> str | list[str]:
-    if key in LISTS:
-        return [_text(field, each, *LISTS[key]) for each in (given if isinstance(given, list) else [given])]
-    if key in TEXTS:
-        return _text(field, given, *TEXTS[key])
-    known = ", ".join((*LISTS, *TEXTS))
-    raise ConfigError(f"{field}: unknown option of the embedded distribution; use one of {known}")
-
-
-def _text(field: str, given: Any, form: re.Pattern[str], wanted: str) -> str:
-    if not isinstance(given, str) or not form.fullmatch(given):
-        raise ConfigError(f"{field}: {json.dumps(given)} must be {wanted}")
-    return given
+    return {key: checked_option(f"{field}.{key}", key, given) for key, given in config.items() if given is not None}
 
 
 def _taint(machine: str, taint: Mapping[str, str]) -> str:
     value = f"={taint['value']}" if taint.get("value") else ""
     written = f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
-    return _text(f"machine {machine}, annotation {TAINTS}", written, *LISTS["node-taint"])
+    return checked_taint(f"machine {machine}, annotation {TAINTS}", written)
 
 
 # --- instruction and probes -------------------------------------------------------------------------------------------

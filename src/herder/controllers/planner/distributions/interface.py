@@ -14,13 +14,10 @@ from urllib.parse import urlsplit
 
 from herder.api.management.manifest import Agent
 from herder.api.rke import names
+from herder.api.rke.machine_config.errors import ConfigError as ConfigError
 from herder.api.rke.node.plan import Plan
 from herder.controllers.planner.distributions.digest import cluster_digest, machine_digest
 from herder.engine.meta.kinds import Object
-
-
-class ConfigError(ValueError):
-    """The user's configuration cannot be rendered. The message names the field and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

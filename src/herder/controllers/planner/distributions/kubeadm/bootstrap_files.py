@@ -8,6 +8,7 @@ from typing import Any
 from herder.api.capi.kinds import NODE
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.policies import Policy, policy
+from herder.api.rke.machine_config.kubeadm import COMPONENT_ARGUMENTS
 from herder.api.rke.names import KUBEADM_PROVIDER, TAINTS
 from herder.api.rke.node.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
@@ -22,7 +23,6 @@ from herder.controllers.planner.distributions.kubeadm.paths import (
     token,
 )
 from herder.controllers.planner.distributions.kubeadm.user_config import (
-    ARGUMENTS,
     DEFAULT_ARGUMENTS,
     SERVICE_NETWORK,
     arguments,
@@ -99,7 +99,7 @@ def _init(
         "controlPlaneEndpoint": f"{ENDPOINT}:{API_PORT}",
         "networking": {"podSubnet": pod_network(config), "serviceSubnet": config.get("service-cidr", SERVICE_NETWORK)},
     }
-    for key, component in ARGUMENTS.items():
+    for key, component in COMPONENT_ARGUMENTS.items():
         if flags := arguments(DEFAULT_ARGUMENTS.get(key, ()), config.get(key, ())):
             common[component] = {"extraArgs": flags}
     common["apiServer"] = {**common.get("apiServer", {}), "certSANs": [*names]}

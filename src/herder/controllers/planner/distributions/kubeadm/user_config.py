@@ -6,21 +6,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from herder.api.rke.machine_config.kubeadm import checked_option
 from herder.api.rke.names import MACHINE_UID
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.distributions.selector_config import merge_config
 from herder.engine.meta.kinds import Object
 
 POD_NETWORK, SERVICE_NETWORK = "10.42.0.0/16", "10.43.0.0/16"
-ARGUMENTS = {
-    "kube-apiserver-arg": "apiServer",
-    "kube-controller-manager-arg": "controllerManager",
-    "kube-scheduler-arg": "scheduler",
-}
 DEFAULT_ARGUMENTS = {"kube-apiserver-arg": ("shutdown-send-retry-after=true",)}
 """Close watches as soon as an API server shuts down; otherwise they delay its end by half a minute."""
-LISTS = (*ARGUMENTS, "kubelet-arg", "tls-san", "node-label", "node-taint")
-TEXTS = ("cluster-cidr", "service-cidr", "kube-proxy-mode", "system-default-registry")
 
 PROPAGATED = ("node-role.kubernetes.io", "node-restriction.kubernetes.io")
 """Label domains that the manager copies from Machine to Node: NodeRestriction forbids nodes to set them."""
@@ -31,29 +25,13 @@ KUBELET_LABELS = re.compile(
 )
 """Reserved labels of Kubernetes that a kubelet may set on its own Node."""
 
-RESERVED_CHARACTERS = frozenset("\\\"'$` \t\n")  # special in systemd environment files
-
 
 def user_config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
     return merge_config(cluster, machine, _checked_config)
 
 
 def _checked_config(field: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in config.items():
-        if key not in (*LISTS, *TEXTS):
-            known = ", ".join((*LISTS, *TEXTS))
-            raise ConfigError(f"{field}.{key}: unknown option of kubeadm clusters; use one of {known}")
-        texts = value if isinstance(value, list) and key in LISTS else [value]
-        for each in texts:
-            if not isinstance(each, str):
-                raise ConfigError(f"{field}.{key}: must be text{' or a list of texts' if key in LISTS else ''}")
-            if RESERVED_CHARACTERS & set(each):
-                raise ConfigError(f"{field}.{key}: {each!r}: quotes, spaces, $ and \\ cannot be passed on")
-    return {key: _list(value) if key in LISTS else value for key, value in config.items()}
-
-
-def _list(value: Any) -> list[str]:
-    return list(value) if isinstance(value, list) else [value]
+    return {key: checked_option(f"{field}.{key}", key, value) for key, value in config.items()}
 
 
 def arguments(defaults: Sequence[str], flags: Sequence[str]) -> list[Object]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from herder.api.rke import distributions
 from herder.api.rke.distributions import Facts
+from herder.api.rke.machine_config.arguments import K3S_ARGUMENTS, RKE2_ARGUMENTS, ArgumentTable
 from herder.controllers.planner.distributions.interface import ClusterInputs
-from herder.controllers.planner.distributions.rancher.arguments import K3S_ARGUMENTS, RKE2_ARGUMENTS, ArgumentTable
 
 AGENT_REGISTRIES = "/etc/rancher/agent/registries.yaml"
 
