@@ -24,6 +24,7 @@ from tests.support.canaries import assert_no_secrets, canary, in_logs, in_store
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
 from tests.support.processes import terminate
+from tests.support.registration import printed_registration
 
 TIMEOUT = 90.0
 MANAGER_ADDRESS, CLUSTER_ADDRESS, PORT = "10.98.0.1", "10.98.0.2", 7443
@@ -177,11 +178,8 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def cluster(site: Site) -> str:
     """Import the cluster and connect its agent; returns its ID."""
     eventually(lambda: site.manager(HERDER, "import", "barn", check=False), "it is imported")
-    printed = site.manager(HERDER, "import", "barn")
-    url = next(word for word in printed.split() if word.startswith("https://"))
-    checksum = printed.split()[-1]
-    name = url.rpartition("_")[2].removesuffix(".yaml")
-    fetch = ("curl", "-skf", url)
+    printed = printed_registration(site.manager(HERDER, "import", "barn"))
+    name, fetch = printed.cluster, ("curl", "-skf", printed.url)
     eventually(
         lambda: site(site.networks.cluster, *fetch, kubeconfig=site.downstream, check=False).stdout,
         "the registration URL is served",
@@ -189,9 +187,9 @@ def cluster(site: Site) -> str:
     manifest = site(site.networks.cluster, *fetch, kubeconfig=site.downstream).stdout
     site.downstream_kubectl("apply", "-f", "-", stdin=manifest)
     token = site.directory / "token"
-    token.write_text(url.rpartition("/")[2].partition("_")[0])
+    token.write_text(printed.token)
     agent = (sys.executable, "-m", "herder.clusteragent", "--server", f"https://{MANAGER_ADDRESS}:{PORT}")
-    flags = ("--token-file", token, "--ca-checksum", checksum, "--kubeconfig", site.downstream)
+    flags = ("--token-file", token, "--ca-checksum", printed.checksum, "--kubeconfig", site.downstream)
     site.start(site.networks.cluster, *agent, *flags, log="agent.log")
     eventually(lambda: _connected(site, name) == "True", f"connected: {(site.directory / 'agent.log').read_text()}")
     return name
@@ -222,8 +220,7 @@ def users(site: Site, cluster: str) -> dict[str, str]:
 
 
 def _authority(site: Site) -> str:
-    printed = site.manager(HERDER, "import", "barn")
-    return printed.split()[-1]
+    return printed_registration(site.manager(HERDER, "import", "barn")).checksum
 
 
 def _cluster_access(cluster: str, user: str) -> list[dict[str, object]]:

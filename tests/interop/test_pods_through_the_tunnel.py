@@ -26,8 +26,9 @@ from herder.machine.host.local import image
 from tests.support.canaries import assert_no_secrets, canary, in_logs, in_store
 from tests.support.embedded import HERDER, Embedded
 from tests.support.images import BUSYBOX, PYTHON, Registry
-from tests.support.machine_cluster import MachineCluster, kubelet_clients
+from tests.support.machine_cluster import KUBECONFIG, MachineCluster, kubelet_clients
 from tests.support.peers import peer
+from tests.support.registration import printed_registration
 from tests.support.site import require_local_machines
 from tests.unit.machine.local.host import Host
 
@@ -162,12 +163,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def cluster(site: Site) -> str:
     """Import the cluster as documented, by one command in it, and wait for its agent; returns its ID."""
     eventually(lambda: site.administrator(HERDER, "import", "barn", check=False), "it is imported")
-    printed = site.administrator(HERDER, "import", "barn")
-    url = next(word for word in printed.split() if word.startswith("https://"))
-    download = f"curl -skf {url} > /root/agent.yaml"
-    eventually(lambda: site.cluster.machine.ssh(f"{download} && echo y", check=False), "the manager can be reached")
-    site.cluster.kubectl("apply", "-f", "/root/agent.yaml")
-    name = url.rpartition("_")[2].removesuffix(".yaml")
+    printed = printed_registration(site.administrator(HERDER, "import", "barn"))
+    reach = f"curl -skf {printed.url} > /dev/null && echo y"
+    eventually(lambda: site.cluster.machine.ssh(reach, check=False), "the manager can be reached")
+    site.cluster.machine.ssh(f"export KUBECONFIG={KUBECONFIG}; {printed.command}")
+    name = printed.cluster
     connected = "jsonpath={.status.conditions[?(@.type=='Connected')].status}"
     query = (peer("kubectl"), "get", "clusters.management.cattle.io", name, "-o", connected)
     eventually(lambda: site.administrator(*query) == "True", "its agent is connected", lambda: _agent(site))
@@ -184,7 +184,7 @@ def _agent(site: Site) -> str:
 def users(site: Site, cluster: str) -> dict[str, str]:
     """Dolly owns the cluster, Polly may read its pods, and Molly has no access. Returns their IDs."""
     ids = {}
-    checksum = site.administrator(HERDER, "import", "barn").split()[-1]
+    checksum = printed_registration(site.administrator(HERDER, "import", "barn")).checksum
     for name, password in USERS.items():
         command = (HERDER, "users", "create", name, "--password-stdin")
         ids[name] = site.administrator(*command, stdin=password + "\n").strip()

@@ -23,6 +23,7 @@ from tests.support.engines import CONTROLLERS
 from tests.support.kube import RealKube, free_port
 from tests.support.peers import peer
 from tests.support.processes import terminate
+from tests.support.registration import printed_registration
 
 TIMEOUT = 90.0
 
@@ -129,13 +130,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def cluster(site: Site) -> str:
     """A cluster whose agent is connected to the first gateway, owned by Dolly; returns its ID."""
-    printed = site(HERDER, "import", "barn").stdout
-    url = next(word for word in printed.split() if word.startswith("https://"))
-    name = url.rpartition("_")[2].removesuffix(".yaml")
-    site.downstream_kubectl("apply", "-f", "-", stdin=site("curl", "-skf", "--retry", "5", url).stdout)
+    printed = printed_registration(site(HERDER, "import", "barn").stdout)
+    name = printed.cluster
+    site.downstream_kubectl("apply", "-f", "-", stdin=site("curl", "-skf", "--retry", "5", printed.url).stdout)
     token = site.directory / "token"
-    token.write_text(url.rpartition("/")[2].partition("_")[0])
-    site.url, site.checksum = url.partition("/v3/")[0], printed.split()[-1]
+    token.write_text(printed.token)
+    site.url, site.checksum = printed.server, printed.checksum
     agent = (sys.executable, "-m", "herder.clusteragent", "--server", site.url, "--ca-checksum", site.checksum)
     site.start(*agent, "--token-file", token, "--kubeconfig", site.downstream.kubeconfig, log="agent")
     eventually(lambda: site.connection(name)[0] == "True", f"connected: {site.log('agent')}")

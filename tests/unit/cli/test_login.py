@@ -24,6 +24,7 @@ from herder.cli.auth.kubeconfig_merge import merge_into
 from tests.support.canaries import canary
 from tests.support.embedded import HERDER, Embedded
 from tests.support.peers import peer
+from tests.support.registration import printed_registration
 
 PASSWORD = canary("password of the first user")
 OTHER = {
@@ -436,6 +437,27 @@ def test_import_does_not_reuse_the_cluster_of_another_user(session: Shell) -> No
     other = {"KUBECONFIG": str(session.server.kubeconfig)}
     first = session.herder("import", "croft")
     assert "kubectl apply -f" in first
+    assert "server-url" not in first  # the warning is not part of the command
     assert session.herder("import", "croft") == first, "the creator may repeat the command"
     assert 'cluster croft exists and belongs to user "u-' in session.expect_failure("import", "croft", **other)
     assert session.herder("import", "croft", "--existing", **other) == first
+
+
+def test_the_printed_import_command_works_with_a_private_ca(session: Shell, tmp_path: Path) -> None:
+    """It downloads the manager's CA, checks its digest and passes the manifest to kubectl."""
+    result = session.run(HERDER, "import", "barn")
+    printed = printed_registration(result.stdout)
+    assert "setting server-url: https://127.0.0.1" in result.stderr  # no pod of another host could connect
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\ncat > {tmp_path}/applied.yaml\n")
+    kubectl.chmod(0o755)
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        variables = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        return subprocess.run(["bash", "-c", command], env=variables, capture_output=True, text=True, timeout=60)
+
+    assert run(printed.command).returncode == 0
+    assert "kind: Deployment" in (tmp_path / "applied.yaml").read_text()
+    (tmp_path / "applied.yaml").unlink()
+    assert "FAILED" in run(printed.command.replace(printed.checksum, "0" * 64)).stdout
+    assert not (tmp_path / "applied.yaml").exists()

@@ -51,10 +51,24 @@ def pinned_command(node_command: str) -> str:
     checksum = re.search(r" --ca-checksum (?P<digest>[0-9a-f]{64})\b", node_command)
     if fetched is None or checksum is None:
         return node_command
-    server, trusted = fetched["server"], 'curl --proto =https --cacert "$ca" -f '
-    check = f"""ca=$(mktemp) && curl --proto =https --insecure -fsS {server}/cacerts -o "$ca" && """
-    check += f"""echo "{checksum["digest"]}  $ca" | sha256sum -c --quiet - && """
-    return check + trusted + node_command.removeprefix("curl -fL ")
+    script = node_command.removeprefix("curl -fL ")
+    return f"{_download_authority(fetched['server'], checksum['digest'])} && {_TRUSTING_CURL} -f {script}"
+
+
+def pinned_import_command(manifest: str, checksum: str) -> str:
+    """Return the command that applies a manifest of the manager, also if kubectl does not trust the manager's CA."""
+    if not checksum:
+        return f"kubectl apply -f {manifest}"
+    server = manifest.partition("/v3/import/")[0]
+    return f"{_download_authority(server, checksum)} && {_TRUSTING_CURL} -fsSL {manifest} | kubectl apply -f -"
+
+
+_TRUSTING_CURL = 'curl --proto =https --cacert "$ca"'
+
+
+def _download_authority(server: str, checksum: str) -> str:
+    download = f'ca=$(mktemp) && curl --proto =https --insecure -fsS {server}/cacerts -o "$ca"'
+    return f'{download} && echo "{checksum}  $ca" | sha256sum -c --quiet -'
 
 
 def _windows_command(server: str, certificates: str, fetch: str) -> str:

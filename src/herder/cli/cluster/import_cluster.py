@@ -10,14 +10,14 @@ import click
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import annotations_of
 from herder.api.machines.credentials import CREATOR
-from herder.api.management.commands import TOKEN_PLACEHOLDER, ca_checksum
+from herder.api.management.commands import TOKEN_PLACEHOLDER, ca_checksum, pinned_import_command
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import DEFAULT_TOKEN
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
 from herder.cli.examples import examples
-from herder.cli.machine.register import registration_token
+from herder.cli.machine.register import registration_token, warn_if_unreachable
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Kind
@@ -38,10 +38,11 @@ def command(name: str, namespace: str, existing: bool, kubeconfig: str | None) -
     cluster, url, checksum = ask(kubeconfig, lambda client, _here: _import(client, namespace, name, of_others=existing))
     click.echo(
         f"Cluster {name} has the ID {cluster}. To connect it, run this command as an administrator of that cluster:\n\n"
-        f"  kubectl apply -f {url}\n\n"
-        "The URL contains the registration token; treat it as a password. "
+        f"  {pinned_import_command(url, checksum)}\n\n"
+        "The command contains the registration token; treat it as a password. "
         f"SHA-256 of the manager's CA certificates: {checksum}"
     )
+    warn_if_unreachable(url, "pods of a cluster on another host")
 
 
 async def _import(client: Client, namespace: str, name: str, *, of_others: bool) -> tuple[str, str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import click
 
@@ -11,6 +13,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.management.commands import TOKEN_PLACEHOLDER, pinned_command
 from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import DEFAULT_TOKEN
+from herder.api.management.reachability import server_url_problem
 from herder.api.management.registration import read_tokens
 from herder.api.rke.node.requests import BadClaim, parse_request
 from herder.app.paths import kubeconfig_option, workspace_option
@@ -87,6 +90,19 @@ def command(
     if not chosen and not windows:
         click.echo(f"\n{CHOOSE}", err=True)
     click.echo("\nThe command contains the cluster's registration token; treat it as a password.", err=True)
+    warn_if_unreachable(_server_of(base), "machines other than the manager's host")
+
+
+def warn_if_unreachable(url: str, clients: str) -> None:
+    """Warn before the user runs a command that cannot work elsewhere. It may still work on the manager's own host."""
+    parts = urlsplit(url)
+    if problem := server_url_problem(f"{parts.scheme}://{parts.netloc}", clients):
+        click.echo(f"\nWarning: {problem}", err=True)
+
+
+def _server_of(node_command: str) -> str:
+    found = re.search(r"https://[^/\s]+", node_command)
+    return found[0] if found else ""
 
 
 def _roles(text: str | None) -> list[str]:

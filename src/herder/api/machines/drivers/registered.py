@@ -262,3 +262,11 @@ def default_node_drivers(architecture: str = AMD64) -> list[Object]:
 def default_node_driver(driver: str) -> Object | None:
     """Return the default NodeDriver of a driver; None for drivers added by users."""
     return next((each.node_driver(AMD64) for each in _ALL if each.name == driver), None)
+
+
+def is_remote_driver(driver: str) -> bool:
+    """Whether machines of a default driver have a network of their own, in which the manager's host is another host.
+
+    Process machines share the network of the manager's host. Drivers added by users may do so too.
+    """
+    return driver != "process" and any(each.name == driver for each in _ALL)

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator
 from herder.api import gojson
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_deleting
-from herder.api.machines.kinds import DYNAMIC_SCHEMA
+from herder.api.machines.drivers.registered import is_remote_driver
+from herder.api.machines.kinds import DYNAMIC_SCHEMA, driver_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.management.reachability import server_url_problem
 from herder.api.references.approvals import APPROVED, problem, with_record, with_target_uids
 from herder.api.references.catalogue import SECRETS, VERSIONS, Target, field_references
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.sets import hash_of, owning_cluster, set_hash, with_set_labels
+from herder.api.settings import SERVER_URL
 from herder.api.writes import delete, object_patch, owner_reference, ref, with_owner
 from herder.controllers.provisioning.cluster import machine_pools, objects, templates
 from herder.controllers.provisioning.cluster.desired import Pool, Problem, checked_pools, pools_of, rke_config
@@ -185,6 +188,7 @@ def _config(view: View, pool: Pool) -> Object | None:
         raise Problem(f"{pool.path}.machineConfigRef: {reason}")
     _check_config_owner(pool, config)
     _check_credential(view, pool)
+    _check_reachability(view, pool)
     return config
 
 
@@ -233,6 +237,15 @@ def _check_credential(view: View, pool: Pool) -> None:
         raise Problem(f"{pool.path}.cloudCredentialSecretName: Secret {key} does not exist")
     if reason := problem(pool.cluster, pool.credential_path, Target(*SECRETS, *key), secret["metadata"]["uid"]):
         raise Problem(f"{pool.path}.cloudCredentialSecretName: {reason}")
+
+
+def _check_reachability(view: View, pool: Pool) -> None:
+    """Create no machines that could not register. A pool that exists already may reach the manager in its own way."""
+    driver = driver_of(pool.config["kind"])
+    if view.get(MACHINE_DEPLOYMENT, pool.deployment) is not None or not is_remote_driver(driver):
+        return
+    if reason := server_url_problem(view.setting(SERVER_URL), f"machines of driver {driver}"):
+        raise Problem(f"{pool.path}: {reason}")
 
 
 def _adopt_config(pool: Pool, config: Object | None) -> tuple[Patch, ...]:
