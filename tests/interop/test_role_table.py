@@ -350,3 +350,16 @@ async def test_attempts_to_get_more_are_refused(admin: Api, position: str) -> No
     for method, path, body in ATTEMPTS:
         answer = await as_(admin, position).send(method, path, body)
         assert answer.status == 403, (path, answer.text)
+
+
+async def test_owner_creates_no_other_cluster(admin: Api) -> None:
+    """A POST of a custom resource to the path of an object is authorized by the name in the path. The server then
+    creates the object in the body, so a right to create one name is a right to create all."""
+    other = _obj(MANAGEMENT_CLUSTER, "c-roles-other", spec={})
+    answer = await as_(admin, f"cluster-owner in {MANAGED}").post(
+        f"/apis/{MANAGEMENT_CLUSTER.api_version}/{MANAGEMENT_CLUSTER.plural}/{MANAGED}", other
+    )
+    try:
+        assert answer.status == 403
+    finally:
+        await admin.delete(f"/apis/{MANAGEMENT_CLUSTER.api_version}/{MANAGEMENT_CLUSTER.plural}/c-roles-other")

@@ -21,7 +21,9 @@ FROM_TEMPLATE = "authz.cluster.cattle.io/role-template"  # on ClusterRoles
 _LONGEST_LABEL = 63
 _MEMBERSHIP = "-membership"
 _MEMBER_VERBS = ["get"]
-_OWNER_VERBS = ["create", "delete", "deletecollection", "get", "list", "own", "patch", "update", "watch"]
+# Without create: API servers authorize a POST to the path of a custom object by the name in the path, but create the
+# object in the body.
+_OWNER_VERBS = ["delete", "get", "list", "own", "patch", "update", "watch"]
 
 Templates = Callable[[str], Object | None]
 

@@ -138,8 +138,8 @@ def test_a_binding_gets_its_finalizer_first() -> None:
     ("template", "role", "verbs"),
     [
         ("cluster-member", "c-m-1-clustermember", 1),
-        ("cluster-owner", "c-m-1-clusterowner", 9),
-        ("mine", "c-m-1-clusterowner", 9),
+        ("cluster-owner", "c-m-1-clusterowner", 7),
+        ("mine", "c-m-1-clusterowner", 7),
     ],
 )
 def test_a_binding_grants_access_to_the_cluster_and_rights_in_it(template: str, role: str, verbs: int) -> None:
