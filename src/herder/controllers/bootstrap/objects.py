@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET
 from herder.api.capi.names import CLUSTER_NAME, UNINITIALIZED_TAINT, annotations_of, labels_of
+from herder.api.identity.tenancy import ISSUED_LABELS
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from herder.api.machines.names import BACKUP_LABEL
 from herder.api.rke import names
@@ -101,8 +102,12 @@ def new_plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Obje
 
 
 def _plan_labels(bootstrap: Object, machine: Object, cluster: Object) -> dict[str, str]:
+    """Labels of an RKEBootstrap include those that users give machine pools and machines.
+
+    Labels by which the manager finds other Secrets are left out: as a registration request, the plan would expire.
+    """
     return {
-        **labels_of(bootstrap),
+        **{name: value for name, value in labels_of(bootstrap).items() if name not in ISSUED_LABELS},
         names.MACHINE_NAME: machine["metadata"]["name"],
         names.CLUSTER_NAME: cluster["metadata"]["name"],
         BACKUP_LABEL: "true",

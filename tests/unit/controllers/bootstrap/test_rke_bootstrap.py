@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from herder.api.capi.kinds import SECRET
+from herder.api.identity.tenancy import ISSUED_LABELS
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP
@@ -99,6 +100,16 @@ def test_a_plan_secret_identifies_its_machine_and_cluster() -> None:
         "plan.cattle.io/machine-kind": "Machine",
         "plan.cattle.io/machine-name": NAME,
     }
+
+
+@pytest.mark.parametrize("label", ISSUED_LABELS)
+def test_a_label_of_a_pool_does_not_make_the_plan_another_secret(label: str) -> None:
+    """Admission refuses these labels to users, but does not check the manager, which copies labels of the pool."""
+    bootstrap_object = bootstrap()
+    bootstrap_object["metadata"]["labels"] = {label: "c-m-1", "zone": "a"}
+    labels = objects.plan_secret(bootstrap_object, machine(), cluster())["metadata"]["labels"]
+    assert label not in labels
+    assert labels["zone"] == "a"
 
 
 @pytest.mark.parametrize(("role", "tainted"), [("worker", True), ("etcd", True), ("control-plane", False)])
