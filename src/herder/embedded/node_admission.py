@@ -56,15 +56,15 @@ class NodeAdmission:
 
     async def _shared(self, attributes: Attributes) -> str:
         lease = await self._find(LEASES, attributes.name, LEASE_NAMESPACE)
-        claimed = _is_lease(attributes) and (_machine(attributes.obj) or attributes.namespace != LEASE_NAMESPACE)
-        return SHARED if attributes.operation == CREATE or _machine(lease) or claimed else ""
+        claimed = _is_lease(attributes) and (machine_label(attributes.obj) or attributes.namespace != LEASE_NAMESPACE)
+        return SHARED if attributes.operation == CREATE or machine_label(lease) or claimed else ""
 
     async def _own(self, machine: str, attributes: Attributes) -> str:
         name = attributes.name or str(attributes.object["metadata"].get("name") or "")
         if _is_lease(attributes):
             # While its Node is gone, a machine renews the Lease until it has registered again.
             node = await self._find(NODES, name)
-            return "" if _machine(attributes.old if node is None else node) == machine else NO_NODE
+            return "" if machine_label(attributes.old if node is None else node) == machine else NO_NODE
         if attributes.operation != CREATE:
             return ""
         known = await self._registered(machine)
@@ -91,5 +91,5 @@ def _is_lease(attributes: Attributes) -> bool:
     return attributes.resource.group_resource == LEASES.group_resource
 
 
-def _machine(obj: Object | None) -> str:
+def machine_label(obj: Object | None) -> str:
     return str(((obj or {"metadata": {}})["metadata"].get("labels") or {}).get(MACHINE_UID) or "")

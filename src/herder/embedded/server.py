@@ -19,6 +19,7 @@ from herder.embedded.configuration import NODE_PORT, SECURE_PORT, Configuration
 from herder.embedded.manifests import Manifests
 from herder.embedded.node import LEASE_NAMESPACE, Node, serve_health
 from herder.embedded.node_admission import install_node_admission
+from herder.embedded.node_authorizer import NodeAuthorizer
 from herder.embedded.node_lifecycle import LostNodes
 from herder.embedded.node_policy import (
     MACHINE_PREFIX,
@@ -58,6 +59,7 @@ async def serve(reported: Configuration, config_dir: Path) -> None:
     pki = Pki.load_or_create(directory / "tls", now=_clock(), hosts=(*reported.addresses, *reported.names))
     server = await assemble(directory / "db", clock=_clock, entropy=os.urandom, pki=pki)
     server.authenticator.token_authenticators.append(_joining(reported.token, reported.agent_token))
+    server.deps.authorizer = NodeAuthorizer(server.deps.authorizer, server.deps.store)
     install_node_admission(server.deps.admission, Client(InProcess(server, MASTER)))
     front = HttpFront(server, clock=_clock, body_bytes=BODY_BYTES)
     try:

@@ -151,7 +151,8 @@ async def _node_with_another_uid(admin: Client, uid: str) -> Object | None:
 async def test_a_join_token_grants_only_access_to_nodes(machines: tuple[Machine, Machine], admin: Client) -> None:
     server, _ = machines
     ca = (server.data / "server/tls/ca.crt").read_bytes()
-    joiner = Client(HttpTransport(RestConfig(f"https://{server.address}:6443", ca=ca, token="for-nodes")))
+    token = node_token("for-servers", "uid-of-w1")
+    joiner = Client(HttpTransport(RestConfig(f"https://{server.address}:6443", ca=ca, token=token)))
     guesser = Client(HttpTransport(RestConfig(f"https://{server.address}:6443", ca=ca, token="for-node")))
     try:
         assert (await joiner.get(NODES, "w1"))["metadata"]["name"] == "w1"

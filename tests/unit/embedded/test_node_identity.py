@@ -17,7 +17,7 @@ from herder.api.rke.node.join_token import node_token
 from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.interface import MachineInputs
 from herder.embedded.node import LEASE_NAMESPACE, LEASES
-from herder.engine.client.client import Client
+from herder.engine.client.client import JSON_PATCH, Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import RestConfig, load
 from herder.engine.meta.errors import Forbidden, Invalid, StatusError, Unauthorized
@@ -114,6 +114,34 @@ async def test_a_worker_cannot_write_the_node_of_another(worker: Client, subreso
         await worker.patch(NODES, "s1", change, subresource=subresource)
 
 
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_a_worker_cannot_read_the_node_of_another(worker: Client, subresource: str) -> None:
+    assert await worker.get(NODES, "w1", subresource=subresource)
+    with pytest.raises(Forbidden):
+        await worker.get(NODES, "s1", subresource=subresource)
+
+
+async def test_a_worker_cannot_read_leases_of_others(server: Machine, worker: Client) -> None:
+    admin = Client(HttpTransport(load(server.kubeconfig)))
+    try:
+        await admin.create(LEASES, lease("election", "default", machine=""), namespace="default")
+    finally:
+        await admin.close()
+    for name, namespace in (("s1", LEASE_NAMESPACE), ("election", "default")):
+        with pytest.raises(Forbidden):
+            await worker.get(LEASES, name, namespace=namespace)
+
+
+async def test_a_worker_cannot_guess_the_content_of_the_node_of_another(worker: Client) -> None:
+    """A patch applies its tests before admission, so its error would show whether the value is right."""
+    for hostname in ("s1", "another"):
+        test = {"op": "test", "path": "/metadata/labels/kubernetes.io~1hostname", "value": hostname}
+        response = await worker.raw(
+            "PATCH", NODES.path(name="s1"), body=json.dumps([test]).encode(), headers={"content-type": JSON_PATCH}
+        )
+        assert response.status == Forbidden.code, response.content()
+
+
 @pytest.mark.parametrize(
     "forged",
     [node("forged", OTHER), node("forged", provider_id="herder://s1")],
@@ -194,6 +222,14 @@ async def test_the_shared_token_cannot_hold_leases_of_machines_with_own_tokens(
         await shared_token_client.apply(LEASES, forged, force=True)
 
 
+async def test_the_shared_token_cannot_read_nodes_of_machines_with_own_tokens(shared_token_client: Client) -> None:
+    for name in ("s1", "w1"):
+        with pytest.raises(Forbidden):
+            await shared_token_client.get(NODES, name)
+        with pytest.raises(Forbidden):
+            await shared_token_client.get(LEASES, name, namespace=LEASE_NAMESPACE)
+
+
 async def test_the_shared_token_cannot_register_a_node(shared_token_client: Client) -> None:
     with pytest.raises(DENIED):
         await shared_token_client.create(NODES, node("forged", OTHER))
@@ -214,6 +250,7 @@ async def test_the_shared_token_can_update_a_node_until_its_machine_has_a_token(
         await admin.create(LEASES, unlabeled, namespace=LEASE_NAMESPACE)
         await shared_token_client.patch(NODES, "w2", NOT_READY, subresource="status")
         await shared_token_client.apply(LEASES, unlabeled, force=True)
+        assert await shared_token_client.get(NODES, "w2")
         for client in (shared_token_client, worker):
             with pytest.raises(DENIED):
                 await client.apply(LEASES, lease("w2"), force=True)
