@@ -53,7 +53,7 @@ class Writer:
         self._caches = caches
         self._on_change = on_change
         self._remote = remote
-        self._applied: dict[tuple[str, str, str, Key], _Applied] = {}
+        self._applied: dict[tuple[str, str, Key], _Applied] = {}  # in the management cluster
         self._uncertain: dict[tuple[Kind, Key], None] = {}
 
     async def write(self, write: Write, manager: str) -> bool:
@@ -134,19 +134,20 @@ class Writer:
         return True
 
     async def _apply(self, client: Client, write: Apply, manager: str) -> bool:
-        entry = (write.target, f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
+        entry = (f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
         digest = hashlib.blake2b(encode(write.obj), digest_size=16).digest()
         if self._applied_before(write, self._applied.get(entry), digest):
             return False
         answer = await client.apply(
             write.kind.resource, write.obj, field_manager=manager, force=write.force, subresource=write.subresource
         )
+        if write.target != MANAGEMENT:
+            return True  # Without a cache the record is of no use, and a hostile cluster would choose its size.
         if len(self._applied) >= MAX_APPLIED:
             self._applied.clear()  # bounds memory, at the cost of one server-side no-op per object
         meta = answer["metadata"]
         self._applied[entry] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
-        if write.target == MANAGEMENT:
-            self._update_cache(write.kind, answer)
+        self._update_cache(write.kind, answer)
         return True
 
     def _applied_before(self, write: Apply, before: _Applied | None, digest: bytes) -> bool:
