@@ -1,4 +1,4 @@
-"""Responses of a malicious API server to writes cost the manager no lasting memory."""
+"""A malicious API server chooses neither the paths of the manager's writes, nor how much of its responses is kept."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import asyncio
 import gc
 import json
 import tracemalloc
+from typing import Any
 
+import pytest
+
+from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.decision import Apply, Connect, Decision
 from herder.engine.runtime.executor import DecisionExecutor
+from herder.engine.runtime.remote import observation
 from herder.engine.runtime.writer import Writer
 from herder.engine.wire import Request, Response
 from tests.unit.engine.runtime.envtest import CONFIG_MAP, new_object, now
-from tests.unit.engine.runtime.remote_cluster import WATCHED, RemoteCluster, RemoteWire, run
-from tests.unit.engine.runtime.test_remote_hostile import VIEW
+from tests.unit.engine.runtime.remote_cluster import NODES, WATCHED, RemoteCluster, RemoteWire, run
+from tests.unit.engine.runtime.test_remote_hostile import VIEW, small_node
 
 ANSWER_BYTES = 1 << 20  # a cluster may send 16 MiB
 WRITES = 32
@@ -57,3 +62,15 @@ def test_answers_to_writes_are_not_kept() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 4 * ANSWER_BYTES, f"{kept >> 20} MiB of {WRITES} responses are kept"
+
+
+@pytest.mark.parametrize("field", ["name", "namespace"])
+@pytest.mark.parametrize("value", ["..", "n1/../../../c-other", "n1%2f..", "n1\x1b[2J", "n1\n"])
+def test_names_that_change_a_path_or_control_a_terminal_are_rejected(field: str, value: str) -> None:
+    """Clients of a provisioned cluster have a path prefix: that of the cluster in the manager's proxy."""
+    node: Any = small_node(1)
+    keep = observation.projector(NODES)
+    assert keep(node)["metadata"]["name"] == "n1"
+    node["metadata"][field] = value
+    with pytest.raises(ServiceUnavailable, match=f"metadata.{field} "):
+        keep(node)

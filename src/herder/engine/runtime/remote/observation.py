@@ -19,6 +19,7 @@ from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.names import path_segment
 from herder.engine.runtime.decision import Observe, Projection
 from herder.engine.runtime.remote.budget import Budget
 from herder.engine.runtime.remote.transport import error_message
@@ -350,11 +351,16 @@ def projector(subscription: Observe) -> Callable[[Object], Object]:
 
 
 def _check_identity(obj: Object) -> None:
+    """Names become part of paths and messages: a cluster must not choose another path, or control a terminal."""
     meta = obj["metadata"]
     for field, max_length in _MAX_LENGTHS.items():
         value = meta.get(field, "")
         if not isinstance(value, str) or len(value) > max_length:
             raise ServiceUnavailable(f"metadata.{field} must be a string of at most {max_length} characters")
+    for field in ("name", "namespace"):
+        value = meta.get(field, "")
+        if not value.isprintable() or path_segment(value):
+            raise ServiceUnavailable(f"metadata.{field} must be a name that fits into one segment of a path")
 
 
 def _project_record(projection: Projection, failed: set[str], obj: Object) -> Object:
