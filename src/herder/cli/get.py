@@ -131,7 +131,7 @@ def _print_objects(answer: Object, names: tuple[str, ...], output: str, found: F
     chosen = _only(items, names, lambda item: item["metadata"]["name"])
     if output == "name":
         for item in chosen:
-            click.echo(f"{found.resource.group_resource}/{item['metadata']['name']}")
+            click.echo(escaped(f"{found.resource.group_resource}/{item['metadata']['name']}"))
         return
     shown: Any = chosen[0] if len(names) == 1 else {"apiVersion": "v1", "kind": "List", "items": chosen}
     if output == "json":
@@ -152,14 +152,16 @@ def _print_table(answer: Object, names: tuple[str, ...], found: Found, *, wide: 
         if wide or not column.get("priority")
     ]
     lines = [[name for _, name in columns]]
-    lines += [["" if (cell := row["cells"][i]) is None else escaped(str(cell)) for i, _ in columns] for row in rows]
+    lines += [["" if (cell := row["cells"][i]) is None else str(cell) for i, _ in columns] for row in rows]
     if found.namespaced and not namespace:
         spaces = ["NAMESPACE", *(row["object"]["metadata"].get("namespace", "") for row in rows)]
         lines = [[space, *line] for space, line in zip(spaces, lines, strict=True)]
     if not rows:
         where = f" in namespace {namespace}; use -A for all namespaces" if namespace else ""
-        click.echo(f"No {found.resource.group_resource} found{where}", err=True)
+        click.echo(escaped(f"No {found.resource.group_resource} found{where}"), err=True)
         return
+    # Also headers and namespaces: the server may be a hostile cluster.
+    lines = [[escaped(str(cell)) for cell in line] for line in lines]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
         click.echo("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
