@@ -5,7 +5,7 @@ Images, managed fields, resources and heartbeats make up most of a Node's size a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from herder.api.capi.kinds import NODE
 from herder.api.capi.typed import filled, mapping, mappings, string_map, text, texts, time
@@ -17,6 +17,7 @@ _METADATA = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTim
 _CONDITION = ("type", "status", "reason", "message")
 _TAINT = ("key", "value", "effect", "timeAdded")
 _STATUSES = ("True", "False")  # API servers do not validate this field of a kubelet; any other value is Unknown
+_NAMES_SHOWN = 10
 _LONG_AGO = "1970-01-01T00:00:00Z"
 
 
@@ -121,3 +122,10 @@ def all_nodes(cluster: str) -> Observe:
 def node_condition(node: Object, type_: str) -> Object | None:
     conditions: list[Object] = (node.get("status") or {}).get("conditions") or []
     return next((condition for condition in conditions if condition["type"] == type_), None)
+
+
+def node_names(nodes: Sequence[Object]) -> str:
+    """Names for a message, whose length the API limits: a join token can register any number of Nodes."""
+    names = sorted(str(node["metadata"]["name"]) for node in nodes)
+    more = [f"... ({len(names) - _NAMES_SHOWN} more)"] if len(names) > _NAMES_SHOWN else []
+    return ", ".join([*names[:_NAMES_SHOWN], *more])

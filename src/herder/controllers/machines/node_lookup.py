@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NODE
 from herder.api.capi.names import cluster_key, is_paused, labels_of
+from herder.api.capi.nodes import node_names
 from herder.api.machines.kinds import MACHINE_GROUP, driver_of, kinds_of
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
@@ -103,9 +104,8 @@ def _found(machine: Object, kind: Kind, infra: Object, nodes: Sequence[Object]) 
         role = " and the role of a server" if _is_server(machine) else ""
         return waiting(f"no Node has the label {label}{role} yet")
     if len(nodes) > 1:
-        names = ", ".join(sorted(node["metadata"]["name"] for node in nodes))
         claims = f"all have the label {label}, or a provider ID that names it"
-        return waiting(f"Nodes {names} {claims}; delete those that are not this machine")
+        return waiting(f"Nodes {node_names(nodes)} {claims}; delete those that are not this machine")
     (node,) = nodes
     if not node["providerID"] or not node["ready"]:
         lacking = "is not Ready" if node["providerID"] else "has no spec.providerID"

@@ -198,6 +198,13 @@ def test_a_provider_id_claims_a_machine_before_its_node_has_the_label() -> None:
     assert decision.wait.reason.startswith("Nodes sheep-1, wolf all have the label")
 
 
+def test_the_message_about_many_claimants_is_bounded() -> None:
+    claimants = tuple(node(f"k3s://{number}", name=f"{number:03}-{'n' * 240}") for number in range(200))
+    decision = decide(observed=Observed(claimants, NOW))
+    assert decision.wait is not None
+    assert "... (190 more) all have the label" in decision.wait.reason
+
+
 def test_a_node_is_waited_for_until_it_has_the_label() -> None:
     decision = decide(observed=Observed((registered("kubeadm://Machine-custom-1"),), NOW))
     assert decision.writes == ()

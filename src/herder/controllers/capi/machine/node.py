@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from herder.api.capi.conditions import Condition, condition, find, is_true, legacy, timestamp
 from herder.api.capi.names import is_deleting
-from herder.api.capi.nodes import belongs_to_other_machine, node_by_provider_id, node_condition
+from herder.api.capi.nodes import belongs_to_other_machine, node_by_provider_id, node_condition, node_names
 from herder.controllers.capi.machine.scope import MachineScope, status_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Observe
@@ -84,7 +84,7 @@ def report(scope: MachineScope, observation: NodeObservation, provider_id: str, 
     if observation.nodes is None:
         return _unobserved(scope, observation, datetime.fromisoformat(initialized["lastTransitionTime"]), now)
     if len(observation.nodes) > 1:
-        names = ", ".join(sorted(node["metadata"]["name"] for node in observation.nodes))
+        names = node_names(observation.nodes)
         return _unknown("InternalError", f"Nodes {names} have the same spec.providerID {provider_id}")
     if observation.node is not None:
         return NodeReport(_ready(observation.node), _healthy(observation.node))

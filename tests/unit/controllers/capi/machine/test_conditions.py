@@ -195,6 +195,11 @@ def test_duplicate_provider_ids_are_reported() -> None:
     assert "nodeRef" not in harness.status()
 
 
+def test_the_message_about_many_duplicates_fits_into_a_condition() -> None:
+    harness = running(nodes=[node(f"{number:03}-{'n' * 240}") for number in range(200)])
+    assert len(harness.condition("Ready")[2]) < 32768, "otherwise the API rejects the whole status"
+
+
 def test_forged_provider_id_does_not_affect_a_machine_with_a_node() -> None:
     """A client with a join token can register Nodes with any provider ID, but not under an existing Node name."""
     harness = running()
