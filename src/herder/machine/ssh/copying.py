@@ -94,12 +94,13 @@ class _BySftp:
             raise MachineError(f"{source} is a directory", "copy it with -r")
         name = os.path.basename(source.rstrip("/"))
         here = Path(target, name) if os.path.isdir(target) else Path(target)
-        await self._fetch(source, here, attributes)
+        await self._fetch(source, here, attributes, here.resolve())
 
-    async def _fetch(self, source: str, here: Path, attributes: asyncssh.SFTPAttrs) -> None:
+    async def _fetch(self, source: str, here: Path, attributes: asyncssh.SFTPAttrs, top: Path) -> None:
         """Fetch only directories and file contents: symlinks chosen by the machine would decide where later files are
-        written.
+        written. Symlinks that exist here are not followed out of `top`, because the machine chooses the names.
         """
+        _check_within(here, top)
         if not _is_directory(attributes):
             await self._fetch_file(source, here)
             return
@@ -114,7 +115,7 @@ class _BySftp:
             is_link = entry.attrs.type == asyncssh.FILEXFER_TYPE_SYMLINK
             found = await self._followed(path) if is_link else entry.attrs
             if found is not None:
-                await self._fetch(path, here / name, found)
+                await self._fetch(path, here / name, found, top)
 
     async def _followed(self, link: str) -> asyncssh.SFTPAttrs | None:
         """Return the file behind a symlink; None for anything else, since links to directories may be cyclic."""
@@ -175,6 +176,13 @@ def _is_directory(attributes: asyncssh.SFTPAttrs) -> bool:
     return attributes.type == asyncssh.FILEXFER_TYPE_DIRECTORY
 
 
+def _check_within(place: Path, top: Path) -> None:
+    if not place.resolve().is_relative_to(top):
+        raise MachineError(
+            f"the machine sent a file outside of the target directory: {place}", "remove the local symlink"
+        )
+
+
 def _packed(directory: Path) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
@@ -188,8 +196,7 @@ def _unpack(content: bytes, directory: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         for member in archive:
             place = directory / member.name
-            if not place.resolve().is_relative_to(directory.resolve()):
-                raise MachineError(f"the machine sent a file outside of the target directory: {member.name}")
+            _check_within(place, directory.resolve())
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
             elif member.isfile() and (file := archive.extractfile(member)) is not None:

@@ -113,6 +113,27 @@ def test_links_on_a_machine_cannot_escape_the_copy(tmp_path: Path) -> None:
     assert not (tmp_path / "planted").exists()
 
 
+def test_local_links_do_not_lead_out_of_the_copy(tmp_path: Path) -> None:
+    """The machine chooses the names of what it sends, and may know those of an earlier copy."""
+    outside, target = tmp_path / "outside", tmp_path / "target" / "logs"
+    outside.mkdir()
+    target.mkdir(parents=True)
+    (outside / "own").write_text("own")
+    (target / "file").symlink_to(outside / "own")
+    (target / "missing").symlink_to(outside / "planted")
+    (target / "dir").symlink_to(outside)
+    for listed in (("file", "file"), ("missing", "file"), ("dir", "dir")):
+        fetch({"/logs": [listed], "/logs/dir": [("planted", "file")]}, "/logs", target.parent)
+    assert [(each.name, each.read_text()) for each in outside.iterdir()] == [("own", "own")]
+
+
+def test_local_links_within_the_copy_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "logs" / "old").mkdir(parents=True)
+    (tmp_path / "logs" / "current").symlink_to("old")
+    fetch({"/logs": [("current", "dir")], "/logs/current": [("a", "file")]}, "/logs", tmp_path)
+    assert (tmp_path / "logs" / "old" / "a").read_bytes() == PLANTED
+
+
 def test_a_single_file_never_becomes_a_link(tmp_path: Path) -> None:
     """A later write to the copy would write to the target of the link."""
     (tmp_path / "own").write_text("own")
