@@ -175,6 +175,14 @@ def test_the_options_decide_which_pods_are_evicted(
         assert names.DRAIN_DONE in annotation_changes(decision)
 
 
+def test_the_message_about_many_pods_fits_into_an_annotation() -> None:
+    """The API limits all annotations of an object to 256 KiB, and would reject the message."""
+    decision = drain_pods(*(pod(f"{number:04}-{'p' * 240}", owner="") for number in range(1000)))
+    message = annotation_changes(decision)[names.DRAIN_ERROR]
+    assert len(message) < 8 << 10
+    assert message.endswith("; 990 more")
+
+
 def test_a_blocked_eviction_is_reported_and_retried() -> None:
     blocked = EffectResult({"outcome": "blocked", "message": "budget says no", "causes": []})
     uid = f"Secret-{names.plan_secret('a')}"

@@ -26,6 +26,7 @@ from herder.engine.runtime.decision import Decision, EffectResult
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 DEFAULT_TIMEOUT = 600
+OBJECTIONS_SHOWN = 10
 _MAX_SECONDS = 2**31 - 1  # seconds
 
 
@@ -54,7 +55,7 @@ def drain_pods(
         case None:
             return DrainProgress(needs, waiting=f"listing the Pods of Node {node}")
     if objections and not options.get("ignoreErrors"):
-        return DrainProgress(needs, problem="cannot delete " + "; ".join(objections))
+        return DrainProgress(needs, problem="cannot delete " + _shown(objections))
     if not remaining:
         return DrainProgress(needs, done=True)
     number = round_number(view.now, started)
@@ -74,6 +75,12 @@ def drain_pods(
         waiting=f"{len(remaining)} Pods must leave Node {node}",
         problem=timeout_message or "; ".join(refused[:3]),
     )
+
+
+def _shown(objections: Sequence[str]) -> str:
+    """Name some Pods: the message becomes an annotation, and the cluster controls the number of Pods."""
+    more = [f"{len(objections) - OBJECTIONS_SHOWN} more"] if len(objections) > OBJECTIONS_SHOWN else []
+    return "; ".join([*objections[:OBJECTIONS_SHOWN], *more])
 
 
 @dataclass(frozen=True)
