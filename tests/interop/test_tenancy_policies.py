@@ -36,6 +36,7 @@ from tests.support.tenancy import (
     TAKEN,
     UNNAMED,
     Case,
+    create_for,
 )
 
 NAMESPACES = ("cattle-global-data", "fleet-default")
@@ -100,8 +101,7 @@ async def _write(client: Client, user: Api, case: Case) -> ApiResponse:
     place = case.meta.get("namespace", "")
     if case.patch is None and case.delete_options is None:
         return await user.post(case.kind.resource.path(place), case.object)
-    with suppress(AlreadyExists):
-        await client.create(case.kind.resource, case.object, namespace=place)
+    await create_for(client, case)
     path = case.kind.resource.path(place, case.meta["name"], case.subresource)
     if case.patch is None:
         return await user.delete(path, case.delete_options)

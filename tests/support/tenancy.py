@@ -7,6 +7,7 @@ which is more than any default role grants: what is rejected here is rejected by
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,12 @@ from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
+from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
 from herder.api.rke import names
 from herder.engine.client.client import Client
+from herder.engine.meta.errors import AlreadyExists
 from herder.engine.meta.kinds import Kind, Object
 
 USER = "mallory"
@@ -67,6 +70,7 @@ class Case:
     patch: Object | None = None
     subresource: str = ""  # to patch
     delete_options: Object | None = None
+    status: Object | None = None  # that the manager has reported
 
     @property
     def object(self) -> Object:
@@ -230,6 +234,14 @@ ORPHANED = (
         delete_options={"propagationPolicy": "Background"},
     ),
     Case(
+        "an administrator's cluster without that finalizer is deleted",
+        MANAGEMENT_CLUSTER,
+        {"name": "c-open-2"},
+        {"spec": {}},
+        delete_options={"propagationPolicy": "Background"},
+        status={"conditions": [{"type": NAMESPACE_CREATED, "status": "True"}]},
+    ),
+    Case(
         "a credential loses the finalizer that ends rights",
         SECRET,
         {"name": "held", "namespace": "fleet-default", "finalizers": [RIGHTS_FINALIZER]},
@@ -377,3 +389,13 @@ async def grant_rights(client: Client) -> None:
 async def revoke_rights(client: Client) -> None:
     for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
         await client.delete(kind.resource, WRITER_ROLE)
+
+
+async def create_for(client: Client, case: Case) -> None:
+    """Create the object that the user of the case patches or deletes."""
+    name, namespace = case.meta["name"], case.meta.get("namespace", "")
+    with suppress(AlreadyExists):
+        await client.create(case.kind.resource, case.object, namespace=namespace)
+    if case.status is not None:
+        status = {"status": case.status}
+        await client.patch(case.kind.resource, name, status, namespace=namespace, subresource="status")

@@ -24,6 +24,7 @@ from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.jobs import ROLE
 from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.machines.names import CREDENTIAL_ROLE, PROVISION_ROLE, STATE_SECRET_TYPE
+from herder.api.management.clusters import owns_namespace
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import (
     MANAGEMENT_NAME,
@@ -226,7 +227,9 @@ def _grants_rights(kind: Kind, obj: Object) -> bool:
     """Whether someone may have permissions by its name."""
     if kind == PROVISIONING_CLUSTER:
         return bool((obj.get("status") or {}).get("clusterName"))
-    return kind == MANAGEMENT_CLUSTER and annotations_of(obj).get(CREATOR_BOUND) == "true"
+    # Bindings take effect in the cluster's namespace. The status may lag behind the binding of the creator.
+    is_bound = annotations_of(obj).get(CREATOR_BOUND) == "true"
+    return kind == MANAGEMENT_CLUSTER and (is_bound or owns_namespace(obj))
 
 
 def _is_held(kind: Kind, obj: Object) -> bool:

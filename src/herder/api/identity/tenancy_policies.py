@@ -15,6 +15,7 @@ from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATED_BY, CREATOR, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
+from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
 from herder.api.policies import policy
@@ -172,7 +173,10 @@ def _released(kind: Kind, grants_rights: str) -> str:
 
 
 _HAS_MANAGEMENT = "oldObject.?status.?clusterName.orValue('') != ''"
-_HAS_OWNER = f"oldObject.{_annotation(CREATOR_BOUND)}.orValue('') == 'true'"
+_HAS_MEMBERS = (
+    f"(oldObject.{_annotation(CREATOR_BOUND)}.orValue('') == 'true' || oldObject.?status.?conditions.orValue([])"
+    f".exists(each, each.type == '{NAMESPACE_CREATED}' && each.status == 'True'))"
+)
 
 
 def _owners(of: str) -> str:
@@ -347,7 +351,7 @@ POLICIES = (
         "herder-held-management-clusters",
         (MANAGEMENT_CLUSTER,),
         ("UPDATE", "DELETE"),
-        _released(MANAGEMENT_CLUSTER, _HAS_OWNER),
+        _released(MANAGEMENT_CLUSTER, _HAS_MEMBERS),
         _IS_MANAGER,
         tenancy.BAD_RELEASE,
     ),

@@ -53,8 +53,7 @@ async def write(server: Environment, case: Case) -> Object:
     namespace = case.meta.get("namespace", "")
     if case.patch is None and case.delete_options is None:
         return await user.create(case.kind.resource, case.object, namespace=namespace)
-    with suppress(AlreadyExists):
-        await server.outside.create(case.kind.resource, case.object, namespace=namespace)
+    await tenancy.create_for(server.outside, case)
     if case.patch is None:
         path = f"{case.kind.resource.path(namespace)}/{case.meta['name']}"
         response = await user.raw(
