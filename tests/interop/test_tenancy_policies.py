@@ -23,14 +23,18 @@ from tests.support.api import MERGE, Api, ApiResponse
 from tests.support.engines import Engine, remove_kinds
 from tests.support.tenancy import (
     ALLOWED,
+    EDITED,
+    EDITORS,
     GRANTED_ROLES,
     MACHINE_ROLES,
     MOVED,
     ORPHANED,
     OTHER_WORKLOADS,
+    OUTLASTING,
     OVERWRITTEN,
     OWN_ROLES,
     OWNED,
+    REDIRECTED,
     REFUSED,
     SIGNS_OF_A_CORE,
     TAKEN,
@@ -44,6 +48,9 @@ ALL = (
     *REFUSED,
     *ALLOWED,
     *ORPHANED,
+    *OUTLASTING,
+    *REDIRECTED,
+    *EDITED,
     *MOVED,
     *OVERWRITTEN,
     *TAKEN,
@@ -136,6 +143,23 @@ async def test_users_cannot_write_what_the_manager_trusts(engine: Engine, user_a
 @pytest.mark.parametrize("case", ORPHANED, ids=lambda case: case.id)
 async def test_objects_that_grant_rights_are_not_orphaned(engine: Engine, user_api: Api, case: Case) -> None:
     await _assert_rejected(engine, user_api, case)
+
+
+@pytest.mark.parametrize("user", EDITORS)
+@pytest.mark.parametrize("case", [*OUTLASTING, *REDIRECTED], ids=lambda case: case.id)
+async def test_editors_cannot_write_what_the_manager_trusts(
+    engine: Engine, user_api: Api, case: Case, user: str
+) -> None:
+    await _assert_rejected(engine, user_api.as_user(user), case)
+
+
+@pytest.mark.parametrize("case", EDITED, ids=lambda case: case.id)
+async def test_editors_can_write_other_secrets(engine: Engine, user_api: Api, case: Case) -> None:
+    client = engine.client()
+    try:
+        (await _write(client, user_api.as_user(EDITORS[0]), case)).expect(200, 201)
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize("case", OWNED, ids=lambda case: case.id)

@@ -19,7 +19,8 @@ from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
-from herder.api.machines.jobs import ROLE
+from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE
+from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
@@ -32,6 +33,10 @@ USER = "mallory"
 TOKEN_TYPE = "kubernetes.io/service-account-token"
 ACCOUNT = "kubernetes.io/service-account.name"
 WRITER_ROLE = "tenancy-writer"
+EDITORS = ("editor", "system:serviceaccount:fleet-default:bot")
+"""Users who can write all Secrets, as editors of a namespace can; the other is an account that an admin created."""
+EDITOR_ROLE = "tenancy-editor"
+EDITOR_RULES = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete", "get", "patch", "update"]}]
 RULES = [
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]},
     {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["held"], "verbs": ["get", "patch", "update"]},
@@ -252,6 +257,56 @@ ORPHANED = (
 """Writes and deletions that would leave objects behind that grant rights by the name of the deleted object."""
 
 
+OUTLASTING = (
+    *_orphaned(SECRET, "edited", "fleet-default", type=CREDENTIAL_TYPE),
+    Case(
+        "a credential is given the finalizer",
+        SECRET,
+        {"name": "edited-3", "namespace": "fleet-default"},
+        {"type": CREDENTIAL_TYPE},
+        {"metadata": {"finalizers": ["orphan"]}},
+    ),
+    Case(
+        "a credential loses the finalizer that ends rights",
+        SECRET,
+        {"name": "edited-4", "namespace": "fleet-default", "finalizers": [RIGHTS_FINALIZER]},
+        {"type": CREDENTIAL_TYPE},
+        {"metadata": {"finalizers": None}},
+    ),
+)
+"""Writes and deletions by which an editor keeps the rights of a creator when those of an editor end."""
+REDIRECTED = tuple(
+    Case(
+        f"the credential of a machine becomes {value}",
+        SECRET,
+        {"name": "edited-machine-state", "namespace": "fleet-default"}
+        | {"annotations": {CREDENTIAL_ANNOTATION: "a/b"}},
+        {"type": STATE_SECRET_TYPE},
+        {"metadata": {"annotations": {CREDENTIAL_ANNOTATION: value}}},
+    )
+    for value in ("cattle-global-data/theirs", None)
+)
+"""Writes by which an editor makes the manager report a machine on a Secret of another namespace."""
+EDITED = (
+    _orphaned(SECRET, "edited-plain", "fleet-default", type="Opaque")[0],
+    Case(
+        "a label of a credential",
+        SECRET,
+        {"name": "edited-5", "namespace": "fleet-default", "finalizers": [RIGHTS_FINALIZER]},
+        {"type": CREDENTIAL_TYPE},
+        {"metadata": {"labels": {"a": "b"}}},
+    ),
+    Case(
+        "the state of a machine",
+        SECRET,
+        {"name": "edited-2-machine-state", "namespace": "fleet-default"}
+        | {"annotations": {CREDENTIAL_ANNOTATION: "a/b"}},
+        {"type": STATE_SECRET_TYPE},
+        {"stringData": {"key": "value"}},
+    ),
+)
+
+
 MOVED = tuple(
     _managed(
         f"to {place or 'none'}",
@@ -382,13 +437,22 @@ OTHER_WORKLOADS = (
 
 async def grant_rights(client: Client) -> None:
     await client.apply(CLUSTER_ROLE.resource, cluster_role(WRITER_ROLE, RULES))
-    subject = {"apiGroup": RBAC, "kind": "User", "name": USER}
-    await client.apply(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(WRITER_ROLE, WRITER_ROLE, subject))
+    await client.apply(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(WRITER_ROLE, WRITER_ROLE, _user(USER)))
+    await client.apply(CLUSTER_ROLE.resource, cluster_role(EDITOR_ROLE, EDITOR_RULES))
+    for number, name in enumerate(EDITORS):
+        binding = cluster_role_binding(f"{EDITOR_ROLE}-{number}", EDITOR_ROLE, _user(name))
+        await client.apply(CLUSTER_ROLE_BINDING.resource, binding)
+
+
+def _user(name: str) -> Object:
+    return {"apiGroup": RBAC, "kind": "User", "name": name}
 
 
 async def revoke_rights(client: Client) -> None:
-    for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
-        await client.delete(kind.resource, WRITER_ROLE)
+    bindings = (WRITER_ROLE, *(f"{EDITOR_ROLE}-{number}" for number, _ in enumerate(EDITORS)))
+    for kind, names_ in ((CLUSTER_ROLE_BINDING, bindings), (CLUSTER_ROLE, (WRITER_ROLE, EDITOR_ROLE))):
+        for name in names_:
+            await client.delete(kind.resource, name)
 
 
 async def create_for(client: Client, case: Case) -> None:

@@ -21,7 +21,7 @@ from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.hosts import HOST_SECRET_TYPE
-from herder.api.machines.jobs import ROLE
+from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE
 from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.machines.names import CREDENTIAL_ROLE, PROVISION_ROLE, STATE_SECRET_TYPE
 from herder.api.management.clusters import owns_namespace
@@ -113,7 +113,11 @@ BAD_OWN = (
     "credentials of clusters and machines, a type such as Opaque, and no controlling owner"
 )
 BAD_CREATOR = f"annotation {CREATOR}: set it only when you create the Secret, to your own user name"
-BAD_MARK = f"annotation {CREATED_BY}: the manager writes it; leave it as it is"
+MANAGED_MARKS = (CREATED_BY, CREDENTIAL_ANNOTATION)
+"""Annotations of Secrets that only the manager writes: the creator of a credential, and the credential of a machine, on
+which the manager reports the machine.
+"""
+BAD_MARK = f"annotations {' and '.join(MANAGED_MARKS)}: the manager writes them; leave them as they are"
 BAD_UNNAMED = (
     f"annotation {CREATOR}: required, because you may create Secrets here but not change all of them; set it to your "
     "own user name"
@@ -183,6 +187,9 @@ class Rights(Protocol):
     ) -> bool: ...
 
 
+_ACCOUNTS = "system:serviceaccount:"
+_COMPONENT_ACCOUNTS = f"{_ACCOUNTS}kube-system:"
+
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 POD = Kind("", "v1", "Pod", "pods")
 
@@ -220,7 +227,7 @@ def deletion_refusal(kind: Kind, old: Object, options: Object, user: str, may: R
     if orphans and not _may_orphan(kind, old, user, may):
         return BAD_ORPHANS
     is_open = _grants_rights(kind, old) and not _is_held(kind, old) and not is_deleting(old)
-    return BAD_RELEASE if is_open and not is_system(user) and not is_manager(may) else ""
+    return BAD_RELEASE if is_open and not is_component(user) and not is_manager(may) else ""
 
 
 def _grants_rights(kind: Kind, obj: Object) -> bool:
@@ -245,8 +252,12 @@ def _owners(obj: Object | None) -> set[str]:
 
 
 def _may_orphan(kind: Kind, obj: Object, user: str, may: Rights) -> bool:
-    has_all = kind == SECRET and _may_change_all(obj["metadata"]["namespace"], may)
-    return has_all or is_system(user) or is_manager(may)
+    """Editors of a namespace can orphan Secrets there, but not cloud credentials: the right of a creator would outlast
+    theirs.
+    """
+    is_plain = kind == SECRET and obj.get("type") != CREDENTIAL_TYPE
+    has_all = is_plain and _may_change_all(obj["metadata"]["namespace"], may)
+    return has_all or is_component(user) or is_manager(may)
 
 
 # --- clusters -------------------------------------------------------------------------------------------------------
@@ -326,9 +337,9 @@ def _secret(old: Object | None, new: Object, user: str, may: Rights) -> Iterator
         yield BAD_CREATOR
     if old is None and not creator and _only_creates(new["metadata"]["namespace"], user, may):
         yield BAD_UNNAMED
-    if _created_by(new) != _created_by(old):
+    if _managed_marks(new) != _managed_marks(old):
         yield BAD_MARK
-    if _has_rights(old) and not _has_rights(new) and not _may_change_all(new["metadata"]["namespace"], may):
+    if _has_rights(old) and not _has_rights(new):
         yield BAD_FINALIZER
     suspect = not _is_own(new) if old is None else _is_controlled(new) and not _is_controlled(old)
     if suspect and not is_system(user) and not _may_change_all(new["metadata"]["namespace"], may):
@@ -402,13 +413,25 @@ def is_system(user: str) -> bool:
     return user.startswith("system:")
 
 
+def is_component(user: str) -> bool:
+    """Whether it is a part of Kubernetes, such as the garbage collector. Admins of a namespace can create any other
+    service account, and act as it.
+    """
+    return is_system(user) and (not user.startswith(_ACCOUNTS) or user.startswith(_COMPONENT_ACCOUNTS))
+
+
 def _may_change_all(namespace: str, may: Rights) -> bool:
     return may("update", SECRET, namespace=namespace) or may("patch", SECRET, namespace=namespace)
 
 
 def is_token_controller(user: str) -> bool:
     """Whether it is kube-controller-manager, which issues the tokens of such Secrets."""
-    return user == "system:kube-controller-manager" or user.startswith("system:serviceaccount:kube-system:")
+    return user == "system:kube-controller-manager" or user.startswith(_COMPONENT_ACCOUNTS)
+
+
+def _managed_marks(secret: Object | None) -> list[str]:
+    marks = annotations_of(secret or {"metadata": {}})
+    return [marks.get(name, "") for name in MANAGED_MARKS]
 
 
 def _created_by(secret: Object | None) -> str:

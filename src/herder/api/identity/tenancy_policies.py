@@ -13,7 +13,7 @@ from herder.api.capi.names import PROVIDER
 from herder.api.identity import tenancy
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
-from herder.api.machines.credentials import CREATED_BY, CREATOR, RIGHTS_FINALIZER
+from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
@@ -136,6 +136,10 @@ _NOT_OWN = f"({_CREATED} ? !{_IS_OWN} : ({_is_controlled('object')} && !{_is_con
 _ALL_SECRETS = "authorizer.group('').resource('secrets').namespace(request.namespace)"
 _MAY_CHANGE_ALL = f"({_ALL_SECRETS}.check('update').allowed() || {_ALL_SECRETS}.check('patch').allowed())"
 _IS_SYSTEM = "request.userInfo.username.startsWith('system:')"
+_IS_COMPONENT = (
+    f"({_IS_SYSTEM} && (!request.userInfo.username.startsWith('system:serviceaccount:')"
+    " || request.userInfo.username.startsWith('system:serviceaccount:kube-system:')))"
+)
 
 
 def _has_rights(of: str) -> str:
@@ -155,8 +159,9 @@ _ORPHANING = (
     f" ? (request.options.?propagationPolicy.orValue('') == '{tenancy.ORPHAN_POLICY}'"
     " || request.options.?orphanDependents.orValue(false) == true)"
     f" : ({_holds_orphans('object')} && !({_CREATED} ? false : {_holds_orphans('oldObject')})))"
-    f" && !{_IS_SYSTEM}"
+    f" && !{_IS_COMPONENT}"
 )
+_TYPE = f"({_DELETED} ? oldObject.?type.orValue('') : object.?type.orValue(''))"
 
 
 def _released(kind: Kind, grants_rights: str) -> str:
@@ -167,7 +172,7 @@ def _released(kind: Kind, grants_rights: str) -> str:
 
     going = "has(oldObject.metadata.deletionTimestamp)"
     return (
-        f"({_DELETED} ? (!{going} && {grants_rights} && !{is_held('oldObject')} && !{_IS_SYSTEM})"
+        f"({_DELETED} ? (!{going} && {grants_rights} && !{is_held('oldObject')} && !{_IS_COMPONENT})"
         f" : ({going} && {is_held('oldObject')} && !{is_held('object')}))"
     )
 
@@ -335,7 +340,7 @@ POLICIES = (
         "herder-orphans-of-secrets",
         (SECRET,),
         (*_WRITTEN, "DELETE"),
-        f"{_ORPHANING} && !{_MAY_CHANGE_ALL}",
+        f"{_ORPHANING} && ({_TYPE} == '{CREDENTIAL_TYPE}' || !{_MAY_CHANGE_ALL})",
         _IS_MANAGER,
         tenancy.BAD_ORPHANS,
     ),
@@ -385,7 +390,7 @@ POLICIES = (
         "herder-creator-rights",
         (SECRET,),
         ("UPDATE",),
-        f"{_has_rights('oldObject')} && !({_has_rights('object')}) && !{_MAY_CHANGE_ALL}",
+        f"{_has_rights('oldObject')} && !({_has_rights('object')})",
         _IS_MANAGER,
         tenancy.BAD_FINALIZER,
     ),
@@ -393,7 +398,7 @@ POLICIES = (
         "herder-credential-creators",
         (SECRET,),
         _WRITTEN,
-        f"{_new(_CREATED_BY)} != {_before(_CREATED_BY)}",
+        " || ".join(f"{_new(_annotation(mark))} != {_before(_annotation(mark))}" for mark in tenancy.MANAGED_MARKS),
         _IS_MANAGER,
         tenancy.BAD_MARK,
     ),

@@ -48,8 +48,8 @@ async def server() -> AsyncIterator[Environment]:
         yield created
 
 
-async def write(server: Environment, case: Case) -> Object:
-    user = Client(InProcess(server.server, User(tenancy.USER, groups=("system:authenticated",))))
+async def write(server: Environment, case: Case, as_user: str = tenancy.USER) -> Object:
+    user = Client(InProcess(server.server, User(as_user, groups=("system:authenticated",))))
     namespace = case.meta.get("namespace", "")
     if case.patch is None and case.delete_options is None:
         return await user.create(case.kind.resource, case.object, namespace=namespace)
@@ -83,6 +83,26 @@ async def test_users_can_write_their_own_objects(server: Environment, case: Case
 async def test_objects_cannot_be_deleted_with_their_rights_left_behind(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
+
+
+@pytest.mark.parametrize("user", tenancy.EDITORS)
+@pytest.mark.parametrize("case", tenancy.OUTLASTING, ids=lambda case: case.id)
+async def test_editors_cannot_leave_rights_of_a_creator_behind(server: Environment, case: Case, user: str) -> None:
+    with pytest.raises(Forbidden):
+        await write(server, case, user)
+
+
+@pytest.mark.parametrize("user", tenancy.EDITORS)
+@pytest.mark.parametrize("case", tenancy.REDIRECTED, ids=lambda case: case.id)
+async def test_editors_cannot_change_the_credential_of_a_machine(server: Environment, case: Case, user: str) -> None:
+    with pytest.raises(Forbidden):
+        await write(server, case, user)
+
+
+@pytest.mark.parametrize("user", tenancy.EDITORS[:1])
+@pytest.mark.parametrize("case", tenancy.EDITED, ids=lambda case: case.id)
+async def test_editors_can_write_other_secrets(server: Environment, case: Case, user: str) -> None:
+    await write(server, case, user)
 
 
 @pytest.mark.parametrize("case", tenancy.OWNED, ids=lambda case: case.id)
