@@ -26,6 +26,10 @@ class NodeAuthorizer:
         self._inner = inner
         self._store = store
 
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
     def authorize(self, user: User, attributes: AccessAttributes) -> Decision:
         decision = self._inner.authorize(user, attributes)
         if not decision.allowed or not attributes.name:

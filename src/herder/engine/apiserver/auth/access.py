@@ -42,6 +42,10 @@ class Decision(NamedTuple):
 class Authorizer(Protocol):
     """Decides whether a user may do something."""
 
+    @property
+    def generation(self) -> int:
+        """Increases with each change of the policy that a decision has taken into account."""
+
     def authorize(self, user: User, attributes: AccessAttributes) -> Decision: ...
 
 

@@ -33,6 +33,7 @@ class RbacAuthorizer:
         self._store = store
         self._revision = store.revision
         self._policy = PolicyIndex()
+        self.generation = 0
         # The next request drains the queue, so it needs no limit.
         self._watches = [
             (resource, store.watch(str(resource), since=store.revision, backlog=sys.maxsize)) for resource in _POLICY
@@ -62,6 +63,7 @@ class RbacAuthorizer:
         self._revision = self._store.revision
         for resource, watch in self._watches:
             for event in watch.take():
+                self.generation += 1
                 if event.deleted:
                     _remove(self._policy, resource, event.record)
                 else:

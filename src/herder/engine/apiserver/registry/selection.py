@@ -79,16 +79,45 @@ def is_before_namespace(call: RequestContext, revision: int) -> bool:
     return namespace is not None and revision < namespace.created and _is_granted_in_namespace(call)
 
 
-class NamespacePermissions:
-    """Whether a request is allowed by permissions in its namespace only. They end with the namespace: the next
-    namespace of the same name may belong to another user."""
+class WatchPermissions:
+    """Whether a started watch is still allowed, for the same reason as at its start.
+
+    Permissions in its namespace only end with the namespace: the next namespace of the same name may belong to another
+    user.
+    """
 
     def __init__(self, call: RequestContext) -> None:
         self._call = call
+        self.granted_by_name = is_granted_by_name(call)
         self._is_bound = bool(call.namespace) and _is_granted_in_namespace(call)
         self._created = self._created_now()
+        self._generation = call.deps.authorizer.generation
+        self._ended = False
+
+    def may_have_ended(self) -> bool:
+        """Whether `have_ended` has to be called. While events are published, the authorizer must not be asked: it could
+        miss changes of the policy in the same batch.
+        """
+        return self._ended or self._is_of_former_namespace() or self._is_outdated()
 
     def have_ended(self) -> bool:
+        if self._is_outdated():
+            self._generation = self._call.deps.authorizer.generation
+            self._ended = self._ended or not self._is_granted()
+        return self._ended or self._is_of_former_namespace()
+
+    def _is_outdated(self) -> bool:
+        return self._call.deps.authorizer.generation != self._generation
+
+    def _is_granted(self) -> bool:
+        """A user who keeps only permissions on the name, or in the namespace, has to start another watch."""
+        call = self._call
+        is_allowed = call.deps.authorizer.authorize(call.user, call.access_attributes(call.info.verb)).allowed
+        if not is_allowed or (is_granted_by_name(call) and not self.granted_by_name):
+            return False
+        return self._is_bound or not call.namespace or not _is_granted_in_namespace(call)
+
+    def _is_of_former_namespace(self) -> bool:
         return self._is_bound and self._created_now() != self._created
 
     def _created_now(self) -> int:

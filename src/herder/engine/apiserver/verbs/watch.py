@@ -13,10 +13,9 @@ from herder.engine.apiserver.context import RequestContext
 from herder.engine.apiserver.registry.conversion import decode_with_current_schema, is_stale
 from herder.engine.apiserver.registry.resources import Resource
 from herder.engine.apiserver.registry.selection import (
-    NamespacePermissions,
     Selection,
+    WatchPermissions,
     is_before_namespace,
-    is_granted_by_name,
     is_of_earlier_object,
 )
 from herder.engine.apiserver.registry.storage_codec import encoder
@@ -95,10 +94,11 @@ class _Stream:
         self._error: Expired | None = None
         self._watch: Watch | None = None
         since = self._revision if self._initial or not wanted else min(wanted, self._revision)
-        self._granted_by_name = is_granted_by_name(call)
+        self._permissions = WatchPermissions(call)
+        self._granted_by_name = self._permissions.granted_by_name
         self._starts_in_past = since < self._revision
-        self._permissions = NamespacePermissions(call)
-        # The object or its namespace was deleted, and permissions on its name do not cover its successor.
+        # The user lost the permission; or the object or its namespace was deleted, and permissions on its name do not
+        # cover its successor.
         self._ended = False
         if is_before_namespace(call, since):
             self._error = Expired(f"too old resource version: {since} is older than the namespace")
@@ -122,7 +122,7 @@ class _Stream:
     def _push_events(self, events: Sequence[Event], sink: Sink) -> bool:
         if sink.congested or sum(len(event.record.value) for event in events) > _CHUNK_BYTES:
             return False
-        if self._permissions.have_ended() or (self._granted_by_name and any(event.deleted for event in events)):
+        if self._permissions.may_have_ended() or (self._granted_by_name and any(event.deleted for event in events)):
             return False
         if self._selection.everything:
             lines = self._encoder.encode_batch(events)
@@ -184,7 +184,7 @@ class _Stream:
                     if self._options.allow_bookmarks and progress > reported:
                         reported = progress
                         yield self._encoder.bookmark(progress)
-                    if loop.time() >= deadline:
+                    if loop.time() >= deadline or self._permissions.have_ended():
                         return
                     next_bookmark = loop.time() + _BOOKMARK_SECONDS
                     continue

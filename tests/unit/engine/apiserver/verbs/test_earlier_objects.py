@@ -119,3 +119,37 @@ async def test_a_watch_ends_with_its_namespace(api: Api) -> None:
     assert (await api.post("/api/v1/namespaces", {"metadata": {"name": api.namespace}})).status == 201
     await api.post(api.path("secrets"), secret("of another user"))
     assert await asyncio.gather(*watches) == [[], [("ADDED", encoded("of another user"))]]
+
+
+# --- of former users ----------------------------------------------------------------------------------------------
+
+
+async def test_a_watch_ends_with_the_permission(api: Api) -> None:
+    former, member = await grant(api, "nora"), await grant(api, "owen")
+    watches = [asyncio.ensure_future(seen(who, "watch=1&timeoutSeconds=2")) for who in (former, member)]
+    await asyncio.sleep(0.1)
+    await api.delete(api.path("rolebindings", "nora", group=RBAC))
+    await api.post(api.path("secrets"), secret("later"))
+    assert await asyncio.gather(*watches) == [[], [("ADDED", encoded("later"))]]
+
+
+async def test_a_watch_of_a_collection_does_not_continue_by_a_permission_on_the_name(api: Api) -> None:
+    """Otherwise it would show the next object of that name."""
+    who = await grant(api, "nora")
+    watch = asyncio.ensure_future(seen(who, "watch=1&timeoutSeconds=2"))
+    await asyncio.sleep(0.1)
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["watch"], "resourceNames": ["a"]}]
+    await api.patch(api.path("roles", "nora", group=RBAC), {"rules": rules})
+    await api.post(api.path("secrets"), secret("later"))
+    assert await watch == []
+
+
+async def test_a_watch_continues_after_other_changes_of_the_policy(api: Api) -> None:
+    who = await grant(api, "nora", resourceNames=["a"])
+    watch = asyncio.ensure_future(seen(who, "watch=1&timeoutSeconds=2"))
+    await asyncio.sleep(0.1)
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["watch", "get"]}]
+    await api.patch(api.path("roles", "nora", group=RBAC), {"rules": rules})
+    await grant(api, "owen")
+    await api.post(api.path("secrets"), secret("later"))
+    assert await watch == [("ADDED", encoded("later"))]
