@@ -180,6 +180,36 @@ async def test_a_followed_log_ends_with_the_right_to_it(gateway: GatewayServer, 
                 await stream.close()
 
 
+async def test_streams_of_a_service_account_end_with_the_right_to_them(gateway: GatewayServer, tmp_path: Path) -> None:
+    """The embedded server ends them before the next event or line: such tokens are not the gateway's."""
+    if gateway.engine == "real":
+        return  # kube-apiserver authorizes them only when they start
+    client, name = gateway.client, f"system:serviceaccount:{TEAM}:reader"
+    await client.apply(SERVICE_ACCOUNT.resource, new_manifest(SERVICE_ACCOUNT, "reader", TEAM))
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    issued = await client.create(SERVICE_ACCOUNT.resource, request, namespace=TEAM, name="reader", subresource="token")
+    bearer = issued["status"]["token"]
+    await client.apply(SECRET.resource, secret("first"))
+    rules = [{"apiGroups": [""], "resources": ["secrets", "pods/log"], "verbs": ["get", "list", "watch"]}]
+    await client.apply(ROLE.resource, new_manifest(ROLE, name, TEAM, rules=rules))
+    await client.apply(ROLE_BINDING.resource, _role_binding({"name": name, "namespace": TEAM}, ROLE, name))
+    async with serving(_endless_log, tmp_path) as port:
+        await create_pod(client, port, "pod-account")
+        watch = await start_watch(gateway.client_with_token(bearer), SECRET, namespace=TEAM)
+        log = await gateway.stream(f"/api/v1/namespaces/{TEAM}/pods/pod-account/log?follow=true", bearer)
+        try:
+            assert await log.reader.readuntil(b"line\n")
+            await client.delete(ROLE_BINDING.resource, name, namespace=TEAM)
+            await client.apply(SECRET.resource, secret("later"))
+            await watch.end()
+            assert "later" not in [each["metadata"].get("name") for each in watch.objects]
+            async with asyncio.timeout(PATIENCE):
+                await log.reader.readuntil(b"\r\n0\r\n\r\n")  # the last chunk; the connection stays open
+        finally:
+            await watch.close()
+            await log.close()
+
+
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
 async def test_a_former_owner_does_not_see_the_next_cluster_of_the_name(gateway: GatewayServer, prefix: str) -> None:
     """Rights on a name belong to the object that has it, and the next one may be another user's."""

@@ -79,8 +79,8 @@ def is_before_namespace(call: RequestContext, revision: int) -> bool:
     return namespace is not None and revision < namespace.created and _is_granted_in_namespace(call)
 
 
-class WatchPermissions:
-    """Whether a started watch is still allowed, for the same reason as at its start.
+class StreamPermissions:
+    """Whether a started watch or log is still allowed, for the same reason as at its start.
 
     Permissions in its namespace only end with the namespace: the next namespace of the same name may belong to another
     user.
@@ -110,7 +110,7 @@ class WatchPermissions:
         return self._call.deps.authorizer.generation != self._generation
 
     def _is_granted(self) -> bool:
-        """A user who keeps only permissions on the name, or in the namespace, has to start another watch."""
+        """A user who keeps only permissions on the name, or in the namespace, has to start another stream."""
         call = self._call
         is_allowed = call.deps.authorizer.authorize(call.user, call.access_attributes(call.info.verb)).allowed
         if not is_allowed or (is_granted_by_name(call) and not self.granted_by_name):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
 from herder.engine.apiserver.context import RequestContext
 from herder.engine.apiserver.registry import storage_codec
 from herder.engine.apiserver.registry.conversion import to_version
 from herder.engine.apiserver.registry.resources import Subresource, TypeModel
+from herder.engine.apiserver.registry.selection import StreamPermissions
 from herder.engine.apiserver.request.decode import decode_as
 from herder.engine.apiserver.request.handler_call import SubresourceRequest
 from herder.engine.apiserver.request.options import WriteOptions, delete_options_from, write_options
@@ -54,8 +55,22 @@ async def call_subresource(call: RequestContext, subresource: Subresource) -> Re
     )
     result = await subresource.call(handler_request)
     if isinstance(result, Response):
+        if result.stream is not None:
+            result.stream = _while_permitted(StreamPermissions(call), result.stream)
         return result
     return render_response(storage_codec.ordered(result), call.rendering, 201 if verb == "create" else 200)
+
+
+async def _while_permitted(permissions: StreamPermissions, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """End a followed log with the permission to it."""
+    try:
+        async for chunk in stream:
+            if permissions.have_ended():
+                return
+            yield chunk
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
 
 
 def _body(

@@ -14,7 +14,7 @@ from herder.engine.apiserver.registry.conversion import decode_with_current_sche
 from herder.engine.apiserver.registry.resources import Resource
 from herder.engine.apiserver.registry.selection import (
     Selection,
-    WatchPermissions,
+    StreamPermissions,
     is_before_namespace,
     is_of_earlier_object,
 )
@@ -94,7 +94,7 @@ class _Stream:
         self._error: Expired | None = None
         self._watch: Watch | None = None
         since = self._revision if self._initial or not wanted else min(wanted, self._revision)
-        self._permissions = WatchPermissions(call)
+        self._permissions = StreamPermissions(call)
         self._granted_by_name = self._permissions.granted_by_name
         self._starts_in_past = since < self._revision
         # The user lost the permission; or the object or its namespace was deleted, and permissions on its name do not
