@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from herder.engine.apiserver.collectors.garbage import GarbageCollector
 from herder.engine.apiserver.crds.instances import Instances
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import GroupResource
+from herder.engine.store import Record, Store
 from tests.unit.engine.apiserver.api import Api, config_map, serve_widgets, start, widget
 
 NAMESPACES = "/api/v1/namespaces"
@@ -177,3 +178,28 @@ async def test_an_object_of_another_namespace_does_not_block_a_deletion(api: Api
     assert (await api.post(f"{NAMESPACES}/team/configmaps", claim)).status == 201
     await api.delete(f"{path}/owner?propagationPolicy=Foreground")
     await _until(lambda: _gone(api, f"{path}/owner"))
+
+
+async def test_a_change_of_an_account_reads_only_its_own_secrets(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editors of a namespace can create many Secrets; reading all of them would block the event loop."""
+    listed: list[str] = []
+    list_objects = Store.list
+
+    def recorded(store: Store, resource: str, *args: Any, **options: Any) -> Sequence[Record]:
+        listed.append(resource)
+        return list_objects(store, resource, *args, **options)
+
+    monkeypatch.setattr(Store, "list", recorded)
+    place = f"{NAMESPACES}/default"
+    meta = {"name": "token", "annotations": {"kubernetes.io/service-account.name": "robot"}}
+    await api.post(f"{place}/serviceaccounts", {"metadata": {"name": "robot"}})
+    await api.post(f"{place}/secrets", {"metadata": meta, "type": "kubernetes.io/service-account-token"})
+
+    async def is_filled() -> bool:
+        return "token" in ((await api.get(f"{place}/secrets/token")).body.get("data") or {})
+
+    await _until(is_filled)
+    await api.patch(f"{place}/serviceaccounts/robot", {"metadata": {"labels": {"a": "b"}}})
+    await api.delete(f"{place}/serviceaccounts/robot")
+    await _until(lambda: _gone(api, f"{place}/secrets/token"))
+    assert "secrets" not in listed

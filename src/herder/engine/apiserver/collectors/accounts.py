@@ -33,12 +33,13 @@ class ServiceAccountController:
         self._api = api
         self._ca = ca
         self._issue = issue
+        self._tokens = _TokenSecrets()
         self._loop: ControlLoop[Key] = ControlLoop(
             "service-account-controller", self._reconcile, max_retry=RETRY_SECONDS
         )
 
     def reset(self) -> None:
-        """Do nothing: no state is kept between events."""
+        self._tokens = _TokenSecrets()
 
     def handle_event(self, event: Event) -> None:
         key = event.record.key
@@ -48,12 +49,19 @@ class ServiceAccountController:
             self._loop.add(Key("namespaces", "", key.namespace))
         if key.resource == "configmaps" and key.name == ROOT_CA and not event.deleted:
             self._loop.add(Key("namespaces", "", key.namespace))
-        if key.resource == "serviceaccounts":
-            for record in self._api.store.list("secrets", key.namespace):
-                if _is_token(msgspec.json.decode(record.value), key.name):
-                    self._loop.add(record.key)
-        elif key.resource == "secrets" and not event.deleted and TOKEN_TYPE.encode() in event.record.value:
-            self._loop.add(key)
+        if key.resource == "serviceaccounts" and (event.deleted or event.previous is None):
+            for secret in self._tokens.of_account(key):
+                self._loop.add(secret)
+        elif key.resource == "secrets":
+            self._handle_secret(event)
+
+    def _handle_secret(self, event: Event) -> None:
+        key, is_token = event.record.key, TOKEN_TYPE.encode() in event.record.value
+        if event.deleted or not is_token:
+            self._tokens.remove(key)
+            return
+        self._tokens.put(key, _account_of(msgspec.json.decode(event.record.value)))
+        self._loop.add(key)
 
     async def run(self) -> None:
         await self._loop.run()
@@ -125,9 +133,36 @@ class ServiceAccountController:
             await self._api.client.patch(SECRETS, key.name, patch, namespace=key.namespace)
 
 
-def _is_token(secret: Object, account: str) -> bool:
+class _TokenSecrets:
+    """Token Secrets by service account: a change of an account does not read all Secrets of its namespace."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[Key, str] = {}
+        self._secrets: dict[tuple[str, str], dict[Key, None]] = {}
+
+    def of_account(self, account: Key) -> list[Key]:
+        return list(self._secrets.get((account.namespace, account.name), ()))
+
+    def put(self, secret: Key, account: str) -> None:
+        self.remove(secret)
+        if account:
+            self._accounts[secret] = account
+            self._secrets.setdefault((secret.namespace, account), {})[secret] = None
+
+    def remove(self, secret: Key) -> None:
+        account = self._accounts.pop(secret, None)
+        if account is None:
+            return
+        place = secret.namespace, account
+        del self._secrets[place][secret]
+        if not self._secrets[place]:
+            del self._secrets[place]
+
+
+def _account_of(secret: Object) -> str:
+    """Return the service account of a token Secret; empty for other Secrets."""
     annotations = secret["metadata"].get("annotations") or {}
-    return secret.get("type") == TOKEN_TYPE and annotations.get(ACCOUNT_NAME) == account
+    return str(annotations.get(ACCOUNT_NAME) or "") if secret.get("type") == TOKEN_TYPE else ""
 
 
 def _object(kind: str, namespace: str, name: str) -> Object:
