@@ -70,10 +70,11 @@ def read(name: str, files: Mapping[str, bytes]) -> Record:
     """Read a record from the files of a machine's directory."""
     try:
         content = json.loads(files[CONFIG])
-        config, driver = content["Driver"], content["DriverName"]
+        config, driver, own = content["Driver"], content["DriverName"], content.get(OWN) or {}
         if not isinstance(config, dict) or not isinstance(driver, str):
             raise TypeError
-    except (KeyError, TypeError, ValueError) as error:
+        phase, attempt = Phase(own.get("Phase", Phase.CREATED)), int(own.get("Attempt", 0))
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise MachineError(
             f'cannot read the state of machine "{name}": config.json is missing or damaged',
             "delete its instance at the provider manually, then run rm --force",
@@ -83,7 +84,6 @@ def read(name: str, files: Mapping[str, bytes]) -> Record:
             f'the state of machine "{name}" has ConfigVersion {content.get("ConfigVersion")}, not {VERSION}',
             "upgrade it with: rancher-machine inspect NAME",
         )
-    own = content.get(OWN) or {}
     known = {"ConfigVersion", "Driver", "DriverName", "HostOptions", "Name", OWN}
     return Record(
         name=name,
@@ -91,8 +91,8 @@ def read(name: str, files: Mapping[str, bytes]) -> Record:
         config=config,
         options=content.get("HostOptions") or {},
         files={path: data for path, data in files.items() if path != CONFIG},
-        phase=Phase(own.get("Phase", Phase.CREATED)),
-        attempt=int(own.get("Attempt", 0)),
+        phase=phase,
+        attempt=attempt,
         others={key: value for key, value in content.items() if key not in known},
     )
 

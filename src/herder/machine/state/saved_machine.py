@@ -51,9 +51,22 @@ def by_machine(files: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
 def reach_of(config: dict[str, Any]) -> Reach:
     """Return the SSH access from the fields that all drivers have."""
     address = config.get("IPAddress") or config.get("IPv6Address") or ""
-    port, user = int(config.get("SSHPort") or DEFAULT_PORT), str(config.get("SSHUser") or DEFAULT_USER)
+    port, user = _port(config), str(config.get("SSHUser") or DEFAULT_USER)
     key = config.get("HostKey")  # if the driver created the host key, or got it from the provider
     return Reach(str(address), port, user, (str(key),) if key else ())
+
+
+def _port(config: Mapping[str, Any]) -> int:
+    """Editors of the state Secret can write anything there."""
+    try:
+        port = int(config.get("SSHPort") or DEFAULT_PORT)
+    except (OverflowError, TypeError, ValueError):
+        port = 0
+    if not 0 < port < 65536:
+        raise MachineError(
+            "the SSHPort in the machine state is not a port number", "restore the state Secret from a backup"
+        )
+    return port
 
 
 def private_key(config: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:

@@ -83,3 +83,28 @@ class TestSshAccess:
     def test_a_secret_without_machines_is_reported(self) -> None:
         with pytest.raises(MachineError, match="empty until the creation of the machine starts"):
             saved_machine(b"", "m1")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Driver": {"SSHPort": "x"}},
+        {"Driver": {"SSHPort": [1]}},
+        {"Driver": {"SSHPort": 1e999}},
+        {"Driver": {"SSHPort": 65536}},
+        {"Herder": {"Phase": "other"}},
+        {"Herder": {"Attempt": "x"}},
+        {"Herder": [1]},
+    ],
+    ids=str,
+)
+def test_a_state_with_invalid_values_is_an_error(fields: dict[str, object]) -> None:
+    """Editors of the namespace write it, and administrators read it with `herder ssh`."""
+    content = {"ConfigVersion": 3, "Driver": {}, "DriverName": "generic", **fields}
+    with pytest.raises(MachineError):
+        saved_machine(archive.pack({"/store/machines/one/config.json": json.dumps(content).encode()}))
+
+
+def test_a_state_that_is_nested_too_deeply_is_an_error() -> None:
+    with pytest.raises(MachineError, match="damaged"):
+        saved_machine(archive.pack({"/store/machines/one/config.json": b"[" * 100_000}))
