@@ -133,6 +133,17 @@ CASES: dict[str, Case] = {
     "the embedded distribution has many workers": Case(
         cluster(spec=EMBEDDED, machinePools=[server_pool(), pool(quantity=3)])
     ),
+    "a pool does not refer to a built-in kind": Case(
+        cluster(machinePools=[pool(machineConfigRef={"apiVersion": "v1", "kind": "ConfigMap", "name": "sheds"})]),
+        (f"{POOL}.machineConfigRef.apiVersion",),
+    ),
+    "a pool refers to a template of another provider": Case(
+        cluster(machinePools=[pool(machineConfigRef={"apiVersion": "a.example/v1", "kind": "T", "name": "sheds"})])
+    ),
+    "the infrastructure is not a built-in kind": Case(
+        cluster(infrastructureRef={"apiVersion": "v1", "kind": "Secret", "name": "x"}),
+        ("spec.rkeConfig.infrastructureRef.apiVersion",),
+    ),
     "other distributions have several servers": Case(cluster(machinePools=[server_pool(quantity=3)])),
     "a version that every machine has cannot be lowered": Case(
         cluster(spec={"kubernetesVersion": "v1.34.0+k3s1"}), ("spec.kubernetesVersion",), up_to_date(cluster())

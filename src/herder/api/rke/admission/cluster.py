@@ -102,6 +102,7 @@ def _is_up_to_date(cluster: Object) -> bool:
 
 def _infrastructure(obj: Object, old: Object | None) -> Iterator[FieldError]:
     if old is None or value(old, *RKE) is None:
+        yield from pools.core_reference(section(obj, *RKE, "infrastructureRef"), f"{PATH}.infrastructureRef")
         return
     for part in ("apiVersion", "kind", "name"):
         if text(obj, *RKE, "infrastructureRef", part) != text(old, *RKE, "infrastructureRef", part):

@@ -88,11 +88,19 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
             yield invalid_value(f"{path}.name", pool["name"], complaint)
     else:
         yield from _immutable_fields(pool, known, path)
+    yield from core_reference(section(pool, "machineConfigRef"), f"{path}.machineConfigRef")
     for field in ("labels", "machineDeploymentLabels"):
         yield from _labels(section(pool, field), f"{path}.{field}")
     yield from _taints(pool, f"{path}.taints")
     yield from _rolling(section(pool, "rollingUpdate"), f"{path}.rollingUpdate")
     yield from _numbers(pool, path)
+
+
+def core_reference(reference: Object, path: str) -> Iterator[FieldError]:
+    """Kinds of the core group are built in; none of them is a machine config or an infrastructure."""
+    version = text(reference, "apiVersion")
+    if version and "/" not in version:
+        yield invalid_value(f"{path}.apiVersion", version, "must be group/version")
 
 
 def _immutable_fields(pool: Object, known: Object, path: str) -> Iterator[FieldError]:
