@@ -114,9 +114,10 @@ def source_provisioning_cluster(management: Object) -> str | None:
     return annotations_of(management).get(names.PROVISIONING_CLUSTER_OF)
 
 
+AGENT_CUSTOMIZATION = "clusterAgentDeploymentCustomization"
 _SHARED = (
     "localClusterAuthEndpoint",
-    "clusterAgentDeploymentCustomization",
+    AGENT_CUSTOMIZATION,
     "fleetAgentDeploymentCustomization",
     "webhookDeploymentCustomization",
     "defaultPodSecurityAdmissionConfigurationTemplateName",

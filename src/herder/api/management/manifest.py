@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import msgspec
@@ -50,6 +50,7 @@ class Agent:
     strict: bool = True
     environment: Sequence[Mapping[str, str]] = ()  # the cluster's agentEnvVars
     pre_bootstrap: bool = False  # pre-bootstrap: the cluster needs Secrets of ours before anything else runs
+    customization: Mapping[str, object] = field(default_factory=dict)  # clusterAgentDeploymentCustomization
 
     def __repr__(self) -> str:
         return f"Agent(server_url={self.server_url!r}, image={self.image!r})"
@@ -169,13 +170,16 @@ def _deployment(agent: Agent) -> Object:
 
 def _pod(agent: Agent) -> Object:
     secret = {"secretName": agent.credentials, "defaultMode": 0o500}
+    affinity, resources = (_mapping(agent, part) for part in ("overrideAffinity", "overrideResourceRequirements"))
     return {
         "serviceAccountName": AGENT_ACCOUNT,
         **({"hostNetwork": True} if agent.pre_bootstrap else {}),
         "tolerations": [
             {"key": key, "effect": effect, "operator": "Exists"}
             for key, effect in (_TOLERATED_BOOTSTRAP if agent.pre_bootstrap else _TOLERATED)
-        ],
+        ]
+        + _tolerations(agent),
+        **({"affinity": affinity} if affinity else {}),
         "containers": [
             {
                 "name": "cluster-register",
@@ -188,10 +192,22 @@ def _pod(agent: Agent) -> Object:
                     "periodSeconds": 5,
                 },
                 "volumeMounts": [{"name": "cattle-credentials", "mountPath": CREDENTIALS_DIRECTORY, "readOnly": True}],
+                **({"resources": resources} if resources else {}),
             }
         ],
         "volumes": [{"name": "cattle-credentials", "secret": secret}],
     }
+
+
+def _mapping(agent: Agent, part: str) -> Object:
+    """A part of the customization. The spec of a management Cluster has no schema, so it may be anything."""
+    found = agent.customization.get(part) if isinstance(agent.customization, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _tolerations(agent: Agent) -> list[Object]:
+    found = agent.customization.get("appendTolerations") if isinstance(agent.customization, Mapping) else None
+    return [dict(each) for each in found if isinstance(each, Mapping)] if isinstance(found, Sequence) else []
 
 
 def _environment(agent: Agent) -> list[Object]:

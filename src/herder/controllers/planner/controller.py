@@ -21,7 +21,7 @@ from herder.api.settings import SETTING
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import Distribution, Reference
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
-from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, needs
+from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, agent_customization, needs
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster, entries_by_key
 from herder.controllers.planner.rollout.planner import PlanScope, Result, plan
@@ -174,6 +174,11 @@ def _management_name(control_plane: Object) -> Iterable[str]:
     return (control_plane["spec"].get("managementClusterName") or "",)
 
 
+def _agent_changed(change: Change) -> bool:
+    """Whether servers must deploy another cluster agent."""
+    return _pre_bootstrap_changed(change) or agent_customization(change.old) != agent_customization(change.new)
+
+
 def _pre_bootstrap_changed(change: Change) -> bool:
     conditions = [find(each or {}, PRE_BOOTSTRAPPED) or {} for each in (change.old, change.new)]
     return (conditions[0].get("status"), conditions[0].get("message")) != (
@@ -213,9 +218,7 @@ CONTROLLER = Controller(
         Watches(STATE_SECRET, _by_cluster_label, changed("data")),  # holds the addresses of driver machines
         Watches(SECRET_METADATA, Indexed(NEEDS, _reference_key)),
         Watches(SECRET_METADATA, Indexed(NEEDS, synced_bootstrap_to)),
-        Watches(
-            MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, lambda obj: (obj["metadata"]["name"],)), _pre_bootstrap_changed
-        ),
+        Watches(MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, lambda obj: (obj["metadata"]["name"],)), _agent_changed),
         Watches(CONFIG_MAP_METADATA, Indexed(NEEDS, _reference_key)),
         Watches(BOOTSTRAP),
         Watches(BEACON, lambda beacon: (Key(beacon["metadata"]["namespace"], beacon["metadata"]["name"]),)),

@@ -21,7 +21,7 @@ from herder.api import settings
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import is_deleting
 from herder.api.management import names, registration
-from herder.api.management.clusters import is_internal, owns_namespace
+from herder.api.management.clusters import AGENT_CUSTOMIZATION, is_internal, owns_namespace
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.manifest import Agent, as_yaml, manifest
@@ -185,6 +185,7 @@ class Registration:
             image=self._setting(settings.AGENT_IMAGE),
             strict=self._setting(settings.AGENT_TLS_MODE) == "strict",
             environment=(cluster.get("spec") or {}).get("agentEnvVars") or (),
+            customization=(cluster.get("spec") or {}).get(AGENT_CUSTOMIZATION) or {},
         )
         if not agent.server_url:
             return _text(503, "setting server-url: not set; the agent needs it to connect")

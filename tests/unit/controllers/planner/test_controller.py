@@ -18,7 +18,9 @@ from herder.api.references.approvals import APPROVED
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
+from herder.controllers.planner import controller
 from herder.controllers.planner.rollout.join import url_of
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.decision import DONE, EffectResult, Patch
@@ -441,3 +443,15 @@ def test_the_endpoint_is_set_with_the_first_joinable_machine() -> None:
     )
     (spec,) = (each for each in patches_of(decision, CONTROL_PLANE) if not each.subresource)
     assert spec.patch == {"spec": {"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}}}
+
+
+def test_a_new_customization_of_the_cluster_agent_is_planned() -> None:
+    """Other changes of a management Cluster, which are frequent, cause no reconcile."""
+    (watch,) = (each for each in controller.CONTROLLER.watches if each.kind == MANAGEMENT_CLUSTER)
+    before = new_object(MANAGEMENT_CLUSTER, "c-m-1", spec={})
+    toleration = {"appendTolerations": [{"key": "a", "operator": "Exists"}]}
+    customized = {**before, "spec": {"clusterAgentDeploymentCustomization": toleration}}
+    other = {**before, "spec": {"displayName": "a"}}
+    key = Key("", "c-m-1")
+    assert watch.predicate(Change(key, before, customized))
+    assert not watch.predicate(Change(key, before, other))

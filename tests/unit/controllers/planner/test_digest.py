@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from herder.api.management.manifest import Agent
 from herder.controllers.planner.distributions.interface import (
@@ -57,4 +57,7 @@ def test_every_input_is_part_of_its_digest() -> None:
     """The objects above differ from the defaults in every field, so these counts prove that all fields are covered."""
     assert len(fields(ClusterInputs)) == 18
     assert len(fields(MachineInputs)) == 15
-    assert len(fields(Agent)) == 7
+    assert len(fields(Agent)) == 8
+    assert CLUSTER.agent is not None
+    customized = replace(CLUSTER, agent=replace(CLUSTER.agent, customization={"appendTolerations": []}))
+    assert customized.digest != CLUSTER.digest

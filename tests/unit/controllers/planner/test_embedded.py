@@ -10,12 +10,14 @@ import pytest
 
 from herder.api.management.manifest import Agent
 from herder.api.rke.machine_config.embedded import LISTS, TEXTS
+from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,
     ConfigError,
     MachineInputs,
+    Referenced,
     Roles,
 )
 
@@ -96,3 +98,12 @@ def test_an_invalid_taint_annotation_is_an_error(taint: dict[str, str]) -> None:
     """The schema of Clusters requires key and effect, but an annotation can be edited by hand."""
     with pytest.raises(ConfigError, match=r"^machine m, annotation rke\.cattle\.io/taints: .* must be key\[=value\]"):
         config_of(replace(NODE, node_taints=[taint]))
+
+
+def test_machines_get_the_files_that_users_select_for_them() -> None:
+    source = {"name": "files", "items": [{"key": "a", "path": "/etc/a"}]}
+    spec = {"machineSelectorFiles": [{"fileSources": [{"secret": source}]}]}
+    (reference,) = Embedded().references(spec, CLUSTER.namespace)
+    found = Referenced({AUTHORIZED_CLUSTERS: CLUSTER.name}, {"a": b"content"})
+    plan = Embedded().render(replace(READY, spec=spec, referenced={reference: found}), NODE)
+    assert [each.decoded for each in plan.files if each.path == "/etc/a"] == [b"content"]

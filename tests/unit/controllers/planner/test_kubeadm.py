@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 
 import herder.kubeadm
 from herder.api.management.manifest import Agent
-from herder.api.rke.names import AUTH_SECRET_TYPE, KUBEADM_INSTALLER
+from herder.api.rke.names import AUTH_SECRET_TYPE, AUTHORIZED_CLUSTERS, KUBEADM_INSTALLER
 from herder.api.rke.node.plan import Plan
 from herder.controllers.planner.distributions.interface import (
     Authority,
@@ -319,6 +320,8 @@ def test_registries_are_configured_for_the_agent_and_the_container_runtime() -> 
     assert content(plan, "/etc/containerd/certs.d/private.example/hosts.toml").splitlines()[2:] == [
         f'  ca = "{files}/ca.crt"',
         f'  client = [["{files}/tls.crt", "{files}/tls.key"]]',
+        '  [host."https://private.example".header]',
+        f'    Authorization = "Basic {base64.b64encode(b"dolly:hidden").decode()}"',
     ]
     assert content(plan, f"{files}/ca.crt") == "authority"
 
@@ -346,6 +349,43 @@ def test_image_names_cannot_be_rewritten() -> None:
     registries = {"mirrors": {"registry.example": {"endpoint": ["https://m.example"], "rewrite": {"a": "b"}}}}
     with pytest.raises(ConfigError, match="containerd cannot rewrite image names"):
         rendered(cluster({"registries": registries}))
+
+
+def test_containerd_logs_in_to_mirrors_too() -> None:
+    registries = {
+        "mirrors": {"docker.io": {"endpoint": ["https://mirror.example:5000/v2", "https://open.example"]}},
+        "configs": {"mirror.example:5000": {"authConfigSecretName": "login"}},
+    }
+    login = Referenced({}, {"auth": b"dolly:hidden"}, AUTH_SECRET_TYPE)
+    referenced = {Reference("Secret", "fleet-default", "login"): login}
+    plan = rendered(cluster({"registries": registries}, referenced=referenced))
+    hosts = tomllib.loads(content(plan, "/etc/containerd/certs.d/docker.io/hosts.toml"))["host"]
+    header = {"Authorization": f"Basic {base64.b64encode(b'dolly:hidden').decode()}"}
+    assert [each.get("header") for each in hosts.values()] == [header, None]
+
+
+def test_a_login_that_containerd_cannot_use_is_an_error() -> None:
+    registries = {"configs": {"private.example": {"authConfigSecretName": "login"}}}
+    referenced = {
+        Reference("Secret", "fleet-default", "login"): Referenced({}, {"identityToken": b"t"}, AUTH_SECRET_TYPE)
+    }
+    with pytest.raises(ConfigError, match="containerd needs username and password, or auth"):
+        rendered(cluster({"registries": registries}, referenced=referenced))
+
+
+def test_machines_get_the_files_that_users_select_for_them() -> None:
+    source = {"name": "files", "items": [{"key": "a", "path": "/etc/a", "permissions": "0640"}]}
+    entry = {"machineLabelSelector": {"matchLabels": {"b": "c"}}, "fileSources": [{"configMap": source}]}
+    spec = {"machineSelectorFiles": [entry]}
+    reference = Reference("ConfigMap", "fleet-default", "files")
+    assert Kubeadm().references(spec, "fleet-default") == [reference]
+    found = Referenced({AUTHORIZED_CLUSTERS: "farm"}, {"a": b"content"})
+    inputs = cluster(spec, referenced={reference: found})
+    selected, other = rendered(inputs, machine(labels={"b": "c"})), rendered(inputs, machine())
+    assert (selected.files[-1].path, selected.files[-1].permissions) == ("/etc/a", "0640")
+    assert selected.files[-1].decoded == b"content"
+    assert "/etc/a" not in [each.path for each in other.files]
+    assert selected.instructions != other.instructions, "a new file restarts Kubernetes, unless it is dynamic"
 
 
 def test_a_missing_registry_secret_is_an_error() -> None:

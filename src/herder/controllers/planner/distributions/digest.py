@@ -79,6 +79,7 @@ def _agent(agent: Agent) -> dict[str, Any]:
         "strict": agent.strict,
         "environment": agent.environment,
         "comes_first": agent.pre_bootstrap,
+        **({"customization": agent.customization} if agent.customization else {}),
     }
 
 

@@ -18,6 +18,7 @@ from herder.api.rke.names import MACHINE_UID, TAINTS
 from herder.api.rke.node.join_token import node_token
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import unsupported_roles
+from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -40,7 +41,7 @@ class Embedded:
     """Renders plans of the embedded distribution."""
 
     name = EMBEDDED.name
-    revision = 3
+    revision = 4
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = False
@@ -50,7 +51,7 @@ class Embedded:
         return unsupported_roles(EMBEDDED.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
-        return ()
+        return selected_files.references(spec, namespace)
 
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"
@@ -76,7 +77,7 @@ class Embedded:
             )
         if not (machine.internal_addresses or machine.external_addresses):
             raise ConfigError(f"machine {machine.name}: has no address; register it with --internal-address")
-        files = tuple(_files(cluster, machine))
+        files = (*_files(cluster, machine), *selected_files.selected_files(cluster, machine))
         return Plan(files=files, instructions=(_install(cluster, machine, files),), probes=_probes(cluster, machine))
 
 

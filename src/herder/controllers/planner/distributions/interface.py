@@ -115,7 +115,7 @@ class ClusterInputs:
         """The inputs without those for servers only, so that workers are not planned again when these change."""
         spec = {part: value for part, value in self.spec.items() if part not in FOR_SERVERS}
         marks = {mark: value for mark, value in self.annotations.items() if mark not in FOR_SERVERS}
-        agent = replace(self.agent, token="", pre_bootstrap=False) if self.agent else None
+        agent = replace(self.agent, token="", pre_bootstrap=False, customization={}) if self.agent else None
         return replace(self, spec=spec, annotations=marks, agent=agent)
 
     @property

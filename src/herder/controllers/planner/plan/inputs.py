@@ -6,12 +6,13 @@ Every referenced object is checked before it is read: it must belong to this clu
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from herder.api import settings
 from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.management import names as management
+from herder.api.management.clusters import AGENT_CUSTOMIZATION
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.manifest import Agent
@@ -97,7 +98,7 @@ def cluster_inputs(
         server_token=server_token,
         agent_token=agent_token,
         authorities=authorities,
-        agent=_agent(view.setting, spec, contents, pre_bootstrap),
+        agent=_agent(view, spec, contents, pre_bootstrap),
         server_certificates=view.setting(settings.SERVER_CERTIFICATES),
         installer_image=view.setting(settings.INSTALLER_IMAGE),
         default_registry=view.setting(settings.DEFAULT_REGISTRY),
@@ -275,9 +276,9 @@ def _owner(control_plane: Object) -> Object:
 
 
 def _agent(
-    setting: Callable[[str], str], spec: Object, contents: Mapping[Reference, Referenced | None], pre_bootstrap: bool
+    view: View, spec: Object, contents: Mapping[Reference, Referenced | None], pre_bootstrap: bool
 ) -> Agent | None:
-    registration = _registration(spec)
+    registration, setting = _registration(spec), view.setting
     secret = contents[registration] if registration else None
     if registration is not None and secret is None:
         raise InputsNotReady(f"waiting for the token that the cluster's agent registers with, in {registration}")
@@ -299,7 +300,13 @@ def _agent(
         strict=setting(settings.AGENT_TLS_MODE) == "strict",
         environment=spec.get("agentEnvVars") or (),
         pre_bootstrap=pre_bootstrap,
+        customization=agent_customization(view.get(MANAGEMENT_CLUSTER, spec["managementClusterName"])),
     )
+
+
+def agent_customization(management_cluster: Object | None) -> Object:
+    """How the user customizes the Deployment of the cluster agent; imported clusters have the same field."""
+    return ((management_cluster or {}).get("spec") or {}).get(AGENT_CUSTOMIZATION) or {}
 
 
 def _decoded(value: object) -> bytes:

@@ -15,6 +15,7 @@ from herder.api.rke.distributions import KUBEADM
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe
 from herder.api.rke.roles import unsupported_roles
+from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -35,7 +36,7 @@ class Kubeadm:
     """Renders plans of kubeadm clusters."""
 
     name = KUBEADM.name
-    revision = 1
+    revision = 2
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = True
@@ -45,7 +46,7 @@ class Kubeadm:
         return unsupported_roles(KUBEADM.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
-        return pulling.references(spec, namespace)
+        return [*pulling.references(spec, namespace), *selected_files.references(spec, namespace)]
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"
@@ -68,6 +69,7 @@ class Kubeadm:
             *node_files(cluster, machine, config),
             *registry_files(cluster),
             *bootstrap_files(cluster, machine, config),
+            *selected_files.selected_files(cluster, machine),
         )
         install = _install(cluster, machine, files)
         return Plan(files=files, instructions=(install,), probes=_probes(machine))

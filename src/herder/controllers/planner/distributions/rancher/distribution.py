@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herder.api.rke.node.plan import Plan, file
+from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -16,7 +17,6 @@ from herder.controllers.planner.distributions.interface import (
 )
 from herder.controllers.planner.distributions.rancher import config as configs
 from herder.controllers.planner.distributions.rancher import registries as pulling
-from herder.controllers.planner.distributions.rancher import selected_files
 from herder.controllers.planner.distributions.rancher.install import address_instructions, install
 from herder.controllers.planner.distributions.rancher.manifests import (
     authentication,
