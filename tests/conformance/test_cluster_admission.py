@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from tests.support.admission_servers import provisioning_cluster, resource_path, try_to_create
+from tests.support.admission_servers import EARLIER, provisioning_cluster, resource_path, try_to_create
 from tests.support.api import Api
 
 ALLOW_SKIP = "plan.herder.io/allow-version-skip"
@@ -124,3 +124,79 @@ async def test_a_cluster_does_not_skip_minor_versions(api: Api, build: str) -> N
     (await api.patch(resource_path, {"spec": {"kubernetesVersion": f"v1.31.9+{build}"}})).expect(200)
     requested = {"metadata": {"annotations": {ALLOW_SKIP: last}}, "spec": {"kubernetesVersion": last}}
     (await api.patch(resource_path, requested)).expect(200)
+
+
+# --- fields without effect ------------------------------------------------------------------------------------------
+
+
+def of_distribution(build: str, spec: dict[str, Any] | None = None, **rke_config: Any) -> dict[str, Any]:
+    cluster = provisioning_cluster(**rke_config)
+    cluster["spec"] |= {"kubernetesVersion": f"v1.34.1+{build}", **(spec or {})}
+    return cluster
+
+
+IGNORED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "backups where there are none": (
+        of_distribution("kubeadm1", etcd={"snapshotScheduleCron": "0 * * * *", "snapshotRetention": 5}),
+        ["spec.rkeConfig.etcd.snapshotRetention", "spec.rkeConfig.etcd.snapshotScheduleCron"],
+    ),
+    "a snapshot on demand": (
+        of_distribution("k3s1", etcdSnapshotCreate={"generation": 1}),
+        ["spec.rkeConfig.etcdSnapshotCreate.generation"],
+    ),
+    "the restore of a snapshot": (
+        of_distribution("rke2r1", etcdSnapshotRestore={"generation": 1, "name": "none"}),
+        ["spec.rkeConfig.etcdSnapshotRestore.generation", "spec.rkeConfig.etcdSnapshotRestore.name"],
+    ),
+    "charts where there are none": (
+        of_distribution("herder1", chartValues={"a": {"b": "c"}}),
+        ["spec.rkeConfig.chartValues"],
+    ),
+    "a field outside rkeConfig": (of_distribution("k3s1", {"enableNetworkPolicy": True}), ["spec.enableNetworkPolicy"]),
+    "an entry of a map": (
+        of_distribution("kubeadm1", registries={"mirrors": {"docker.io": {"rewrite": {"a": "b"}}}}),
+        ["spec.rkeConfig.registries.mirrors[docker.io].rewrite"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IGNORED)
+async def test_values_that_would_be_ignored_are_rejected(api: Api, case: str) -> None:
+    cluster, fields = IGNORED[case]
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, cluster)
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == fields
+    distribution = cluster["spec"]["kubernetesVersion"].partition("+")[2].rstrip("1")
+    names = {"k3s": "k3s", "rke2r": "rke2", "kubeadm": "kubeadm", "herder": "embedded"}
+    assert f"not supported on {names[distribution]}: " in answer.message
+
+
+@pytest.mark.parametrize("build", ["k3s1", "rke2r1", "kubeadm1", "herder1"])
+async def test_empty_values_are_accepted_everywhere(api: Api, build: str) -> None:
+    spec = {
+        "enableNetworkPolicy": False,
+        "localClusterAuthEndpoint": {"enabled": False, "fqdn": "", "caCerts": ""},
+        "fleetAgentDeploymentCustomization": {"appendTolerations": [], "overrideAffinity": {}},
+        "redeploySystemAgentGeneration": 0,
+    }
+    off = {
+        "chartValues": {"rke2-calico": {}},
+        "etcd": {"disableSnapshots": False, "s3": None},
+        "etcdSnapshotCreate": {"generation": 0},
+        "networking": {"stackPreference": "ipv4"},
+        "registries": {"configs": {}, "mirrors": {}},
+    }
+    await api.create(CLUSTERS, of_distribution(build, spec, **off))
+
+
+async def test_a_cluster_with_stored_values_stays_editable(admission_admin: Api) -> None:
+    """The Cluster was stored before these rules were in force."""
+    path = admission_admin.in_namespace(EARLIER).at(CLUSTERS, "one")
+    (await admission_admin.patch(path, {"spec": {"rkeConfig": {"provisionGeneration": 2}}})).expect(200)
+    changed = {"spec": {"rkeConfig": {"etcd": {"snapshotRetention": 6}}}}
+    answer = await admission_admin.patch(path, changed)
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == ["spec.rkeConfig.etcd.snapshotRetention"]
+    (await admission_admin.patch(path, {"spec": {"enableNetworkPolicy": None}})).expect(200)
+    again = await admission_admin.patch(path, {"spec": {"enableNetworkPolicy": True}})
+    assert [found for _, found, _ in again.causes] == ["spec.enableNetworkPolicy"], "it was removed meanwhile"

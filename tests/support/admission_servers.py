@@ -66,7 +66,6 @@ async def _embedded(directory: Path) -> AsyncIterator[Api]:
     pki = Pki.load_or_create(None, now=now())
     server = await assemble(None, clock=now, entropy=os.urandom, pki=pki)
     install_admission(server)
-    install_cluster_admission(server)
     install_reference_admission(server, Client(InProcess(server, SERVER)), MANAGER)
     front = HttpFront(server, clock=now, body_bytes=BODY_BYTES)
     host, port = await front.listen("127.0.0.1", 0, pki.server_context())
@@ -74,6 +73,7 @@ async def _embedded(directory: Path) -> AsyncIterator[Api]:
     kubeconfig.write_text(yaml.safe_dump(pki.admin_kubeconfig(f"https://{host}:{port}")))
     try:
         async with _with_kinds(Engine("embedded", kubeconfig)) as (api, _):
+            install_cluster_admission(server)
             yield api
     finally:
         await asyncio.gather(front.stop(), server.stop())
@@ -91,6 +91,8 @@ async def _with_kinds(engine: Engine) -> AsyncIterator[tuple[Api, Client]]:
     api, client = Api(engine.connection), engine.client()
     try:
         await install_kinds(client, [*CRDS, PROVISIONING_CLUSTER_CRD])
+        await api.create_cluster("namespaces", {"metadata": {"name": EARLIER}})
+        await api.in_namespace(EARLIER).create(resource_path(PROVISIONING_CLUSTER), EARLIER_CLUSTER)
         yield api, client
     finally:
         await client.close()
@@ -136,6 +138,12 @@ def provisioning_cluster(**rke_config: object) -> Object:
         "metadata": {"name": "one"},
         "spec": {"kubernetesVersion": "v1.34.1+k3s1", "rkeConfig": rke_config},
     }
+
+
+EARLIER = "earlier"
+EARLIER_CLUSTER = provisioning_cluster(etcd={"snapshotRetention": 5}, machinePools=[])
+EARLIER_CLUSTER["spec"] |= {"kubernetesVersion": "v1.34.1+kubeadm1", "enableNetworkPolicy": True}
+"""A Cluster in namespace `EARLIER`, stored before the rules for Clusters apply, with fields that they reject."""
 
 
 def resource_path(kind: Kind) -> str:

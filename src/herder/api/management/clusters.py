@@ -115,7 +115,7 @@ def source_provisioning_cluster(management: Object) -> str | None:
 
 
 AGENT_CUSTOMIZATION = "clusterAgentDeploymentCustomization"
-_SHARED = (
+SHARED = (
     "localClusterAuthEndpoint",
     AGENT_CUSTOMIZATION,
     "fleetAgentDeploymentCustomization",
@@ -150,7 +150,7 @@ def management_of(provisioning: Object, name: str) -> Object:
             "displayName": meta["name"],
             "fleetWorkspaceName": meta["namespace"],
             "importedConfig": {},
-            **{key: spec[key] for key in _SHARED if spec.get(key) is not None},
+            **{key: spec[key] for key in SHARED if spec.get(key) is not None},
             **({"agentEnvVars": environment} if environment else {}),
         },
     }
@@ -162,7 +162,7 @@ def updated_management(management: Object, provisioning: Object) -> Object:
     Only for provisioned clusters; that of an imported cluster may be edited itself.
     """
     wanted = management_of(provisioning, management["metadata"]["name"])
-    others = {key: value for key, value in management["spec"].items() if key not in (*_SHARED, "agentEnvVars")}
+    others = {key: value for key, value in management["spec"].items() if key not in (*SHARED, "agentEnvVars")}
     meta = management["metadata"]
     joined = {part: {**(meta.get(part) or {}), **wanted["metadata"][part]} for part in ("labels", "annotations")}
     return {**management, "metadata": {**meta, **joined}, "spec": {**others, **wanted["spec"]}}

@@ -283,9 +283,9 @@ CASES: dict[str, Case] = {
         for roles in ((), ("etcdRole",), ("controlPlaneRole",), ("etcdRole", "controlPlaneRole"))
     },
     "roles and operating system of a pool are immutable": Case(
-        cluster(machinePools=[pool(workerRole=False, etcdRole=True, machineOS="windows", quantity=3)]),
+        cluster(spec=RKE2, machinePools=[pool(workerRole=False, etcdRole=True, machineOS="windows", quantity=3)]),
         (f"{POOL}.etcdRole", f"{POOL}.workerRole", f"{POOL}.machineOS"),
-        cluster(machinePools=[pool(quantity=1)]),
+        cluster(spec=RKE2, machinePools=[pool(quantity=1)]),
     ),
     "defaults may be set explicitly": Case(
         cluster(machinePools=[pool(etcdRole=False, machineOS="linux")]), (), cluster(machinePools=[pool()])

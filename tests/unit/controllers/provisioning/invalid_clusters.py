@@ -12,6 +12,7 @@ import base64
 import copy
 import logging
 import random
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.manifest import Agent
 from herder.api.rke import names
+from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.node.install import BadVariable, agent_variables
 from herder.controllers.planner import controller as planner
@@ -198,14 +200,22 @@ def valid_spec(rng: random.Random, number: int) -> Object:
         "machineGlobalConfig": arguments,
         "machineSelectorConfig": [{"machineLabelSelector": _SELECTOR, "config": arguments}, {"config": arguments}],
     }
-    if version.partition("+")[2].startswith("kubeadm"):
-        rke_config["registries"] |= {
-            "mirrors": {"docker.io": {"endpoint": [_MIRROR]}}
-        }  # containerd cannot rewrite names
     keys = rng.sample([*rke_config], rng.randrange(1, len(rke_config)))
     spec_keys = rng.sample([*_SPEC], rng.randrange(len(_SPEC)))
     selected_config = {part: rke_config[part] for part in keys}
-    return {"kubernetesVersion": version, "rkeConfig": selected_config, **{part: _SPEC[part] for part in spec_keys}}
+    spec = {part: copy.deepcopy(_SPEC[part]) for part in spec_keys}
+    return _without_refused({"kubernetesVersion": version, "rkeConfig": selected_config, **spec})
+
+
+def _without_refused(spec: Object) -> Object:
+    """Remove the values that the field table refuses on the distribution."""
+    for each in [*refused_values({"spec": spec})]:
+        _, *place, last = re.findall(r"(?<=\[)[^]]+(?=\])|[^.[\]]+(?![^[]*\])", each.field)
+        found: Any = spec
+        for key in place:
+            found = found[int(key) if isinstance(found, list) else key]
+        del found[last]
+    return spec
 
 
 def full_spec(version: str) -> Object:

@@ -50,7 +50,7 @@ async def wait_for_status(manager: SimulatedManager, expected: tuple[bool, dict[
 
 
 @pytest.mark.parametrize(
-    "change", [{"machineGlobalConfig": {"selinux": True}}, {"rotateCertificates": {"generation": 1}}]
+    "change", [{"machineGlobalConfig": {"selinux": True}}, {"rotateCertificates": {"generation": 0}}]
 )
 def test_an_edit_is_observed_when_the_control_plane_has_it(change: Object) -> None:
     """Clients that wait for observedGeneration and Ready must not see success before the change has started."""

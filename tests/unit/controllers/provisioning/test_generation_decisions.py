@@ -16,7 +16,15 @@ from herder.controllers.provisioning.cluster.controller import CONTROLLER
 from herder.controllers.provisioning.cluster.desired import pools_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Apply, Decision, Delete, Patch
-from tests.support.builders import DELETED_AT, new_object, patches_of, reconcile, writes_of
+from tests.support.builders import (
+    DELETED_AT,
+    condition_fields,
+    new_object,
+    patched,
+    patches_of,
+    reconcile,
+    writes_of,
+)
 from tests.unit.controllers.provisioning.objects import (
     FINALIZERS,
     KINDS,
@@ -85,6 +93,26 @@ def test_nothing_is_generated_without_a_version() -> None:
     assert applied(decision) == []
     assert decision.wait is not None
     assert decision.wait.reason.startswith("spec.kubernetesVersion: required")
+
+
+def test_stored_values_without_effect_are_reported_until_they_are_removed() -> None:
+    version = {"kubernetesVersion": "v1.34.1+kubeadm1"}
+    stored = stored_cluster(spec=version, etcd={"snapshotRetention": 5, "disableSnapshots": False})
+    reported = patched(stored, decide(stored))
+    status, reason, message = condition_fields(reported, "FieldsIgnored")
+    assert (status, reason) == ("True", "NotSupported")
+    assert message.startswith("spec.rkeConfig.etcd.snapshotRetention: not supported on kubeadm: ")
+    assert "no backups" in message
+    removed = {**stored_cluster(spec=version), "status": reported["status"]}
+    conditions = patched(removed, decide(removed))["status"]["conditions"]
+    assert "FieldsIgnored" not in [each["type"] for each in conditions]
+
+
+def test_the_report_of_ignored_fields_is_bounded() -> None:
+    mirrors = {f"host-{number}": {"rewrite": {"a": "b"}} for number in range(1000)}
+    stored = stored_cluster(spec={"kubernetesVersion": "v1.34.1+kubeadm1"}, registries={"mirrors": mirrors})
+    _, _, message = condition_fields(patched(stored, decide(stored)), "FieldsIgnored")
+    assert message.splitlines()[10:] == ["and 990 more"]
 
 
 def test_an_error_deletes_nothing() -> None:

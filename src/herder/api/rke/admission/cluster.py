@@ -13,6 +13,7 @@ from herder.api.capi.admission.values import count_values, section, text, value,
 from herder.api.capi.conditions import find
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, operations, pools
+from herder.api.rke.admission.fields import refuse_unsupported
 from herder.api.rke.admission.paths import PATH, RKE
 from herder.api.rke.distributions import release_of, skip_error, version_of
 from herder.api.rke.node.install import BadVariable, checked_directory
@@ -47,7 +48,7 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
     if too_large := problems(_number_of_values, obj, old, "spec"):
         return too_large
     if value(obj, *RKE) is None:
-        return [*_origin_unchanged(obj, old)]
+        return [*_origin_unchanged(obj, old), *problems(refuse_unsupported, obj, old, "spec")]
     return [problem for path, rule in _RULES for problem in problems(rule, obj, old, path)]
 
 
@@ -140,5 +141,6 @@ _RULES: tuple[tuple[str, Rule], ...] = (
     (f"{PATH}.machinePools", pools.validate),
     *config.RULES,
     *operations.RULES,
+    ("spec", refuse_unsupported),
 )
 """Validation rules, each with the field that is reported if the rule itself raises."""

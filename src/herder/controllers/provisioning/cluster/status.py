@@ -13,6 +13,7 @@ from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import cluster_spec
+from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writes import ref, status_patch
 from herder.controllers.provisioning.cluster.desired import pools_of
@@ -27,6 +28,12 @@ COPIES = (UPDATED, clusters.PROVISIONED, clusters.READY)
 
 AUTOSCALER = "ClusterAutoscalerDeploymentReady"
 NO_AUTOSCALER = "cluster-autoscaler is not deployed by Herder; run one that scales the pools' MachineDeployments"
+
+
+FIELDS_IGNORED = "FieldsIgnored"
+"""Reports stored values that the distribution does not support; admission rejects new ones."""
+_MAX_FIELDS, _MAX_FIELD_LENGTH = 10, 200
+_OPTIONAL = (AUTOSCALER, FIELDS_IGNORED)  # conditions that are removed when they do not apply
 
 
 def report_status(
@@ -46,7 +53,7 @@ def report_status(
     """
     before = cluster.get("status") or {}
     problem = naming_problem or problem
-    conditions = [_created(management, naming_problem), *_mirrored(cluster, management)]
+    conditions = [_created(management, naming_problem), *_mirrored(cluster, management), *_ignored_fields(cluster)]
     reported, observed = _progress(view, cluster, before, management, problem)
     facts: Object = {
         "ready": bool(before.get("ready")) or (management is not None and clusters.is_connected(management)),
@@ -63,9 +70,16 @@ def report_status(
 def patch_status(view: View, cluster: Object, conditions: list[Condition], **facts: object) -> tuple[Patch, ...]:
     before = cluster.get("status") or {}
     wanted = {each["type"] for each in conditions}
-    kept = [each for each in before.get("conditions") or () if each["type"] != AUTOSCALER or AUTOSCALER in wanted]
+    kept = [each for each in before.get("conditions") or () if each["type"] not in _OPTIONAL or each["type"] in wanted]
     status = {**before, **facts, "conditions": merged_with_updates(kept, conditions, view.now)}
     return status_patch(PROVISIONING_CLUSTER, cluster, status, "the state of the cluster")
+
+
+def _ignored_fields(cluster: Object) -> Iterator[Condition]:
+    found = [f"{each.field[:_MAX_FIELD_LENGTH]}: {each.reason}" for each in refused_values(cluster)]
+    if found:
+        more = [f"and {len(found) - _MAX_FIELDS} more"] if len(found) > _MAX_FIELDS else []
+        yield condition(FIELDS_IGNORED, "True", "NotSupported", "\n".join((*found[:_MAX_FIELDS], *more)))
 
 
 # --- from the management Cluster --------------------------------------------------------------------------------------
