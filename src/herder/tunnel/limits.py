@@ -32,7 +32,7 @@ class Limits:
     streams: int = 10_000
     announced_clients: int = 10_000
     # Seconds.
-    silence: float = 60.0
+    silence: float = 45.0  # remotedialer: 60; a lost agent must be reported within a minute
     ping_every: float = 5.0
     sync_every: float = 60.0
     dial: float = 60.0

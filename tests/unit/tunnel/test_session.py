@@ -368,7 +368,7 @@ class TestSync:
         session = client(Recorder())
         session.receive(message(Kind.CONNECT, 7, b"tcp/a:1"))
         session.receive(message(Kind.CONNECT, 2, b"tcp/a:1"))
-        session.received_pong(59)
+        session.received_pong(44)
         session.tick(59.9)
         assert sent(session) == []
         session.tick(60)
@@ -406,7 +406,7 @@ class TestKeepalive:
 
     def test_a_server_responds_to_pings_and_sends_none(self) -> None:
         session = server()
-        assert session.tick(30) == 60
+        assert session.tick(30) == 45
         assert session.next_message() is None
         session.received_ping(b"a", 30)
         session.received_ping(b"b", 31)
@@ -414,21 +414,21 @@ class TestKeepalive:
         assert pong
         assert (pong.opcode, pong.head) == (Opcode.PONG, b"b")
         assert session.next_message() is None
-        assert session.tick(60) == 91
+        assert session.tick(60) == 76
 
     def test_a_session_without_pings_ends_despite_data(self) -> None:
         session = server()
         session.connect("tcp", "a:1")
         session.receive(message(Kind.DATA, 2, b"busy"))
-        with pytest.raises(SessionError, match="no ping or pong for 60 s"):
-            session.tick(60)
+        with pytest.raises(SessionError, match="no ping or pong for 45 s"):
+            session.tick(45)
 
     def test_a_pong_extends_the_timeout(self) -> None:
         session = client(Recorder())
-        session.received_pong(59)
-        session.tick(118)
+        session.received_pong(44)
+        session.tick(88)
         with pytest.raises(SessionError, match="i/o timeout"):
-            session.tick(119)
+            session.tick(89)
 
 
 class TestLimits:
