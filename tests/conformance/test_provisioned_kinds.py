@@ -303,7 +303,12 @@ FULL: dict[str, Obj] = {
 }
 CONDITION = {"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}
 STATUSES: dict[str, Obj] = {
-    "Cluster": {"ready": True, "clusterName": "c-m-abcdefgh", "conditions": [CONDITION]},
+    "Cluster": {
+        "ready": True,
+        "clusterName": "c-m-abcdefgh",
+        "display": {"state": "Ready", "message": "", "version": "v1.34.1+k3s1", "readyMachines": "3/4"},
+        "conditions": [CONDITION],
+    },
     "RKEControlPlane": {
         "observedGeneration": 1,
         "agentConnected": True,
@@ -314,7 +319,11 @@ STATUSES: dict[str, Obj] = {
         "conditions": [CONDITION],
     },
     "RKECluster": {"initialization": {"provisioned": True}},
-    "RKEBootstrap": {"dataSecretName": "s", "initialization": {"dataSecretCreated": True}},
+    "RKEBootstrap": {
+        "dataSecretName": "s",
+        "initialization": {"dataSecretCreated": True},
+        "conditions": [CONDITION],
+    },
     "CustomMachine": {"ready": True, "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
     "ETCDSnapshot": {"missing": True},
     "Beacon": {"active": True, "owner": "o", "delegates": ["d"]},
@@ -333,6 +342,35 @@ async def test_status_is_stored_unchanged(api: Api, kinds: Kinds, kind: str) -> 
     await api.create(kinds.resource(kind), kinds.object(kind, **FULL[kind]))
     url = api.at(kinds.resource(kind), "meadow", "status")
     assert (await api.patch(url, {"status": STATUSES[kind]})).expect(200)["status"] == STATUSES[kind]
+
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+DISPLAY = {"state": "Degraded", "message": "machine a is not ready", "version": "v1.34.1", "readyMachines": "3/4"}
+NOT_READY = {"type": "Ready", "status": "False", "reason": "Error", "message": "no disk"}
+TABLES: dict[str, tuple[Obj, dict[str, Any]]] = {
+    "Cluster": (
+        {"display": DISPLAY},
+        {"Status": "Degraded", "Version": "v1.34.1", "Machines": "3/4", "Reason": "machine a is not ready"},
+    ),
+    "RKEControlPlane": ({"conditions": [NOT_READY]}, {"Ready": "False", "Reason": "no disk"}),
+    "RKEBootstrap": ({"conditions": [NOT_READY]}, {"Reason": "no disk"}),
+    "CustomMachine": ({"conditions": [NOT_READY]}, {"Ready": "False", "Reason": "no disk"}),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+async def test_kubectl_get_shows_state_and_reason(api: Api, kinds: Kinds, kind: str) -> None:
+    status, expected = TABLES[kind]
+    await api.create(kinds.resource(kind), kinds.object(kind, **FULL[kind]))
+    (await api.patch(api.at(kinds.resource(kind), "meadow", "status"), {"status": status})).expect(200)
+    table = (await api.get(api.at(kinds.resource(kind)), accept=TABLE)).expect(200)
+    shown = [each["name"] for each in table["columnDefinitions"] if not each.get("priority")]
+    cells = dict(zip((each["name"] for each in table["columnDefinitions"]), table["rows"][0]["cells"], strict=True))
+    assert cells | expected == cells
+    assert expected.keys() <= set(shown)
+    if kind == "Cluster":
+        assert shown == ["Name", "Status", "Version", "Machines", "Reason", "Age"]
+        assert cells.keys() >= {"Cluster Name", "Kubeconfig", "Ready"}, "Rancher's columns are shown by -o wide"
 
 
 NULLS = (

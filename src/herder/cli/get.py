@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
+from herder.api.capi.kinds import MACHINE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke.machine_health import machine_reason
 from herder.app.paths import kubeconfig_option, kubeconfig_path
 from herder.cli.examples import examples
 from herder.cli.terminal import escaped
@@ -92,7 +94,12 @@ async def _get(
         query = _query(names, selector, revision)
         path = found.resource.path(namespace)
         whole = output in {"yaml", "json", "name"}
+        shows_reasons = not whole and found.resource.group_resource == MACHINE.resource.group_resource
+        if shows_reasons:
+            query.items.append(("includeObject", "Object"))
         answer = await _fetch(client, path, query, "application/json" if whole else TABLE)
+        if shows_reasons and answer["kind"] == "Table":
+            _add_reasons(answer)
         if whole:
             _print_objects(answer, names, output or "", found)
         else:
@@ -165,6 +172,13 @@ def _print_table(answer: Object, names: tuple[str, ...], found: Found, *, wide: 
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
         click.echo("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _add_reasons(answer: Object) -> None:
+    """Cluster API's columns of Machines do not say what a Machine waits for."""
+    answer["columnDefinitions"].append({"name": "Reason", "type": "string"})
+    for row in answer.get("rows") or ():
+        row["cells"].append(machine_reason(row["object"]))
 
 
 def _plain_table(answer: Object) -> Object:

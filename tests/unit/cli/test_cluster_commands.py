@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from herder.cli.cluster.create import DEFAULT_VERSION
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
 from tests.support.machines import host_shutdown
+from tests.support.node_agents import eventually
 from tests.support.peers import peer
 from tests.unit.cli.commands import expect_failure, herder
 
@@ -92,6 +94,17 @@ def test_create_waits_for_the_cluster_and_prints_progress(site: Site) -> None:
         assert nodes[name]["metadata"]["labels"]["rke.cattle.io/machine"] == machine["metadata"]["uid"]
         assert nodes[name]["spec"]["providerID"] == machine["spec"]["providerID"]
         assert machine["status"]["nodeRef"]["name"] == name
+
+
+def test_get_shows_status_version_machines_and_reason(site: Site) -> None:
+    def clusters() -> list[list[str]]:
+        return [line.split() for line in site.herder("get", "clusters", "-n", NAMESPACE).splitlines()]
+
+    eventually(lambda: clusters()[1][:4] == [NAME, "Ready", DEFAULT_VERSION, "3/3"], "the cluster is shown as ready")
+    assert clusters()[0] == ["NAME", "STATUS", "VERSION", "MACHINES", "REASON", "AGE"]
+    machines = site.herder("get", "machines", "-n", NAMESPACE).splitlines()
+    assert machines[0].split()[-1] == "REASON"
+    assert len(machines) == 4
 
 
 def test_a_second_cluster_of_the_same_name_is_rejected(site: Site) -> None:

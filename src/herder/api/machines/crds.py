@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from herder.api.capi.crds.definition import AGE, STATUS, column, condition_column
+from herder.api.capi.crds.definition import AGE, READY_COLUMNS, STATUS, column, condition_column
 from herder.api.capi.crds.pieces import METADATA
 from herder.api.capi.crds.schema import (
     ANYTHING,
@@ -168,8 +168,7 @@ _MACHINE_STATUS = record(
 _MACHINE_COLUMNS = (
     _CLUSTER,
     condition_column("Created", "CreateJob"),
-    condition_column("Ready", "Ready"),
-    column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+    *READY_COLUMNS,
     column("ProviderID", ".spec.providerID", wide=True),
     column("Job", ".status.jobName", wide=True),
     AGE,

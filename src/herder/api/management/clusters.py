@@ -220,6 +220,12 @@ def is_connected(management: Object) -> bool:
     return is_internal(management) or bool(connected_since(management))
 
 
+def has_connected(management: Object) -> bool:
+    """Whether an agent is connected, or was before: it reports its API endpoint when it registers."""
+    reported = (management.get("status") or {}).get("apiEndpoint")
+    return is_connected(management) or bool(reported) or is_true(management, CONNECTED)
+
+
 def is_provisioned(management: Object) -> bool:
     """Return the conditions; for a provisioned cluster, the planner reports Provisioned."""
     reported = (management.get("status") or {}).get("apiEndpoint")
@@ -238,7 +244,7 @@ def management_conditions(management: Object, now: datetime, *, reconciling: boo
 def _connected(management: Object) -> Condition:
     if is_connected(management):
         return condition(CONNECTED, "True", CONNECTED)
-    if not is_provisioned(management):
+    if not has_connected(management):
         return condition(CONNECTED, "False", "NeverConnected", _not_connected_yet(management))
     return condition(CONNECTED, "False", DISCONNECTED, NOT_CONNECTED)
 

@@ -9,6 +9,8 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke.schema.cluster import CLUSTER_SPEC, CLUSTER_STATUS
 from herder.api.settings import MIN_GRACE_MINUTES, MIN_TTL_MINUTES
 
+STATE = column("Status", ".status.display.state")
+REASON = column("Reason", ".status.display.message")
 _INDEXED = {"auth.cattle.io/cluster-indexed": "true"}
 
 
@@ -21,11 +23,13 @@ MANAGEMENT_CLUSTER_CRD = definition(
     root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A managed cluster."),
     columns=[
         column("Display Name", ".spec.displayName"),
-        condition_column("Connected", "Connected"),
-        condition_column("Ready", "Ready"),
+        STATE,
         column("Version", ".status.info.kubernetesVersion"),
-        column("Nodes", ".status.info.nodeCount", type="integer"),
+        column("Nodes", ".status.display.readyNodes"),
+        REASON,
         AGE,
+        condition_column("Connected", "Connected", wide=True),
+        condition_column("Ready", "Ready", wide=True),
     ],
     subresources=STATUS,
 )
@@ -54,11 +58,14 @@ PROVISIONING_CLUSTER_CRD = definition(
         {"spec": CLUSTER_SPEC, "status": CLUSTER_STATUS}, "A provisioned cluster; without rkeConfig, an imported one."
     ),
     columns=[
-        column("Version", ".spec.kubernetesVersion"),
-        column("Cluster Name", ".status.clusterName"),
+        STATE,
+        column("Version", ".status.display.version"),
+        column("Machines", ".status.display.readyMachines"),
+        REASON,
         AGE,
-        column("Kubeconfig", ".status.clientSecretName"),
-        column("Ready", ".status.ready"),
+        column("Cluster Name", ".status.clusterName", wide=True),
+        column("Kubeconfig", ".status.clientSecretName", wide=True),
+        column("Ready", ".status.ready", wide=True),
     ],
     subresources=STATUS,
     labels=_INDEXED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from herder.api.capi.crds.definition import AGE, STATUS, column
+from herder.api.capi.crds.definition import AGE, READY_COLUMNS, STATUS, column, condition_message_column
 from herder.api.capi.crds.pieces import CONDITIONS as STANDARD_CONDITIONS
 from herder.api.capi.crds.schema import BOOLEAN, OPEN_OBJECT, TIME, Schema, plain_list, record, string, string_map
 from herder.api.capi.names import CLUSTER_NAME
@@ -63,6 +63,7 @@ CLUSTER_CRD = _rke(
     },
 )
 
+_OWN_CLUSTER = column("Cluster", ".metadata.labels['" + CLUSTER_NAME.replace(".", r"\.") + "']")
 _CONTROL_PLANE_SPEC = record(
     {
         **CONFIGURATION,
@@ -114,11 +115,12 @@ CONTROL_PLANE_CRD = _rke(
     "Kubernetes version and configuration of a cluster, and the progress of its machines.",
     {"spec!": _CONTROL_PLANE_SPEC, "status": _CONTROL_PLANE_STATUS},
     columns=[
-        column("Cluster", ".metadata.labels['" + CLUSTER_NAME.replace(".", r"\.") + "']"),
+        _OWN_CLUSTER,
         column("Initialized", ".status.initialized"),
         column("API Server Available", ".status.initialization.controlPlaneInitialized", type="boolean"),
         AGE,
         column("Version", ".spec.kubernetesVersion"),
+        *READY_COLUMNS,
     ],
     short=["rcp"],
 )
@@ -132,11 +134,20 @@ _BOOTSTRAP = {
             "ready": BOOLEAN,
             "dataSecretName": string(min=1, max=253),
             "initialization": initialization_step("dataSecretCreated"),
+            "conditions": CONDITIONS,
         }
     ),
 }
 BOOTSTRAP_CRD = _rke(
-    kinds.BOOTSTRAP, "Bootstrap data of a machine: installs the agent that fetches the plan.", _BOOTSTRAP
+    kinds.BOOTSTRAP,
+    "Bootstrap data of a machine: installs the agent that fetches the plan.",
+    _BOOTSTRAP,
+    columns=[
+        _OWN_CLUSTER,
+        column("Data Created", ".status.initialization.dataSecretCreated", type="boolean"),
+        condition_message_column("Reason", "Ready"),
+        AGE,
+    ],
 )
 
 _METADATA = record(
@@ -176,6 +187,7 @@ CUSTOM_MACHINE_CRD = _rke(
             }
         ),
     },
+    columns=[_OWN_CLUSTER, *READY_COLUMNS, AGE, column("ProviderID", ".spec.providerID", wide=True)],
     categories=(),
 )
 

@@ -10,17 +10,19 @@ from herder.api.capi.conditions import find, is_false, is_true, timestamp
 from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.machines import archive
 from herder.api.machines import names as machine_names
+from herder.api.management import display
 from herder.api.rke.removal import REMOVED
 from herder.engine.meta.kinds import Object
 
 LOG_NAME = "provisioning-log"
-LOG, LAST = "log", "last"  # keys of the ConfigMap
+LOG, LAST, HEALTH = "log", "last", "health"  # keys of the ConfigMap; the last two hold the last message of a kind
 MAX_LOG_BYTES = 10_000
 
 ARCHIVED = "provisioning-log"  # value of the archive label
 NAMESPACE_OF, NAME_OF, UID_OF = (f"provisioning.herder.io/{part}" for part in ("namespace", "name", "uid"))
 GONE_SINCE = "provisioning.herder.io/gone-since"
 
+HEALTHY = "all Nodes are ready and the cluster agent is connected again"
 _CONFLICT = "the object has been modified; please apply your changes to the latest version and try again"
 
 
@@ -38,6 +40,17 @@ def current_message(cluster: Object) -> tuple[str, bool]:
 
 def _of(cluster: Object, type_: str) -> tuple[str, bool]:
     return str((find(cluster, type_) or {}).get("message") or ""), is_false(cluster, type_)
+
+
+def health_entry(cluster: Object, last: str) -> tuple[str, bool] | None:
+    """Return the entry for a lost or recovered Node or agent, and whether it is a failure; None if nothing changed.
+
+    Rollouts have their own messages at the same time, so `last` is the last message about health.
+    """
+    message = "" if is_deleting(cluster) else display.health_message(cluster)
+    if message == last:
+        return None
+    return (message, True) if message else (HEALTHY, False)
 
 
 def append_entry(log: str, message: str, failed: bool, now: datetime) -> str:

@@ -10,12 +10,15 @@ import json
 from collections.abc import Iterable, Mapping
 
 from herder.api import settings
+from herder.api.capi.conditions import condition, find
 from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, is_paused, labels_of
+from herder.api.machines.conditions import merged_with_updates
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.management.commands import ca_checksum
+from herder.api.management.display import one_line
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, GROUP
 from herder.api.rke.node.install import BadVariable, agent_variables
@@ -33,6 +36,7 @@ from herder.engine.runtime.decision import (
     Effect,
     Parallel,
     Patch,
+    Ref,
     Write,
     Writes,
     waiting,
@@ -42,6 +46,7 @@ from herder.engine.runtime.view import View
 
 ACCOUNT_METADATA = SERVICE_ACCOUNT.metadata_only()
 BY_CLUSTER, ALL = "cluster", "all-bootstraps"
+READY = "Ready"
 TERMINAL_PHASES = ("Deleting", "Deleted", "Failed")  # phases in which a Machine no longer runs its script
 # providers whose machines take a script; others take cloud-config
 OWN_INFRASTRUCTURE = (MACHINE_GROUP, GROUP, "elemental.cattle.io")
@@ -71,7 +76,7 @@ def reconcile(view: View) -> Decision:
         # The plan stays until both objects are deleted.
         return Decision(writes=_delete_bootstrap_data(view, bootstrap))
     if conflict := _name_conflict(view, bootstrap):
-        return waiting(conflict, ref(BOOTSTRAP, bootstrap))
+        return _blocked(view, bootstrap, conflict, ref(BOOTSTRAP, bootstrap))
     prepared = Decision(writes=(*_etcd_hook(machine), *_plan(view, bootstrap, machine, cluster)))
     if (machine.get("status") or {}).get("phase") in TERMINAL_PHASES:
         return prepared + Decision(writes=_delete_bootstrap_data(view, bootstrap))
@@ -193,13 +198,14 @@ def _script(view: View, bootstrap: Object, machine: Object, cluster: Object) -> 
     if _is_reported(view, bootstrap) and (machine.get("status") or {}).get("nodeRef"):
         return DONE  # The machine has run the script.
     if not view.setting(settings.SERVER_URL):
-        return waiting("setting server-url: not set; machines need it to register")
+        return _blocked(view, bootstrap, "setting server-url: not set; machines need it to register")
     try:
         arguments = _arguments(view, bootstrap, machine, cluster, control_plane)
     except BadVariable as problem:
-        return waiting(f"spec.{problem}", ref(CONTROL_PLANE, control_plane))
+        return _blocked(view, bootstrap, f"spec.{problem}", ref(CONTROL_PLANE, control_plane))
     if arguments["windows"] and arguments["userdata"] is not None:
-        return waiting("Windows is not supported on infrastructure of other providers", ref(MACHINE, machine))
+        problem_message = "Windows is not supported on infrastructure of other providers"
+        return _blocked(view, bootstrap, problem_message, ref(MACHINE, machine))
     return _ensure_script(view, bootstrap, machine, arguments)
 
 
@@ -243,7 +249,7 @@ def _ensure_script(view: View, bootstrap: Object, machine: Object, arguments: Ob
     secret = view.get(SECRET_METADATA, names.bootstrap_secret(view.name))
     digest = annotations_of(arguments)[names.RENDERED_FROM]
     if secret is not None and annotations_of(secret).get(names.RENDERED_FROM) == digest:
-        return _report_status(bootstrap)
+        return _report_status(view, bootstrap)
     effect = _render(bootstrap, existing, secret, arguments, digest)
     result = view.result(effect.key)
     failed = waiting(result.error) if result is not None and result.error else DONE
@@ -262,10 +268,20 @@ def _is_reported(view: View, bootstrap: Object) -> bool:
     return bool(created) and view.get(SECRET_METADATA, names.bootstrap_secret(view.name)) is not None
 
 
-def _report_status(bootstrap: Object) -> Decision:
+def _blocked(view: View, bootstrap: Object, problem: str, *objects: Ref) -> Decision:
+    """Report a problem that a user must fix. Cluster API copies the condition to the Machine."""
     status = bootstrap.get("status") or {}
+    conditions = [condition(READY, "False", "NotPrepared", one_line(problem))]
+    wanted = {**status, "conditions": merged_with_updates(status.get("conditions"), conditions, view.now)}
+    return Decision(writes=status_patch(BOOTSTRAP, bootstrap, wanted, "a user must act")) + waiting(problem, *objects)
+
+
+def _report_status(view: View, bootstrap: Object) -> Decision:
+    status = bootstrap.get("status") or {}
+    fixed = [condition(READY, "True", "DataSecretCreated")] if find(bootstrap, READY) else []
     wanted = {
         **status,
+        **({"conditions": merged_with_updates(status["conditions"], fixed, view.now)} if fixed else {}),
         "dataSecretName": names.bootstrap_secret(bootstrap["metadata"]["name"]),
         "initialization": {**(status.get("initialization") or {}), "dataSecretCreated": True},
     }

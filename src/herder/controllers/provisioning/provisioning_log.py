@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 
 from herder.api import settings
 from herder.api.capi.conditions import timestamp
@@ -40,15 +40,27 @@ def reconcile(view: View) -> Decision:
         return DONE  # the management Cluster's controller creates it
     known = view.get(CONFIG_MAP, log.LOG_NAME, namespace)
     data = (known or {}).get("data") or {}
-    message, failed = log.current_message(cluster)
-    if known is not None and message in ("", data.get(log.LAST)):
+    changes = _changes(cluster, data, view.now)
+    if known is not None and not changes:
         return DONE
-    text = log.append_entry(data.get(log.LOG, ""), message, failed, view.now) if message else ""
-    return Decision(writes=(*_archive(view, cluster, text), _write(known, namespace, text, message)))
+    return Decision(writes=(*_archive(view, cluster, changes.get(log.LOG, "")), _write(known, namespace, changes)))
 
 
-def _write(known: Object | None, namespace: str, text: str, message: str) -> Write:
-    data = {log.LOG: text, log.LAST: message} if message else {}
+def _changes(cluster: Object, data: Mapping[str, str], now: datetime) -> dict[str, str]:
+    """New values of the ConfigMap: the log with its new entries, and the messages that the next pass compares with."""
+    text, changes = data.get(log.LOG, ""), dict[str, str]()
+    message, failed = log.current_message(cluster)
+    if message not in ("", data.get(log.LAST)):
+        text = log.append_entry(text, message, failed, now)
+        changes |= {log.LAST: message}
+    if (entry := log.health_entry(cluster, data.get(log.HEALTH, ""))) is not None:
+        message, failed = entry
+        text = log.append_entry(text, message, failed, now)
+        changes |= {log.HEALTH: message if failed else ""}
+    return {log.LOG: text, **changes} if changes else {}
+
+
+def _write(known: Object | None, namespace: str, data: dict[str, str]) -> Write:
     if known is not None:
         return Patch(ref(CONFIG_MAP, known), {"data": data}, "a new message", "", known["metadata"]["resourceVersion"])
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": log.LOG_NAME, "namespace": namespace}}

@@ -12,7 +12,7 @@ from herder.api.rke.kinds import BOOTSTRAP
 from herder.controllers.bootstrap import objects, rke_bootstrap
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Create, Decision, Delete, Patch
-from tests.support.builders import new_object, owner_reference, patches_of, summaries, writes_of
+from tests.support.builders import new_object, only_patch, owner_reference, patches_of, summaries, writes_of
 from tests.support.views import view_of
 from tests.unit.controllers.bootstrap.objects import (
     NAME,
@@ -165,7 +165,7 @@ def test_a_role_of_a_user_is_not_filled(kind: Kind) -> None:
     decision = decide(*machine_objects(new_object(kind, PLAN, NAMESPACE)))
     assert decision.wait is not None
     assert f"{kind.kind} {NAMESPACE}/{PLAN} has another owner" in decision.wait.reason
-    assert decision.writes == ()
+    assert summaries(decision) == [f"Patch RKEBootstrap {NAME}"], "only its status"
 
 
 def test_a_role_with_a_truncated_name_is_replaced() -> None:
@@ -279,6 +279,7 @@ def test_invalid_inputs_of_the_script_are_reported_by_field(
     assert decision.wait is not None
     assert decision.wait.reason == reason
     assert decision.effects == ()
+    assert only_patch(decision)["status"]["conditions"][0]["message"] == reason, "Cluster API copies it to the Machine"
 
 
 def test_windows_is_only_for_machines_of_node_drivers() -> None:

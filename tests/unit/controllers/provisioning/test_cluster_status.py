@@ -86,9 +86,9 @@ def test_a_rejected_spec_is_observed_and_stalled_but_not_updated() -> None:
             await report_plan_status(manager, new_condition("Ready"))
             await wait_for_status(manager, (True, READY))
             await edit(manager, machinePools=[pool("workers", config="barns")])
-            await wait_for_status(manager, (True, {**READY, "Stalled": "True"}))
+            await wait_for_status(manager, (True, {**READY, "Ready": "False", "Stalled": "True"}))
             found = await manager.cluster()
-            (problem,) = {find(found, type_)["message"] for type_ in ("RKECluster", "Updated", "Stalled")}  # type: ignore[index]
+            (problem,) = {find(found, type_)["message"] for type_ in ("RKECluster", "Updated", "Stalled", "Ready")}  # type: ignore[index]
             assert "ShedConfig fleet-default/barns does not exist" in problem
             assert (find(found, "Updated") or {})["status"] == "False"
             await edit(manager, machinePools=[pool("workers")])

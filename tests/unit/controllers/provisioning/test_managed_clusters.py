@@ -253,6 +253,7 @@ def test_a_connected_agent_gets_each_new_token() -> None:
 # --- kubeconfigs ----------------------------------------------------------------------------------------------------
 
 URL = {"server-url": "https://herder.example.com"}
+ENDPOINT = {"apiEndpoint": "https://10.43.0.1:443"}
 
 
 def test_a_cluster_gets_a_kubeconfig_once_it_has_connected() -> None:
@@ -264,17 +265,17 @@ def test_a_cluster_gets_a_kubeconfig_once_it_has_connected() -> None:
         **URL,
     )
     assert not disconnected.effects
-    connected = new_provisioning_cluster(clusterName=MANAGEMENT_NAME, ready=True)
-    (effect,) = decide(provisioning_cluster.CONTROLLER, "ws/meadow", connected, new_management_cluster(), **URL).effects
+    cluster, connected = new_provisioning_cluster(clusterName=MANAGEMENT_NAME), new_management_cluster(**ENDPOINT)
+    (effect,) = decide(provisioning_cluster.CONTROLLER, "ws/meadow", cluster, connected, **URL).effects
     assert effect.arguments["management"] == MANAGEMENT_NAME
-    assert not decide(provisioning_cluster.CONTROLLER, "ws/meadow", connected, new_management_cluster()).effects, (
+    assert not decide(provisioning_cluster.CONTROLLER, "ws/meadow", cluster, connected).effects, (
         "without a URL there is no kubeconfig"
     )
 
 
 def test_a_kubeconfig_is_recreated_when_its_content_changes() -> None:
     connected, secret = (
-        new_provisioning_cluster(clusterName=MANAGEMENT_NAME, ready=True),
+        new_provisioning_cluster(clusterName=MANAGEMENT_NAME, clientSecretName="meadow-kubeconfig"),
         new_object(SECRET, "meadow-kubeconfig", "ws"),
     )
     (first,) = decide(
@@ -297,9 +298,10 @@ def test_a_kubeconfig_is_recreated_when_its_content_changes() -> None:
 
 
 def test_a_connected_cluster_reports_info_about_its_nodes() -> None:
+    lost = ["Node b", "2026-01-01T11:30:00Z", "Kubelet stopped posting node status."]
     nodes = (
-        {"metadata": {"name": "a"}, "version": "v1.34.1", "arch": "amd64"},
-        {"metadata": {"name": "b"}, "version": "v1.33.9", "arch": "amd64"},
+        {"metadata": {"name": "a"}, "version": "v1.34.1", "arch": "amd64", "lost": []},
+        {"metadata": {"name": "b"}, "version": "v1.33.9", "arch": "amd64", "lost": lost},
     )
     connected = new_management_cluster(apiEndpoint="https://10.0.0.1:443")
     connected["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
@@ -320,6 +322,8 @@ def test_a_connected_cluster_reports_info_about_its_nodes() -> None:
         "arch": "amd64",
         "provisioningClusterRef": {"name": "meadow", "namespace": "ws"},
     }
+    message = "Node b is not ready since 2026-01-01T11:30:00Z: Kubelet stopped posting node status."
+    assert status["display"] == {"state": "Degraded", "message": message, "readyNodes": "1/2"}
     transition_times = {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
     assert transition_times["Connected"] == "2026-01-01T11:00:00Z", "since the tunnel was connected"
     (request,) = decision.observe

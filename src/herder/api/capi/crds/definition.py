@@ -80,6 +80,11 @@ def condition_column(name: str, type_: str, *, wide: bool = False) -> Object:
     return column(name, f'.status.conditions[?(@.type=="{type_}")].status', wide=wide)
 
 
+def condition_message_column(name: str, type_: str) -> Object:
+    return column(name, f'.status.conditions[?(@.type=="{type_}")].message')
+
+
+READY_COLUMNS = (condition_column("Ready", "Ready"), condition_message_column("Reason", "Ready"))
 PAUSED = condition_column("Paused", "Paused", wide=True)
 AGE = column("Age", ".metadata.creationTimestamp", type="date")
 CLUSTER = column("Cluster", ".spec.clusterName")

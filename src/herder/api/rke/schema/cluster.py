@@ -43,7 +43,18 @@ CLUSTER_SPEC = record(
 
 CLUSTER_STATUS = record(
     {
-        "ready": FLAG | {"description": "Whether the cluster has been reached at least once."},
+        "ready": FLAG | {"description": "Whether the condition Ready is True."},
+        "display": record(
+            {
+                "state": string(
+                    "One of Pending, Provisioning, Updating, Ready, Degraded, Disconnected, Stalled and Deleting."
+                ),
+                "message": string("Why the cluster is in this state, in one line; empty if it is ready."),
+                "version": string("Kubernetes version that runs in the cluster; the desired one until it is known."),
+                "readyMachines": string("Ready and desired machines, such as 3/4; Nodes of an imported cluster."),
+            },
+            "Summary of the conditions, shown by kubectl get.",
+        ),
         "clusterName": string("Name of the management Cluster."),
         "fleetWorkspaceName": string(max=63),
         "clientSecretName": string("Name of the Secret with the kubeconfig.", max=253),

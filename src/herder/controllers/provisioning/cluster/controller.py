@@ -26,8 +26,11 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import MANAGEMENT_NAME, REMOVE_PROVISIONING
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
+from herder.api.rke.machine_health import INDEXES as HEALTH_INDEXES
+from herder.api.rke.machine_health import lost_node
 from herder.api.rke.removal import BY_CLUSTER, cluster_of
 from herder.api.rke.sets import hash_of, owning_cluster
+from herder.api.rke.strategy import is_lost
 from herder.api.settings import SETTING
 from herder.api.writes import object_patch, owners
 from herder.controllers.provisioning.cluster.deletion import BY_OWNER, remove
@@ -135,8 +138,16 @@ def _reference_keys(obj: Object) -> Iterable[str]:
     yield from (f"{GENERATED_FROM} {mark}" for mark in hash_of(obj))
 
 
-def _is_deleted(change: Change) -> bool:
-    return change.new is None
+def _machine_affects_status(change: Change) -> bool:
+    """Whether a Machine is gone, or counts in another way than before, or is lost for another reason."""
+    return change.new is None or _health_of(change.old) != _health_of(change.new)
+
+
+def _health_of(machine: Object | None) -> tuple[object, ...]:
+    if machine is None:
+        return ()
+    counted = tuple(bool(indexer(machine)) for indexer in HEALTH_INDEXES.values())
+    return (*counted, lost_node(machine) if is_lost(machine) else None)
 
 
 def _management_named(cluster: Object) -> Iterable[str]:
@@ -170,7 +181,9 @@ def _clusters_of_machine(machine: Object) -> Iterable[Key]:
 
 _METADATA = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "metadata.deletionTimestamp")
 _edited = changed("spec", *_METADATA)
-_management_changed = changed("spec", "status.conditions", "status.apiEndpoint", *_METADATA)  # not node counts
+_management_changed = changed(
+    "spec", "status.conditions", "status.apiEndpoint", "status.info.kubernetesVersion", "status.display", *_METADATA
+)  # not the number of machines
 
 CONTROLLER = Controller(
     name="provisioning-cluster",
@@ -187,7 +200,7 @@ CONTROLLER = Controller(
         Watches(BOOTSTRAP_TEMPLATE, owning_cluster, _edited),
         Watches(MACHINE_DEPLOYMENT, owning_cluster, _edited, optional=True),
         Watches(MACHINE_HEALTH_CHECK, owning_cluster, _edited, optional=True),
-        Watches(MACHINE, _clusters_of_machine, _is_deleted, optional=True),
+        Watches(MACHINE, _clusters_of_machine, _machine_affects_status, optional=True),
         Watches(MANAGEMENT_CLUSTER, Indexed(BY_NAME, _name), _management_changed),
         Watches(SECRET_METADATA, Indexed(CREDENTIALS, _place), changed()),
         Watches(SECRET_METADATA, owner(PROVISIONING_CLUSTER), changed()),
@@ -204,7 +217,7 @@ CONTROLLER = Controller(
             ALL: _all,
         },
         ROLE_BINDING: {BY_OWNER: owners},
-        MACHINE: {BY_CLUSTER: cluster_of},
+        MACHINE: {BY_CLUSTER: cluster_of, **HEALTH_INDEXES},
         **{
             kind: {GENERATED_FROM: hash_of}
             for kind in (RKE_CLUSTER, CONTROL_PLANE, BOOTSTRAP_TEMPLATE, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK)

@@ -69,7 +69,7 @@ def follow_spec(cluster: Object, management: Object) -> tuple[Write, ...]:
 def kubeconfig(view: View, cluster: Object, management: Object) -> tuple[str, Decision]:
     """The name of the kubeconfig Secret, once it exists. An effect creates it, so that no decision sees its token."""
     server, _certificates = settings.internal_address(view.setting)
-    if not server or not _has_been_ready(cluster, management):
+    if not server or not _has_connected(cluster, management):
         return "", DONE
     secret = view.get(SECRET_METADATA, kubeconfig_secret(view.name))
     effect = _make_kubeconfig(view, cluster, management, secret)
@@ -98,5 +98,5 @@ def _make_kubeconfig(view: View, cluster: Object, management: Object, secret: Ob
     return Effect(names.MAKE_KUBECONFIG, key, arguments, reason, repeat=secret is None)
 
 
-def _has_been_ready(cluster: Object, management: Object) -> bool:
-    return bool((cluster.get("status") or {}).get("ready")) or clusters.is_connected(management)
+def _has_connected(cluster: Object, management: Object) -> bool:
+    return bool((cluster.get("status") or {}).get("clientSecretName")) or clusters.has_connected(management)

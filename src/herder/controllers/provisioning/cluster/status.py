@@ -1,22 +1,26 @@
 """The status of a provisioning Cluster.
 
 One function writes all of it. The conditions of an imported cluster follow from its management Cluster; those of a
-provisioned one from its RKEControlPlane, and from the problem that keeps its objects from being generated.
+provisioned one from its RKEControlPlane, its Machines, and the problem that keeps its objects from being generated.
+`status.ready` and `status.display` follow from the conditions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from herder.api.capi.conditions import Condition, condition, find
+from herder.api.capi.conditions import Condition, condition, find, is_true
+from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT
 from herder.api.machines.conditions import merged_with_updates
-from herder.api.management import clusters
+from herder.api.management import clusters, display
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import cluster_spec
+from herder.api.rke.distributions import release_of
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.api.writes import ref, status_patch
-from herder.controllers.provisioning.cluster.desired import pools_of
+from herder.api.rke.machine_health import BY_LOST, BY_READY, BY_REGISTERED, lost_node
+from herder.api.writes import PROGRESS_DEBOUNCE, ref, status_patch
+from herder.controllers.provisioning.cluster.desired import Pool, pools_of
 from herder.controllers.provisioning.management_cluster.status import UPDATED, copied
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
@@ -24,7 +28,9 @@ from herder.engine.runtime.view import View
 
 GENERATED = "RKECluster"
 COPIES = (UPDATED, clusters.PROVISIONED, clusters.READY)
-"""Conditions of the provisioning Cluster that say what its control plane's Ready says."""
+"""Conditions of the provisioning Cluster that say what its control plane's Ready says. Ready is also False while the
+agent is disconnected or the spec cannot be applied.
+"""
 
 AUTOSCALER = "ClusterAutoscalerDeploymentReady"
 NO_AUTOSCALER = "cluster-autoscaler is not deployed by Herder; run one that scales the pools' MachineDeployments"
@@ -56,23 +62,70 @@ def report_status(
     conditions = [_created(management, naming_problem), *_mirrored(cluster, management), *_ignored_fields(cluster)]
     reported, observed = _progress(view, cluster, before, management, problem)
     facts: Object = {
-        "ready": bool(before.get("ready")) or (management is not None and clusters.is_connected(management)),
         "agentDeployed": management is not None and clusters.is_provisioned(management),
         "fleetWorkspaceName": view.namespace,
         **({"clusterName": name} if name else {}),
         **({"clientSecretName": kubeconfig} if kubeconfig else {}),
         **({"observedGeneration": cluster["metadata"].get("generation", 0)} if observed else {}),
     }
-    writes = patch_status(view, cluster, [*conditions, *reported], **facts)
+    writes = patch_status(view, cluster, [*conditions, *reported], management=management, **facts)
     return Decision(writes=writes) + (waiting(problem, ref(PROVISIONING_CLUSTER, cluster)) if problem else DONE)
 
 
-def patch_status(view: View, cluster: Object, conditions: list[Condition], **facts: object) -> tuple[Patch, ...]:
+def patch_status(
+    view: View, cluster: Object, conditions: list[Condition], *, management: Object | None = None, **facts: object
+) -> tuple[Patch, ...]:
     before = cluster.get("status") or {}
     wanted = {each["type"] for each in conditions}
     kept = [each for each in before.get("conditions") or () if each["type"] not in _OPTIONAL or each["type"] in wanted]
     status = {**before, **facts, "conditions": merged_with_updates(kept, conditions, view.now)}
-    return status_patch(PROVISIONING_CLUSTER, cluster, status, "the state of the cluster")
+    reported = {**cluster, "status": status}
+    status["ready"] = is_true(reported, clusters.READY)
+    status["display"] = _display(view, reported, management)
+    only_counts = {**status, "display": before.get("display")} == before
+    debounce = PROGRESS_DEBOUNCE if only_counts else 0.0
+    return status_patch(PROVISIONING_CLUSTER, cluster, status, "the state of the cluster", debounce=debounce)
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _display(view: View, cluster: Object, management: Object | None) -> Object:
+    status, known = cluster["status"], cluster["status"].get("display") or {}
+    provisioned = clusters.is_provisioned_here(cluster)
+    initial = display.PROVISIONING if provisioned else display.PENDING
+    seen = (management or {}).get("status") or {}
+    running = (seen.get("info") or {}).get("kubernetesVersion") or known.get("version") or ""
+    nodes = (seen.get("display") or {}).get("readyNodes") or known.get("readyMachines") or ""
+    machines = _ready_machines(view, cluster) if provisioned else nodes
+    return {
+        **display.summarize(cluster, was_ready=bool(status.get("clientSecretName")), initial=initial),
+        **({"version": version} if (version := _version(cluster, running)) else {}),
+        **({"readyMachines": machines} if machines else {}),
+    }
+
+
+def _version(cluster: Object, running: str) -> str:
+    """The version that runs; as the spec has it, unless the spec has another release."""
+    wanted = str((cluster.get("spec") or {}).get("kubernetesVersion") or "")
+    is_current = not running or release_of(running) == release_of(wanted)
+    return wanted if wanted and is_current else running
+
+
+def _ready_machines(view: View, cluster: Object) -> str:
+    """Ready and desired machines. Users decide the number of registered machines: as many as exist."""
+    if not view.is_served(MACHINE):
+        return ""
+    ready, registered = (view.count(MACHINE, (index, str(view.key))) for index in (BY_READY, BY_REGISTERED))
+    return f"{ready}/{registered + sum(_desired(view, pool) for pool in pools_of(cluster))}"
+
+
+def _desired(view: View, pool: Pool) -> int:
+    quantity = pool.spec.get("quantity")
+    if quantity is not None and not pool.is_autoscaled:
+        return int(quantity)
+    deployment = view.get(MACHINE_DEPLOYMENT, pool.deployment) or {}
+    return int((deployment.get("spec") or {}).get("replicas") or pool.spec.get("autoscalingMinSize") or 1)
 
 
 def _ignored_fields(cluster: Object) -> Iterator[Condition]:
@@ -95,10 +148,16 @@ def _created(management: Object | None, problem: str) -> Condition:
 
 def _mirrored(cluster: Object, management: Object | None) -> Iterator[Condition]:
     """Conditions copied from the management Cluster. Ready of a provisioned cluster follows its control plane."""
-    types = (clusters.CONNECTED, clusters.PROVISIONED, clusters.READY)
+    types = (clusters.CONNECTED, clusters.PROVISIONED, clusters.READY, display.NODES_HEALTHY)
     for type_ in types[:1] if clusters.is_provisioned_here(cluster) else types:
         if (copy := copied(management, type_, type_)) is not None:
-            yield copy
+            yield _with_since(copy, management)
+
+
+def _with_since(copy: Condition, management: Object | None) -> Condition:
+    if management is None or copy["message"] != clusters.NOT_CONNECTED:
+        return copy
+    return {**copy, "message": display.disconnected_since(management)}
 
 
 def _progress(
@@ -110,13 +169,16 @@ def _progress(
     refused.
     """
     if not clusters.is_provisioned_here(cluster):
-        ready = before.get("ready") or (management is not None and clusters.is_connected(management))
-        return [*clusters.progress("" if ready else clusters.WAITING, problem)], True
+        connected = management is not None and clusters.has_connected(management)
+        return [*clusters.progress("" if connected else clusters.WAITING, problem)], True
     if not before.get("clusterName") and not problem:
         return [], False  # nothing is generated before the management Cluster has a name
     plane = view.get(CONTROL_PLANE, view.name)
     observed = bool(problem) or _is_observed(cluster, plane)
-    return [*_conditions(cluster, plane, problem, observed)], observed
+    reported = {each["type"]: each for each in _conditions(cluster, plane, problem, observed)}
+    disconnected = management if display.is_disconnected(management) else None
+    reported |= {each["type"]: each for each in _health(view, reported, disconnected)}
+    return [*reported.values()], observed
 
 
 # --- from the control plane -------------------------------------------------------------------------------------------
@@ -143,3 +205,21 @@ def _conditions(cluster: Object, plane: Object | None, problem: str, observed: b
     yield from clusters.progress(progress_message, problem)
     if any(pool.is_autoscaled for pool in pools_of(cluster)):
         yield condition(AUTOSCALER, "False", "NotDeployed", NO_AUTOSCALER)
+
+
+# --- from Machines and agent ------------------------------------------------------------------------------------------
+
+
+def _health(view: View, reported: dict[str, Condition], disconnected: Object | None) -> Iterator[Condition]:
+    """NodesHealthy, and Ready where more than the rollout decides. `disconnected`: the management Cluster, if its
+    agent is lost.
+    """
+    if disconnected is not None:
+        lost = condition(clusters.READY, "False", clusters.DISCONNECTED, display.disconnected_since(disconnected))
+        yield from (lost, display.unknown_nodes_condition(lost))
+        return
+    if reported[clusters.STALLED]["status"] == "True":
+        yield condition(clusters.READY, "False", clusters.STALLED, reported[clusters.STALLED]["message"])
+    if view.is_served(MACHINE):
+        lost_machines = view.select(MACHINE, index=(BY_LOST, str(view.key)))
+        yield display.nodes_condition([lost_node(each) for each in lost_machines])

@@ -19,8 +19,8 @@ from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.removal import BY_CLUSTER, cluster_of
 from herder.api.writes import delete, object_patch, owner_reference, owners, ref
 from herder.controllers.provisioning.management_cluster.status import (
-    cluster_info,
     is_cluster_namespace,
+    observe_nodes,
     report_removal,
     report_status,
 )
@@ -53,13 +53,13 @@ def reconcile(view: View) -> Decision:
     if names.REMOVE_MANAGEMENT not in (management["metadata"].get("finalizers") or ()):
         return Decision(writes=_finalizer(management, add=True))
     provisioning = next(iter(_paired_clusters(view, management)), None)
-    info, observation = cluster_info(view, management, provisioning)
+    nodes, observation = observe_nodes(view, management, provisioning)
     delivered, delivery = _push_token(view, management, provisioning)
     return (
         observation
         + _namespace_objects(view, management)
         + _create_provisioning(view, management)
-        + report_status(view, management, provisioning, info, {TOKEN_EXPIRES_AT: delivered} if delivered else {})
+        + report_status(view, management, provisioning, nodes, {TOKEN_EXPIRES_AT: delivered} if delivered else {})
         + delivery
     )
 

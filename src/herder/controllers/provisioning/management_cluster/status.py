@@ -6,14 +6,15 @@ While a cluster is provisioned, upgraded or repaired, Ready follows the RKEContr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from herder.api.capi.conditions import Condition, condition, find, is_true
 from herder.api.capi.kinds import MACHINE, NAMESPACE, NODE
 from herder.api.capi.names import cluster_key, is_deleting
-from herder.api.capi.nodes import NODE_RECORD
+from herder.api.capi.nodes import NODE_RECORD, node_condition
 from herder.api.machines.conditions import merged_with_updates
-from herder.api.management import clusters
+from herder.api.management import clusters, display
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.removal import BY_CLUSTER, REMOVED
@@ -43,20 +44,38 @@ def _node_facts(node: Object) -> Object:
         "metadata": {"name": found["metadata"].get("name", "")},
         "version": seen.get("kubeletVersion", ""),
         "arch": seen.get("architecture", ""),
+        "lost": _lost(found),
     }
+
+
+def _lost(node: Object) -> list[str]:
+    """Name, time and cause if the Node is not ready."""
+    ready = node_condition(node, "Ready") or {}
+    if ready.get("status") == "True":
+        return []
+    cause = str(ready.get("message") or ready.get("reason") or "Condition not yet reported")
+    return [f"Node {node['metadata'].get('name', '')}", str(ready.get("lastTransitionTime") or ""), cause]
 
 
 NODES = Projection("managed-node", project=_node_facts)
 
 
-def cluster_info(view: View, management: Object, provisioning: Object | None) -> tuple[Object, Decision]:
-    """`status.info`; the last known values while the cluster is unreachable.
+class Nodes(NamedTuple):
+    """Facts about the Nodes of a cluster; `lost` is None while it cannot be observed."""
+
+    info: Object  # for status.info
+    total: int = 0
+    lost: Sequence[display.LostNode] | None = None
+
+
+def observe_nodes(view: View, management: Object, provisioning: Object | None) -> tuple[Nodes, Decision]:
+    """Read the Nodes; the last known `status.info` while the cluster is unreachable.
 
     A managed cluster is reached through its agent's tunnel, the manager's own cluster by its kubeconfig.
     """
     known = (management.get("status") or {}).get("info") or {}
     if provisioning is None:
-        return known, DONE
+        return Nodes(known), DONE
     namespace, name = provisioning["metadata"]["namespace"], provisioning["metadata"]["name"]
     known = {
         **known,
@@ -64,16 +83,18 @@ def cluster_info(view: View, management: Object, provisioning: Object | None) ->
         **_of_machines(view, provisioning),
     }
     if not (provisioning.get("status") or {}).get("clientSecretName") or not clusters.is_connected(management):
-        return known, DONE
+        return Nodes(known), DONE
     cluster = cluster_key(namespace, name) if clusters.is_internal(management) else view.name
     observe = Observe(cluster, NODE, projection=NODES)
     seen = view.observed(observe)
-    if isinstance(seen, Observed):
-        known |= _of_nodes(seen.objects)
-        if not clusters.is_provisioned_here(provisioning):
-            known |= {"nodeCount": len(seen.objects)}
-            known |= {"machineProvider": "local" if clusters.is_internal(management) else "imported"}
-    return known, Decision(observe=(observe,))
+    if not isinstance(seen, Observed):
+        return Nodes(known), Decision(observe=(observe,))
+    known |= _of_nodes(seen.objects)
+    if not clusters.is_provisioned_here(provisioning):
+        known |= {"nodeCount": len(seen.objects)}
+        known |= {"machineProvider": "local" if clusters.is_internal(management) else "imported"}
+    lost = [display.LostNode(*each["lost"]) for each in seen.objects if each["lost"]]
+    return Nodes(known, len(seen.objects), lost), Decision(observe=(observe,))
 
 
 def _of_machines(view: View, provisioning: Object) -> Object:
@@ -104,24 +125,47 @@ def _of_nodes(nodes: Iterable[Object]) -> Object:
 
 
 def report_status(
-    view: View, management: Object, provisioning: Object | None, info: Object, fields: Object
+    view: View, management: Object, provisioning: Object | None, nodes: Nodes, fields: Object
 ) -> Decision:
     before = management.get("status") or {}
     plane = _control_plane(view, provisioning)
     reconciling = bool(before.get("readyReconciling")) if plane is None else not is_true(plane, STABLE)
     conditions = clusters.management_conditions(management, view.now, reconciling=reconciling)
-    reported = [_namespace_created(view, management), *(_of_control_plane(plane) if plane is not None else ())]
+    reported = [
+        _namespace_created(view, management),
+        *_nodes_healthy(conditions, nodes),
+        *(_of_control_plane(plane) if plane is not None else ()),
+    ]
     status = {
         **before,
         **fields,
-        **({"info": info} if info else {}),
+        **({"info": nodes.info} if nodes.info else {}),
         **({"driver": "imported"} if clusters.is_internal(management) and not before.get("driver") else {}),
         **({"readyReconciling": reconciling} if plane is not None else {}),
         "conditions": merged_with_updates(conditions, reported, view.now),
     }
+    status["display"] = _display({**management, "status": status}, nodes)
     conflict_end = clusters.conflict_ends(management)
     retry = Decision(wake_at=conflict_end) if conflict_end is not None and view.now < conflict_end else DONE
     return Decision(writes=_patch(management, status)) + retry + _namespace_problem(management, reported[0])
+
+
+def _nodes_healthy(conditions: list[Condition], nodes: Nodes) -> Iterator[Condition]:
+    agent = {"status": {"conditions": conditions}}
+    if display.is_disconnected(agent):
+        yield display.unknown_nodes_condition(find(agent, clusters.CONNECTED) or {})
+    elif nodes.lost is not None:
+        yield display.nodes_condition(nodes.lost)
+
+
+def _display(management: Object, nodes: Nodes) -> Object:
+    known = (management["status"].get("display") or {}).get("readyNodes")
+    ready = known if nodes.lost is None else f"{nodes.total - len(nodes.lost)}/{nodes.total}"
+    initial = display.PROVISIONING if clusters.is_administrated(management) else display.PENDING
+    return {
+        **display.summarize(management, was_ready=clusters.has_connected(management), initial=initial),
+        **({"readyNodes": ready} if ready else {}),
+    }
 
 
 def report_removal(view: View, management: Object, provisioning: Object) -> tuple[Patch, ...]:
@@ -169,9 +213,11 @@ def _namespace_problem(management: Object, created: Condition) -> Decision:
 
 
 def _patch(management: Object, status: Object) -> tuple[Patch, ...]:
-    """Debounce changes of the node count alone: machines are created and deleted in bursts."""
+    """Debounce changes of node counts alone: machines are created and deleted in bursts."""
     before = management.get("status") or {}
-    counted = (before.get("info") or {}).get("nodeCount")
-    uncounted = {**status, "info": {**(status.get("info") or {}), "nodeCount": counted}}
-    only_count = uncounted == {**before, "info": {**(before.get("info") or {}), "nodeCount": counted}}
+    only_count = _without_counts(status) == _without_counts(before)
     return status_patch(MANAGEMENT_CLUSTER, management, status, WHY, debounce=PROGRESS_DEBOUNCE if only_count else 0.0)
+
+
+def _without_counts(status: Object) -> Object:
+    return {**status, "info": {**(status.get("info") or {}), "nodeCount": 0}, "display": None}
