@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from herder.api.capi.crds.definition import STATUS
-from herder.api.definitions import definition
+from herder.api.capi.crds.schema import BOOLEAN, string, with_description
+from herder.api.definitions import definition, root
 from herder.api.example import FLOCK
 from herder.api.settings import SETTING
 
@@ -11,15 +12,15 @@ STRING = {"type": "string"}
 
 SETTING_CRD = definition(
     SETTING,
-    {
-        "type": "object",
-        "properties": {
-            "value": STRING,
-            "default": STRING,
-            "customized": {"type": "boolean"},
-            "source": STRING,
+    root(
+        {
+            "value": string("Value of the setting; empty is the default."),
+            "default": string("Default of the setting."),
+            "customized": with_description(BOOLEAN, "Accepted for compatibility, not used."),
+            "source": string("Accepted for compatibility, not used."),
         },
-    },
+        "A setting of the manager.",
+    ),
     columns=[{"name": "Value", "type": "string", "jsonPath": ".value"}],
 )
 

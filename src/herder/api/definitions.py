@@ -10,7 +10,11 @@ from herder.engine.meta.kinds import Kind, Object
 
 def root(fields: Mapping[str, Schema], description: str) -> Schema:
     """Return the schema of an object: its own fields next to apiVersion, kind and metadata."""
-    common = {"apiVersion": string(), "kind": string(), "metadata": {"type": "object"}}
+    common = {
+        "apiVersion": string("Group and version of the schema of this object."),
+        "kind": string("Kind of this object."),
+        "metadata": {"type": "object"},  # API servers add its description, and allow no other
+    }
     return record({**common, **fields}, description)
 
 

@@ -15,6 +15,7 @@ from herder.api.capi.crds.schema import (
     record,
     rule,
     string,
+    with_description,
 )
 from herder.api.definitions import definition, root
 from herder.api.management.kinds import (
@@ -30,6 +31,7 @@ from herder.api.management.kinds import (
 from herder.engine.meta.kinds import Kind, Object
 
 _PLAIN = string()
+_NOT_USED = "Accepted for compatibility, not used."
 
 
 def _definition(kind: Kind, description: str, fields: Mapping[str, Schema], columns: Sequence[Object]) -> Object:
@@ -46,113 +48,119 @@ _NO_PASSWORD = rule(
 )
 
 _USER = {
-    "displayName": _PLAIN,
-    "description": _PLAIN,
+    "displayName": string("Name of the user in user interfaces."),
+    "description": string("Note about the user."),
     "username": string("Login name.", max=253),
     "password": string("Always empty; password hashes are stored in Secrets.", max=1024),
     "mustChangePassword": BOOLEAN | {"description": "Whether the user must change the password after login."},
-    "principalIds": plain_list(_PLAIN),
+    "principalIds": plain_list(_PLAIN, "Identities of the user at authentication providers."),
     "enabled": BOOLEAN | {"description": "Whether the user's tokens are valid; defaults to true."},
-    "status": OPEN_OBJECT,
+    "status": with_description(OPEN_OBJECT, "Observed state."),
 }
 
 _TOKEN = {
     "token": string("Hash of the token's key."),
-    "userId": _PLAIN,
-    "userPrincipal": OPEN_OBJECT,
-    "groupPrincipals": plain_list(OPEN_OBJECT) | {"nullable": True},
-    "authProvider": _PLAIN,
+    "userId": string("Name of the User."),
+    "userPrincipal": with_description(OPEN_OBJECT, "Identity of the user at login."),
+    "groupPrincipals": plain_list(OPEN_OBJECT, "Groups of the user at login.") | {"nullable": True},
+    "authProvider": string("Authentication provider of the login."),
     "ttl": int64("Lifetime in milliseconds; 0 means unlimited."),
-    "isDerived": BOOLEAN,
-    "description": _PLAIN,
-    "expired": BOOLEAN,
-    "expiresAt": _PLAIN,
-    "current": BOOLEAN,
+    "isDerived": with_description(BOOLEAN, "Whether the token was created with another token, not by a login."),
+    "description": string("Purpose of the token."),
+    "expired": with_description(BOOLEAN, "Whether the token has expired."),
+    "expiresAt": string("When the token expires; empty for never."),
+    "current": with_description(BOOLEAN, "Whether the request was made with this token."),
     "clusterName": string("The only cluster the token is valid for."),
-    "enabled": BOOLEAN,
-    "lastUsedAt": TIME | {"nullable": True},
-    "activityLastSeenAt": TIME | {"nullable": True},
-    "providerInfo": OPEN_OBJECT | {"nullable": True},
+    "enabled": with_description(BOOLEAN, "Whether the token is valid; defaults to true."),
+    "lastUsedAt": with_description(TIME, "When the token was used last; not updated on every use.")
+    | {"nullable": True},
+    "activityLastSeenAt": with_description(TIME, "When the user was active last.") | {"nullable": True},
+    "providerInfo": with_description(OPEN_OBJECT, _NOT_USED) | {"nullable": True},
 }
 
-_STRINGS = plain_list(_PLAIN)
 _RULE = record(
     {
-        "verbs!": _STRINGS,
-        "apiGroups": _STRINGS,
-        "resources": _STRINGS,
-        "resourceNames": _STRINGS,
-        "nonResourceURLs": _STRINGS,
+        "verbs!": plain_list(_PLAIN, "Allowed verbs; * is all."),
+        "apiGroups": plain_list(_PLAIN, "API groups of the resources; * is all."),
+        "resources": plain_list(_PLAIN, "Resources; * is all."),
+        "resourceNames": plain_list(_PLAIN, "Names of the objects; all if empty."),
+        "nonResourceURLs": plain_list(_PLAIN, "URL paths that are no resources."),
     }
 )
-_RULES = plain_list(_RULE) | {"nullable": True}
+_RULES = plain_list(_RULE, "Permissions that the role grants.") | {"nullable": True}
 
 _GLOBAL_ROLE = {
-    "displayName": _PLAIN,
-    "description": _PLAIN,
+    "displayName": string("Name of the role in user interfaces."),
+    "description": string("Purpose of the role."),
     "rules": _RULES | {"description": "Rules in the manager's own cluster."},
-    "namespacedRules": {"type": "object", "additionalProperties": _RULES, "nullable": True},
+    "namespacedRules": {
+        "type": "object",
+        "additionalProperties": _RULES,
+        "nullable": True,
+        "description": "Rules by namespace of the manager's own cluster.",
+    },
     "inheritedClusterRoles": plain_list(_PLAIN) | {"description": "RoleTemplates granted in every managed cluster."},
-    "newUserDefault": BOOLEAN,
-    "builtin": BOOLEAN,
-    "status": OPEN_OBJECT,
+    "newUserDefault": with_description(BOOLEAN, "Whether new users get the role."),
+    "builtin": with_description(BOOLEAN, "Whether the role is defined by the manager."),
+    "status": with_description(OPEN_OBJECT, "Observed state."),
 }
 
 _GLOBAL_ROLE_BINDING = {
-    "globalRoleName!": string(min=1),
-    "userName": _PLAIN,
-    "userPrincipalName": _PLAIN,
-    "groupPrincipalName": _PLAIN,
-    "status": OPEN_OBJECT,
+    "globalRoleName!": string("Name of the GlobalRole.", min=1),
+    "userName": string("Name of the User."),
+    "userPrincipalName": string("Identity of the user at an authentication provider."),
+    "groupPrincipalName": string("Group at an authentication provider."),
+    "status": with_description(OPEN_OBJECT, "Observed state."),
 }
 
 _ROLE_TEMPLATE = {
-    "displayName": _PLAIN,
-    "description": _PLAIN,
-    "context": string(enum=("", "cluster", "project")),
+    "displayName": string("Name of the role in user interfaces."),
+    "description": string("Purpose of the role."),
+    "context": string("Where the role can be granted.", enum=("", "cluster", "project")),
     "rules": _RULES,
     "roleTemplateNames": plain_list(_PLAIN) | {"description": "RoleTemplates whose rules are inherited."},
-    "external": BOOLEAN,
-    "externalRules": _RULES,
-    "hidden": BOOLEAN,
+    "external": with_description(BOOLEAN, "Whether the rules are those of a ClusterRole of this name in the cluster."),
+    "externalRules": with_description(_RULES, "Rules of that ClusterRole, to check who may grant them."),
+    "hidden": with_description(BOOLEAN, "Whether user interfaces do not offer the role."),
     "locked": BOOLEAN | {"description": "Whether new bindings are denied."},
-    "builtin": BOOLEAN,
-    "administrative": BOOLEAN,
-    "clusterCreatorDefault": BOOLEAN,
-    "projectCreatorDefault": BOOLEAN,
+    "builtin": with_description(BOOLEAN, "Whether the role is defined by the manager."),
+    "administrative": with_description(BOOLEAN, "Whether the role is meant for administrators."),
+    "clusterCreatorDefault": with_description(BOOLEAN, "Whether creators of clusters get the role."),
+    "projectCreatorDefault": with_description(BOOLEAN, "Whether creators of projects get the role."),
 }
 
 _CLUSTER_BINDING = {
-    "clusterName!": string(min=1),
-    "roleTemplateName!": string(min=1),
-    "userName": _PLAIN,
-    "userPrincipalName": _PLAIN,
-    "groupName": _PLAIN,
-    "groupPrincipalName": _PLAIN,
-    "status": OPEN_OBJECT,
+    "clusterName!": string("Name of the management Cluster; equal to the namespace.", min=1),
+    "roleTemplateName!": string("Name of the RoleTemplate.", min=1),
+    "userName": string("Name of the User."),
+    "userPrincipalName": string("Identity of the user at an authentication provider."),
+    "groupName": string("Name of a group."),
+    "groupPrincipalName": string("Group at an authentication provider."),
+    "status": with_description(OPEN_OBJECT, "Observed state."),
 }
 
 _PROJECT = {
     "spec!": record(
         {
             "clusterName!": string("Name of the management Cluster; equal to the namespace.", min=1),
-            "displayName": _PLAIN,
-            "description": _PLAIN,
-            "resourceQuota": OPEN_OBJECT | {"nullable": True},
-            "namespaceDefaultResourceQuota": OPEN_OBJECT | {"nullable": True},
-            "containerDefaultResourceLimit": OPEN_OBJECT | {"nullable": True},
-        }
+            "displayName": string("Name of the project in user interfaces."),
+            "description": string("Purpose of the project."),
+            "resourceQuota": with_description(OPEN_OBJECT, _NOT_USED) | {"nullable": True},
+            "namespaceDefaultResourceQuota": with_description(OPEN_OBJECT, _NOT_USED) | {"nullable": True},
+            "containerDefaultResourceLimit": with_description(OPEN_OBJECT, _NOT_USED) | {"nullable": True},
+        },
+        "Desired state.",
     ),
-    "status": OPEN_OBJECT,
+    "status": with_description(OPEN_OBJECT, "Observed state."),
 }
 
 _PROJECT_BINDING = {
-    "projectName!": string("<cluster>:<project>", min=1),
-    "roleTemplateName!": string(min=1),
-    "userName": _PLAIN,
-    "userPrincipalName": _PLAIN,
-    "groupName": _PLAIN,
-    "groupPrincipalName": _PLAIN,
+    "projectName!": string("Project as <cluster>:<project>.", min=1),
+    "roleTemplateName!": string("Name of the RoleTemplate.", min=1),
+    "userName": string("Name of the User."),
+    "userPrincipalName": string("Identity of the user at an authentication provider."),
+    "groupName": string("Name of a group."),
+    "groupPrincipalName": string("Group at an authentication provider."),
 }
 
 CRDS = (

@@ -19,6 +19,7 @@ from herder.api.capi.crds.schema import (
     rule,
     string,
     string_map,
+    with_description,
 )
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.definitions import definition, root
@@ -44,8 +45,15 @@ def _definition(
 
 
 def _conditions(time: Schema) -> Schema:
-    fields = {"type!": _PLAIN, "status!": _PLAIN, "reason": _PLAIN, "message": _PLAIN}
-    return plain_list(record({**fields, "lastUpdateTime": time, "lastTransitionTime": time}))
+    fields = {
+        "type!": string("Name of the condition."),
+        "status!": string("Whether the condition holds: True, False or Unknown."),
+        "reason": string("Cause of the status, as one word for programs."),
+        "message": string("Cause of the status, as text for users."),
+        "lastUpdateTime": with_description(time, "When status, reason or message changed last."),
+        "lastTransitionTime": with_description(time, "When the status changed last."),
+    }
+    return plain_list(record(fields), "What is known about the state of the object.")
 
 
 # --- NodeDriver and DynamicSchema -----------------------------------------------------------------------------------
@@ -62,17 +70,18 @@ _KNOWN_DIGEST = rule(
 _NODE_DRIVER_SPEC = record(
     {
         "displayName": string("Name of the driver, from which its kinds are named.", max=57),
-        "description": _PLAIN,
+        "description": string("Purpose of the driver."),
         "active!": BOOLEAN | {"description": "Whether machines can be created with it."},
         "builtin": BOOLEAN | {"description": "Whether the driver is built into the machine CLI."},
         "addCloudCredential": BOOLEAN
         | {"description": "Whether cloud credentials exist for it even if it is inactive."},
         "url!": string("Download URL of the driver; local:// if it is built in."),
         "checksum": _DIGEST,
-        "uiUrl": _PLAIN,
-        "externalId": _PLAIN,
-        "whitelistDomains": plain_list(_PLAIN),
-    }
+        "uiUrl": string("URL of a user interface for the driver; accepted for compatibility, not used."),
+        "externalId": string("Accepted for compatibility, not used."),
+        "whitelistDomains": plain_list(_PLAIN, "Accepted for compatibility, not used."),
+    },
+    "Desired state.",
 ) | {"x-kubernetes-validations": [_KNOWN_DIGEST]}
 
 NODE_DRIVER_CRD = _definition(
@@ -82,11 +91,12 @@ NODE_DRIVER_CRD = _definition(
         "spec!": _NODE_DRIVER_SPEC,
         "status": record(
             {
-                "appliedURL": _PLAIN,
-                "appliedChecksum": _PLAIN,
+                "appliedURL": string("URL from which the driver was downloaded."),
+                "appliedChecksum": string("Digest of the downloaded driver."),
                 "appliedDockerMachineVersion": string("Version of the machine CLI that reported the driver's flags."),
                 "conditions": _conditions(TIME),
-            }
+            },
+            "Observed state.",
         ),
     },
     columns=(column("Activated", ".spec.active"), column("Binary URL", ".spec.url")),
@@ -94,21 +104,22 @@ NODE_DRIVER_CRD = _definition(
 
 _FIELD = record(
     {
-        "type": string("string, password, boolean, int, array[string], or the name of another schema"),
-        "description": _PLAIN,
+        "type": string("One of string, password, boolean, int and array[string], or another schema."),
+        "description": string("Purpose of the field, as the driver describes its flag."),
         "default": record(
             {
-                "stringValue": _PLAIN,
-                "intValue": _INTEGER,
-                "boolValue": BOOLEAN,
-                "stringSliceValue": plain_list(_PLAIN) | {"nullable": True},
-            }
+                "stringValue": string("Default of a string."),
+                "intValue": with_description(_INTEGER, "Default of a number."),
+                "boolValue": with_description(BOOLEAN, "Default of a boolean."),
+                "stringSliceValue": plain_list(_PLAIN, "Default of a list.") | {"nullable": True},
+            },
+            "Default of the field, by type.",
         ),
-        "nullable": BOOLEAN,
-        "required": BOOLEAN,
-        "create": BOOLEAN,
-        "update": BOOLEAN,
-        "dynamicField": BOOLEAN,
+        "nullable": with_description(BOOLEAN, "Whether the field can be null."),
+        "required": with_description(BOOLEAN, "Whether the field must be set."),
+        "create": with_description(BOOLEAN, "Whether the field can be set when the object is created."),
+        "update": with_description(BOOLEAN, "Whether the field can be changed later."),
+        "dynamicField": with_description(BOOLEAN, "Whether the field comes from a driver."),
     }
 )
 
@@ -118,13 +129,18 @@ DYNAMIC_SCHEMA_CRD = _definition(
     {
         "spec!": record(
             {
-                "embed": BOOLEAN,
-                "embedType": _PLAIN,
-                "resourceFields": {"type": "object", "additionalProperties": _FIELD | ANYTHING},
-            }
+                "embed": with_description(BOOLEAN, "Whether the fields belong to another schema."),
+                "embedType": string("The schema that the fields belong to."),
+                "resourceFields": {
+                    "type": "object",
+                    "additionalProperties": _FIELD | ANYTHING,
+                    "description": "The fields by name.",
+                },
+            },
+            "Desired state.",
         )
         | ANYTHING,
-        "status": OPEN_OBJECT,
+        "status": with_description(OPEN_OBJECT, "Observed state; not used."),
     },
     columns=(AGE,),
 )
@@ -134,7 +150,14 @@ CRDS = (NODE_DRIVER_CRD, DYNAMIC_SCHEMA_CRD)
 
 # --- kinds of a driver ----------------------------------------------------------------------------------------------
 
-_TAINT = record({"key!": _PLAIN, "value": _PLAIN, "effect!": _PLAIN, "timeAdded": TIME})
+_TAINT = record(
+    {
+        "key!": string("Key of the taint."),
+        "value": string("Value of the taint."),
+        "effect!": string("Effect on pods: NoSchedule, PreferNoSchedule or NoExecute."),
+        "timeAdded": with_description(TIME, "When the taint was added."),
+    }
+)
 _COMMON = record(
     {
         "labels": string_map("Labels of the Node.") | {"nullable": True},
@@ -145,24 +168,34 @@ _COMMON = record(
     "Settings common to machines of all drivers.",
 )
 _PROVIDER_ID = string("Identifier of the machine at its provider; equal to the Node's providerID.") | {"nullable": True}
+_FIELDS = "Fields of the driver, and settings common to all drivers."
 _ADDRESS_TYPES = ("Hostname", "ExternalIP", "InternalIP", "ExternalDNS", "InternalDNS")
 _MACHINE_STATUS = record(
     {
         "conditions": _conditions(_PLAIN),
         "jobName": string("Job that creates or removes the machine."),
-        "ready": BOOLEAN,
+        "ready": with_description(BOOLEAN, "Whether the machine is ready, for clients of v1beta1."),
         "driverHash": string("Digest of the driver that created the machine."),
         "driverUrl": string("Download URL of the driver that created the machine."),
         "cloudCredentialSecretName": string("Cloud credential that the machine was created with."),
-        "failureReason": _PLAIN,
-        "failureMessage": _PLAIN,
+        "failureReason": string("Why the machine failed for good, as one word."),
+        "failureMessage": string("Why the machine failed for good, as text."),
         "addresses": plain_list(
-            record({"type!": string(enum=_ADDRESS_TYPES), "address!": string(min=1, max=256)}),
+            record(
+                {
+                    "type!": string("Type of the address.", enum=_ADDRESS_TYPES),
+                    "address!": string("Host name or IP address.", min=1, max=256),
+                }
+            ),
+            "Addresses of the machine.",
         ),
         "initialization": record(
-            {"provisioned": BOOLEAN}, "Initialization steps that have completed; they are never reset.", filled=True
+            {"provisioned": with_description(BOOLEAN, "Whether the machine has a provider ID.")},
+            "Initialization steps that have completed; they are never reset.",
+            filled=True,
         ),
-    }
+    },
+    "Observed state.",
 )
 
 _MACHINE_COLUMNS = (
@@ -187,7 +220,7 @@ def driver_definitions(driver: str, fields: Mapping[str, Object]) -> tuple[Objec
         "auth.cattle.io/cluster-indexed": "true",
         DRIVER_LABEL: driver,
     }
-    spec = record({**_properties(fields, defaults=False), "common": _COMMON, "providerID": _PROVIDER_ID})
+    spec = record({**_properties(fields, defaults=False), "common": _COMMON, "providerID": _PROVIDER_ID}, _FIELDS)
     config = _definition(
         kinds.config,
         f"Configuration of machines of driver {driver}.",
@@ -202,8 +235,9 @@ def driver_definitions(driver: str, fields: Mapping[str, Object]) -> tuple[Objec
             "spec!": record(
                 {
                     "clusterName": string("Cluster that the template was created for."),
-                    "template!": record({"metadata": METADATA, "spec!": spec}),
-                }
+                    "template!": record({"metadata": METADATA, "spec!": spec}, "The machine to create."),
+                },
+                "Desired state.",
             )
         },
         columns=(column("Cluster", ".spec.clusterName"), AGE),
@@ -222,19 +256,18 @@ def driver_definitions(driver: str, fields: Mapping[str, Object]) -> tuple[Objec
 
 def _properties(fields: Mapping[str, Object], *, defaults: bool) -> dict[str, Schema]:
     return {
-        f"{name}!" if field.get("required") else name: _property(field, defaults=defaults)
+        f"{name}!" if field.get("required") else name: _property(name, field, defaults=defaults)
         for name, field in sorted(fields.items())
     }
 
 
-def _property(field: Object, *, defaults: bool) -> Schema:
+def _property(name: str, field: Object, *, defaults: bool) -> Schema:
     type_ = field.get("type") or "string"
     schema = _TYPES.get(type_)
     if schema is None:
         raise UnusableField(f'type "{type_}" is not one of {", ".join(_TYPES)}')
     schema = dict(schema)
-    if field.get("description"):
-        schema["description"] = field["description"]
+    schema["description"] = field.get("description") or f"Field {name} of the driver."
     if field.get("nullable"):
         schema["nullable"] = True
     default = (field.get("default") or {}).get(_DEFAULTS[type_])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from herder.api.capi.crds.definition import AGE, STATUS, column, condition_column
-from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, record, string
+from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, record, string, with_description
 from herder.api.definitions import definition, root
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.rke.schema.cluster import CLUSTER_SPEC, CLUSTER_STATUS
@@ -20,7 +20,15 @@ def _minutes(description: str, minimum: int) -> Schema:
 
 MANAGEMENT_CLUSTER_CRD = definition(
     MANAGEMENT_CLUSTER,
-    root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A managed cluster."),
+    root(
+        {
+            "spec": with_description(OPEN_OBJECT, "Name, workspace and agent settings of the cluster."),
+            "status": with_description(
+                OPEN_OBJECT, "Connection and conditions of the cluster, and facts about its Nodes."
+            ),
+        },
+        "A managed cluster.",
+    ),
     columns=[
         column("Display Name", ".spec.displayName"),
         STATE,
@@ -43,9 +51,12 @@ REGISTRATION_TOKEN_CRD = definition(
                     "clusterName": string("Name of the management Cluster; equal to the namespace."),
                     "ttl": _minutes("Minutes after which the token is rotated.", MIN_TTL_MINUTES),
                     "gracePeriod": _minutes("Minutes for which the previous token stays valid.", MIN_GRACE_MINUTES),
-                }
+                },
+                "Desired state.",
             ),
-            "status": OPEN_OBJECT,
+            "status": with_description(
+                OPEN_OBJECT, "Registration commands, in which {token} stands for the token, and when it expires."
+            ),
         },
         "Registration of a cluster's agents. The token is in a Secret.",
     ),

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from herder.api.capi.crds.definition import AGE, READY_COLUMNS, STATUS, column, condition_message_column
 from herder.api.capi.crds.pieces import CONDITIONS as STANDARD_CONDITIONS
-from herder.api.capi.crds.schema import BOOLEAN, OPEN_OBJECT, TIME, Schema, plain_list, record, string, string_map
+from herder.api.capi.crds.schema import (
+    OPEN_OBJECT,
+    TIME,
+    Schema,
+    plain_list,
+    record,
+    string,
+    string_map,
+    with_description,
+)
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.definitions import definition, root
 from herder.api.rke import kinds
@@ -20,7 +29,17 @@ from herder.api.rke.schema.configuration import (
     SNAPSHOT_CREATE,
     SNAPSHOT_RESTORE,
 )
-from herder.api.rke.schema.pieces import ADDRESSES, CONDITIONS, ENDPOINT, NUMBER, PLAIN, TEXT, initialization_step
+from herder.api.rke.schema.pieces import (
+    ADDRESSES,
+    CONDITIONS,
+    ENDPOINT,
+    OBSERVED_GENERATION,
+    PLAIN,
+    flag,
+    initialization_step,
+    number,
+    text,
+)
 from herder.api.rke.schema.pools import USERDATA
 from herder.engine.meta.kinds import Kind, Object
 
@@ -56,9 +75,14 @@ CLUSTER_CRD = _rke(
     kinds.RKE_CLUSTER,
     "Infrastructure of a cluster that needs nothing but machines.",
     {
-        "spec!": record({"controlPlaneEndpoint": ENDPOINT}),
+        "spec!": record({"controlPlaneEndpoint": ENDPOINT}, "Desired state."),
         "status": record(
-            {"ready": BOOLEAN, "initialization": initialization_step("provisioned"), "conditions": CONDITIONS}
+            {
+                "ready": flag("Same as initialization.provisioned, for clients of v1beta1."),
+                "initialization": initialization_step("provisioned", "Whether machines can be created."),
+                "conditions": CONDITIONS,
+            },
+            "Observed state.",
         ),
     },
 )
@@ -70,31 +94,35 @@ _CONTROL_PLANE_SPEC = record(
         **OPERATIONS,
         "agentEnvVars": ENVIRONMENT,
         "localClusterAuthEndpoint": AUTH_ENDPOINT,
-        "kubernetesVersion": TEXT,
+        "kubernetesVersion": text("Kubernetes version with its distribution, such as v1.34.1+k3s1."),
         "clusterName!": string("Name of the Cluster that this object belongs to.", max=63),
-        "managementClusterName!": PLAIN,
-        "unmanagedConfig": BOOLEAN,
+        "managementClusterName!": string("Name of the management Cluster."),
+        "unmanagedConfig": flag("Whether users configure the distribution on the machines themselves."),
         "controlPlaneEndpoint": ENDPOINT,
-    }
+    },
+    "Desired state, generated from the provisioning Cluster.",
 )
 _CONTROL_PLANE_STATUS = record(
     {
-        "ready": BOOLEAN,
-        "initialized": BOOLEAN,
-        "initialization": initialization_step("controlPlaneInitialized"),
-        "observedGeneration": NUMBER,
-        "agentConnected": BOOLEAN,
-        "appliedSpec": OPEN_OBJECT,
-        "appliedDigest": PLAIN,
-        "configGeneration": NUMBER,
-        "certificateRotationGeneration": NUMBER,
-        "rotateEncryptionKeys": ROTATE_KEYS,
-        "rotateEncryptionKeysPhase": PLAIN,
-        "rotateEncryptionKeysLeader": PLAIN,
-        "etcdSnapshotCreate": SNAPSHOT_CREATE,
-        "etcdSnapshotCreatePhase": string(enum=["Started", "RestartCluster", "Finished", "Failed"]),
-        "etcdSnapshotRestore": SNAPSHOT_RESTORE,
+        "ready": flag("Whether the control plane is initialized, for clients of v1beta1."),
+        "initialized": flag("Whether the API server of the cluster is available."),
+        "initialization": initialization_step("controlPlaneInitialized", "Whether the API server accepts requests."),
+        "observedGeneration": OBSERVED_GENERATION,
+        "agentConnected": flag("Whether the cluster agent is connected."),
+        "appliedSpec": with_description(OPEN_OBJECT, "Last spec applied on all machines, without secrets."),
+        "appliedDigest": string("Digest of the last spec that was applied on all machines."),
+        "configGeneration": number("Generation of the configuration of servers."),
+        "certificateRotationGeneration": number("Generation of the last certificate rotation."),
+        "rotateEncryptionKeys": with_description(ROTATE_KEYS, "The key rotation in progress, or the last one."),
+        "rotateEncryptionKeysPhase": string("Phase of the key rotation."),
+        "rotateEncryptionKeysLeader": string("Machine that performs the key rotation."),
+        "etcdSnapshotCreate": with_description(SNAPSHOT_CREATE, "The snapshot in progress, or the last one."),
+        "etcdSnapshotCreatePhase": string(
+            "Phase of the snapshot.", enum=["Started", "RestartCluster", "Finished", "Failed"]
+        ),
+        "etcdSnapshotRestore": with_description(SNAPSHOT_RESTORE, "The restore in progress, or the last one."),
         "etcdSnapshotRestorePhase": string(
+            "Phase of the restore.",
             enum=[
                 "Started",
                 "Shutdown",
@@ -105,10 +133,11 @@ _CONTROL_PLANE_STATUS = record(
                 "RestartCluster",
                 "Finished",
                 "Failed",
-            ]
+            ],
         ),
         "conditions": CONDITIONS,
-    }
+    },
+    "Observed state.",
 )
 CONTROL_PLANE_CRD = _rke(
     kinds.CONTROL_PLANE,
@@ -128,14 +157,18 @@ CONTROL_PLANE_CRD = _rke(
 # --- machines -------------------------------------------------------------------------------------------------------
 
 _BOOTSTRAP = {
-    "spec!": record({"clusterName": PLAIN, "userdata": USERDATA}),
+    "spec!": record(
+        {"clusterName": string("Name of the Cluster that the machine belongs to."), "userdata": USERDATA},
+        "Desired state.",
+    ),
     "status": record(
         {
-            "ready": BOOLEAN,
-            "dataSecretName": string(min=1, max=253),
-            "initialization": initialization_step("dataSecretCreated"),
+            "ready": flag("Same as initialization.dataSecretCreated, for clients of v1beta1."),
+            "dataSecretName": string("Secret with the bootstrap data.", min=1, max=253),
+            "initialization": initialization_step("dataSecretCreated", "Whether the bootstrap data exists."),
             "conditions": CONDITIONS,
-        }
+        },
+        "Observed state.",
     ),
 }
 BOOTSTRAP_CRD = _rke(
@@ -152,12 +185,13 @@ BOOTSTRAP_CRD = _rke(
 
 _METADATA = record(
     {
-        "name": PLAIN,
-        "namespace": PLAIN,
-        "labels": string_map(),
-        "annotations": string_map(),
-        "finalizers": plain_list(PLAIN),
-    }
+        "name": string("Not used: created objects have the name of their Machine."),
+        "namespace": string("Not used: created objects are in the namespace of the template."),
+        "labels": string_map("Labels of the created objects."),
+        "annotations": string_map("Annotations of the created objects."),
+        "finalizers": plain_list(PLAIN, "Not used."),
+    },
+    "Metadata of the created objects.",
 )
 BOOTSTRAP_TEMPLATE_CRD = _rke(
     kinds.BOOTSTRAP_TEMPLATE,
@@ -165,9 +199,18 @@ BOOTSTRAP_TEMPLATE_CRD = _rke(
     {
         "spec!": record(
             {
-                "clusterName": PLAIN,
-                "template!": record({"apiVersion": PLAIN, "kind": PLAIN, "metadata": _METADATA, **_BOOTSTRAP}),
-            }
+                "clusterName": string("Name of the Cluster that the template belongs to."),
+                "template!": record(
+                    {
+                        "apiVersion": string("Not used: created objects have the API version of the template."),
+                        "kind": string("Not used: created objects are RKEBootstraps."),
+                        "metadata": _METADATA,
+                        **_BOOTSTRAP,
+                    },
+                    "The RKEBootstrap to create for each Machine.",
+                ),
+            },
+            "Desired state.",
         )
     },
     subresources=None,
@@ -177,14 +220,17 @@ CUSTOM_MACHINE_CRD = _rke(
     kinds.CUSTOM_MACHINE,
     "A machine that a user created and registered (custom cluster).",
     {
-        "spec": record({"providerID": TEXT}),
+        "spec": record(
+            {"providerID": text("Identifier of the machine; equal to the Node's providerID.")}, "Desired state."
+        ),
         "status": record(
             {
-                "ready": BOOLEAN,
-                "initialization": initialization_step("provisioned"),
+                "ready": flag("Whether the machine is registered, for clients of v1beta1."),
+                "initialization": initialization_step("provisioned", "Whether the machine has a provider ID."),
                 "addresses": ADDRESSES,
                 "conditions": CONDITIONS,
-            }
+            },
+            "Observed state.",
         ),
     },
     columns=[_OWN_CLUSTER, *READY_COLUMNS, AGE, column("ProviderID", ".spec.providerID", wide=True)],
@@ -197,21 +243,22 @@ ETCD_SNAPSHOT_CRD = _rke(
     kinds.ETCD_SNAPSHOT,
     "An etcd snapshot, on a machine or in S3.",
     {
-        "spec": record({"clusterName": PLAIN}),
+        "spec": record({"clusterName": string("Name of the Cluster that the snapshot is of.")}, "Desired state."),
         "snapshotFile": record(
             {
-                "name": PLAIN,
-                "nodeName": PLAIN,
-                "location": PLAIN,
-                "metadata": string("base64(JSON map) of the cluster's spec at the time of the snapshot."),
-                "createdAt": TIME,
-                "size": NUMBER,
+                "name": string("Name of the file."),
+                "nodeName": string("Node that took the snapshot; s3 if it is in a bucket."),
+                "location": string("URL of the file."),
+                "metadata": string("Base64 of a JSON map with the cluster's spec at the time of the snapshot."),
+                "createdAt": with_description(TIME, "When the snapshot was taken."),
+                "size": number("Size of the file in bytes."),
                 "s3": S3,
-                "status": PLAIN,
-                "message": PLAIN,
-            }
+                "status": string("Result of the snapshot."),
+                "message": string("Why the snapshot failed."),
+            },
+            "The file of the snapshot.",
         ),
-        "status": record({"missing": BOOLEAN}),
+        "status": record({"missing": flag("Whether the file no longer exists.")}, "Observed state."),
     },
     categories=(),
 )
@@ -220,15 +267,16 @@ BEACON_CRD = definition(
     kinds.BEACON,
     root(
         {
-            "spec": record({}),
+            "spec": record({}, "Always empty."),
             "status": record(
                 {
-                    "active": BOOLEAN,
-                    "registrationEndpoint": PLAIN,
-                    "owner": PLAIN,
-                    "delegates": plain_list(PLAIN),
+                    "active": flag("Whether plans may be written."),
+                    "registrationEndpoint": string("Where machines register."),
+                    "owner": string("Controller that may write plans."),
+                    "delegates": plain_list(PLAIN, "Controllers that the owner lets write plans."),
                     "conditions": STANDARD_CONDITIONS,
-                }
+                },
+                "Observed state.",
             ),
         },
         "Records which controller may write the plans of a cluster's machines.",

@@ -44,15 +44,30 @@ REFERENCE = record(
     "Reference to a provider's object in the same namespace.",
 )
 
+REQUIREMENT = record(
+    {
+        "key!": string("Label key that the requirement is about."),
+        "operator!": string("In, NotIn, Exists or DoesNotExist; for Nodes also Gt and Lt."),
+        "values": atomic_list(PLAIN, "Values to compare with; empty for Exists and DoesNotExist."),
+    }
+)
 SELECTOR = record(
     {
-        "matchLabels": string_map(),
-        "matchExpressions": atomic_list(record({"key!": PLAIN, "operator!": PLAIN, "values": atomic_list(PLAIN)})),
+        "matchLabels": string_map("Labels that an object must have with these values."),
+        "matchExpressions": atomic_list(REQUIREMENT, "Requirements that an object's labels must all meet."),
     },
+    "Label selector.",
     atomic=True,
 )
 
-METADATA = record({"labels": string_map(), "annotations": string_map()}, filled=True)
+METADATA = record(
+    {
+        "labels": string_map("Labels of the created objects."),
+        "annotations": string_map("Annotations of the created objects."),
+    },
+    "Metadata of the created objects.",
+    filled=True,
+)
 
 GATES = map_list(
     ["conditionType"],
@@ -139,14 +154,20 @@ CONDITIONS = map_list(
     ["type"],
     record(
         {
-            "type!": string(max=316, pattern=CONDITION_TYPE),
-            "status!": string(enum=["True", "False", "Unknown"]),
-            "reason!": string(min=1, max=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
-            "message!": string(max=32768),
-            "lastTransitionTime!": TIME,
-            "observedGeneration": int64(min=0),
+            "type!": string("Name of the condition.", max=316, pattern=CONDITION_TYPE),
+            "status!": string("Whether the condition holds.", enum=["True", "False", "Unknown"]),
+            "reason!": string(
+                "Cause of the status, as one word for programs.",
+                min=1,
+                max=1024,
+                pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+            ),
+            "message!": string("Cause of the status, as text for users.", max=32768),
+            "lastTransitionTime!": TIME | {"description": "When the status changed last."},
+            "observedGeneration": int64("Generation of the spec that the condition is about.", min=0),
         }
     ),
+    "What is known about the state of the object.",
     max=32,
 )
 OBSERVED_GENERATION = int64(min=1)

@@ -60,9 +60,9 @@ def string_map(description: str = "") -> Schema:
     return _facets("object", description=description or None, additionalProperties={"type": "string"})
 
 
-def plain_list(items: Schema) -> Schema:
+def plain_list(items: Schema, description: str = "") -> Schema:
     """Return a list schema without a merge strategy."""
-    return {"type": "array", "items": items}
+    return _facets("array", description=description or None, items=items)
 
 
 def atomic_list(

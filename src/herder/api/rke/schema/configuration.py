@@ -8,38 +8,46 @@ from herder.api.capi.crds.pieces import SELECTOR
 from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, plain_list, record, string, string_map, with_description
 from herder.api.rke.schema.pieces import (
     COUNT_OR_PERCENT,
-    FLAG,
-    INTEGER,
-    NUMBER,
-    OPTIONAL_FLAG,
     PLAIN,
     SECRET_NAME,
-    TEXT,
+    flag,
+    integer,
     nullable,
+    number,
+    optional_flag,
+    text,
 )
 
 _FREE = nullable(OPEN_OBJECT)
 
 # --- upgrade strategy -----------------------------------------------------------------------------------------------
 
-_HOOKS = nullable(
-    plain_list(
-        record({"annotation": nullable(string("Annotation of the machine's plan Secret to wait for.", max=317))}),
-    )
-)
+_HOOK = record({"annotation": nullable(string("Annotation of the machine's plan Secret to wait for.", max=317))})
+
+
+def _hooks(description: str) -> Schema:
+    return nullable(plain_list(_HOOK, description))
+
+
 _DRAIN = record(
     {
-        "enabled": FLAG,
-        "force": FLAG,
-        "ignoreDaemonSets": OPTIONAL_FLAG,
-        "ignoreErrors": FLAG,
-        "deleteEmptyDirData": FLAG,
-        "disableEviction": FLAG,
-        "gracePeriod": INTEGER,
-        "timeout": INTEGER,
-        "skipWaitForDeleteTimeoutSeconds": INTEGER,
-        "preDrainHooks": _HOOKS,
-        "postDrainHooks": _HOOKS,
+        "enabled": flag("Whether Nodes are drained; otherwise the other options have no effect."),
+        "force": flag("Whether to delete pods without a controller; otherwise they block the drain."),
+        "ignoreDaemonSets": optional_flag(
+            "Whether pods of DaemonSets stay; defaults to true. If false, they block it."
+        ),
+        "ignoreErrors": flag("Whether other pods are drained although some block the drain."),
+        "deleteEmptyDirData": flag("Whether to delete pods with emptyDir volumes; otherwise they block the drain."),
+        "disableEviction": flag("Whether to delete pods instead of evicting them, ignoring PodDisruptionBudgets."),
+        "gracePeriod": integer("Seconds that pods have to stop; their own grace period if negative."),
+        "timeout": integer(
+            "Seconds after which the remaining pods are reported; defaults to 600. The drain continues."
+        ),
+        "skipWaitForDeleteTimeoutSeconds": integer(
+            "Seconds after which a pod that is being deleted is not waited for; unlimited if 0."
+        ),
+        "preDrainHooks": _hooks("Annotations that other controllers must set before the drain starts."),
+        "postDrainHooks": _hooks("Annotations that other controllers must set after the drain, before the change."),
     },
     "Whether and how Nodes are drained before a disruptive change.",
 )
@@ -51,54 +59,73 @@ _STRATEGY = record(
         "controlPlaneDrainOptions": _DRAIN,
         "workerConcurrency": with_description(COUNT_OR_PERCENT, 'Worker machines to update at once; "0" is all.'),
         "workerDrainOptions": _DRAIN,
-    }
+    },
+    "How a change is rolled out to the machines.",
 )
 
 # --- machine files and configuration --------------------------------------------------------------------------------
 
 _SELECTOR = nullable(with_description(SELECTOR, "Label selector of Machines; all if unset."))
-_FILES_OF = record(
+_FILE = record(
     {
-        "name!": SECRET_NAME,
-        "defaultPermissions": TEXT,
-        "items": nullable(
-            plain_list(
-                record(
-                    {
-                        "key!": TEXT,
-                        "path!": TEXT,
-                        "dynamic": FLAG | {"description": "Whether a change requires no restart."},
-                        "permissions": TEXT,
-                        "hash": nullable(string("Expected hash of the content; other content is rejected.")),
-                    }
-                )
-            )
-        ),
+        "key!": text("Key in the Secret or ConfigMap."),
+        "path!": text("Absolute path of the file on the machines."),
+        "dynamic": flag("Whether a change requires no restart."),
+        "permissions": text("Permissions of the file in octal digits; the default ones if empty."),
+        "hash": text("Expected hash of the content; other content is rejected."),
     }
 )
-_SELECTED_CONFIG = nullable(plain_list(record({"machineLabelSelector": _SELECTOR, "config": _FREE})))
-_SELECTED_FILES = nullable(
+
+
+def _files_of(kind: str) -> Schema:
+    fields = {
+        "name!": with_description(SECRET_NAME, f"Name of the {kind}, in the namespace of the Cluster."),
+        "defaultPermissions": text("Permissions of files that set none, in octal digits."),
+        "items": nullable(plain_list(_FILE, "Files to write.")),
+    }
+    return record(fields, f"Files from a {kind} that is authorized for this cluster.")
+
+
+_SELECTED_CONFIG = nullable(
     plain_list(
         record(
             {
                 "machineLabelSelector": _SELECTOR,
-                "fileSources": nullable(plain_list(record({"secret": _FILES_OF, "configMap": _FILES_OF}))),
+                "config": with_description(_FREE, "Configuration of the distribution on these machines."),
             }
-        )
+        ),
+        "Configuration of machines by label; later entries override earlier ones.",
+    )
+)
+_FILE_SOURCES = plain_list(
+    record({"secret": _files_of("Secret"), "configMap": _files_of("ConfigMap")}), "Objects with the files."
+)
+_SELECTED_FILES = nullable(
+    plain_list(
+        record({"machineLabelSelector": _SELECTOR, "fileSources": nullable(_FILE_SOURCES)}),
+        "Files on machines, by label.",
     )
 )
 
 # --- registries, etcd and networking --------------------------------------------------------------------------------
 
 
-def _by_host(schema: Schema) -> Schema:
-    return nullable({"type": "object", "additionalProperties": schema})
+def _by_host(schema: Schema, description: str) -> Schema:
+    return nullable({"type": "object", "additionalProperties": schema, "description": description})
 
 
 _REGISTRIES = nullable(
     record(
         {
-            "mirrors": _by_host(record({"endpoint": nullable(plain_list(PLAIN)), "rewrite": nullable(string_map())})),
+            "mirrors": _by_host(
+                record(
+                    {
+                        "endpoint": nullable(plain_list(PLAIN, "URLs of the mirrors, tried in this order.")),
+                        "rewrite": nullable(string_map("Replacements of image names, by regular expression.")),
+                    }
+                ),
+                "Mirrors by registry host; * is every host.",
+            ),
             "configs": _by_host(
                 record(
                     {
@@ -106,42 +133,56 @@ _REGISTRIES = nullable(
                             SECRET_NAME, "Secret of type rke.cattle.io/auth-config."
                         ),
                         "tlsSecretName": with_description(SECRET_NAME, "Secret with tls.crt and tls.key."),
-                        "caBundle": nullable({"type": "string", "format": "byte"}),
-                        "insecureSkipVerify": FLAG,
+                        "caBundle": nullable(
+                            {"type": "string", "format": "byte", "description": "CA certificates in PEM, as base64."}
+                        ),
+                        "insecureSkipVerify": flag("Whether the certificate of the registry is not verified."),
                     }
-                )
+                ),
+                "Credentials and TLS settings by registry host.",
             ),
-        }
+        },
+        "Image registries of the container runtime.",
     )
 )
 
 S3 = record(
     {
-        "endpoint": TEXT,
-        "endpointCA": TEXT,
-        "skipSSLVerify": FLAG,
-        "bucket": nullable(string(max=63)),
-        "region": TEXT,
-        "cloudCredentialName": nullable(string("namespace:name of the Secret with accessKey and secretKey.")),
-        "retention": nullable(INTEGER | {"minimum": 0}),
-        "folder": TEXT,
-    }
+        "endpoint": text("Host name of the S3 service."),
+        "endpointCA": text("CA certificate of the S3 service in PEM, or a file with it."),
+        "skipSSLVerify": flag("Whether the certificate of the S3 service is not verified."),
+        "bucket": nullable(string("Name of the bucket.", max=63)),
+        "region": text("Region of the bucket."),
+        "cloudCredentialName": nullable(string("Secret with accessKey and secretKey, as namespace:name.")),
+        "retention": nullable(integer("Number of snapshots to keep in the bucket.") | {"minimum": 0}),
+        "folder": text("Folder in the bucket."),
+    },
+    "S3 bucket of etcd snapshots.",
 )
 _ETCD = nullable(
     record(
         {
-            "disableSnapshots": FLAG,
-            "snapshotScheduleCron": TEXT,
-            "snapshotRetention": INTEGER,
+            "disableSnapshots": flag("Whether no scheduled snapshots are taken."),
+            "snapshotScheduleCron": text("Schedule of snapshots in cron format."),
+            "snapshotRetention": integer("Number of scheduled snapshots to keep on each machine."),
             "s3": nullable(S3),
-        }
+        },
+        "Scheduled etcd snapshots.",
     )
 )
 _NETWORKING = nullable(
-    record({"stackPreference": nullable(string("IP family of probes.", enum=["", "dual", "ipv4", "ipv6"]))})
+    record(
+        {"stackPreference": nullable(string("IP family of probes.", enum=["", "dual", "ipv4", "ipv6"]))},
+        "Network settings of the machines.",
+    )
 )
 _DATA_DIRECTORIES = record(
-    {"systemAgent": TEXT, "provisioning": TEXT, "k8sDistro": TEXT}, "Directories on the machines; immutable."
+    {
+        "systemAgent": text("Directory of the node agent; defaults to /var/lib/rancher/agent."),
+        "provisioning": text("Directory of files that plans write; defaults to /var/lib/rancher/capr."),
+        "k8sDistro": text("Data directory of the distribution; defaults to /var/lib/rancher and its name."),
+    },
+    "Directories on the machines; immutable.",
 )
 
 CONFIGURATION: Mapping[str, Schema] = {
@@ -155,23 +196,32 @@ CONFIGURATION: Mapping[str, Schema] = {
     "etcd": _ETCD,
     "networking": _NETWORKING,
     "dataDirectories": _DATA_DIRECTORIES,
-    "provisionGeneration": INTEGER | {"description": "Increment to reconcile every machine again."},
+    "provisionGeneration": integer("Increment to reconcile every machine again."),
 }
 
 # --- operations -----------------------------------------------------------------------------------------------------
 
-SNAPSHOT_CREATE = record({"generation": INTEGER})
+_GENERATION = "Increment to request the operation again."
+
+SNAPSHOT_CREATE = record({"generation": integer(_GENERATION)}, "Request for an etcd snapshot.")
 SNAPSHOT_RESTORE = record(
     {
-        "name": TEXT,
-        "generation": INTEGER,
+        "name": text("Name of the ETCDSnapshot, or of a snapshot file."),
+        "generation": integer(_GENERATION),
         "restoreRKEConfig": nullable(
             string("What to restore besides the data.", enum=["", "none", "kubernetesVersion", "all"])
         ),
-    }
+    },
+    "Request to restore an etcd snapshot.",
 )
-ROTATE_CERTIFICATES = record({"generation": NUMBER, "services": nullable(plain_list(PLAIN))})
-ROTATE_KEYS = record({"generation": NUMBER})
+ROTATE_CERTIFICATES = record(
+    {
+        "generation": number(_GENERATION),
+        "services": nullable(plain_list(PLAIN, "Services whose certificates are renewed; all if empty.")),
+    },
+    "Request to renew certificates.",
+)
+ROTATE_KEYS = record({"generation": number(_GENERATION)}, "Request to rotate the encryption keys of Secrets in etcd.")
 
 OPERATIONS: Mapping[str, Schema] = {
     "etcdSnapshotCreate": nullable(SNAPSHOT_CREATE),
@@ -183,5 +233,17 @@ OPERATIONS: Mapping[str, Schema] = {
 
 # --- agents ---------------------------------------------------------------------------------------------------------
 
-ENVIRONMENT = nullable(plain_list(record({"name": PLAIN, "value": TEXT})))
-AUTH_ENDPOINT = record({"enabled": FLAG, "fqdn": TEXT, "caCerts": TEXT})
+ENVIRONMENT = nullable(
+    plain_list(
+        record({"name": string("Name of the variable."), "value": text("Value of the variable.")}),
+        "Environment variables of the node agents and the cluster agent.",
+    )
+)
+AUTH_ENDPOINT = record(
+    {
+        "enabled": flag("Whether the API servers accept tokens of the manager."),
+        "fqdn": text("Host name of the API servers for such clients."),
+        "caCerts": text("CA certificates of that host in PEM, if it does not use those of the cluster."),
+    },
+    "Authorized cluster endpoint: access to the API servers without the manager.",
+)

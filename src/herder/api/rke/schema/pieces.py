@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from herder.api.capi.crds.schema import BOOLEAN, INT_OR_STRING, Schema, int32, map_list, plain_list, record, string
+from herder.api.capi.crds.schema import (
+    BOOLEAN,
+    INT_OR_STRING,
+    Schema,
+    int32,
+    map_list,
+    plain_list,
+    record,
+    string,
+    with_description,
+)
 
 PLAIN = string()
 INTEGER: Schema = {"type": "integer"}
@@ -14,10 +24,29 @@ def nullable(schema: Schema) -> Schema:
     return {**schema, "nullable": True}
 
 
-TEXT = nullable(PLAIN)
-FLAG = BOOLEAN
-OPTIONAL_FLAG = nullable(BOOLEAN)
 SECRET_NAME = nullable(string(max=253))
+
+
+def text(description: str) -> Schema:
+    return nullable(string(description))
+
+
+def flag(description: str) -> Schema:
+    return with_description(BOOLEAN, description)
+
+
+def optional_flag(description: str) -> Schema:
+    return nullable(flag(description))
+
+
+def integer(description: str) -> Schema:
+    return with_description(INTEGER, description)
+
+
+def number(description: str) -> Schema:
+    return with_description(NUMBER, description)
+
+
 CREDENTIAL = nullable(
     string("Cloud credential Secret of the machines: namespace:name, or a name in this namespace.", max=317)
 )
@@ -31,24 +60,36 @@ DURATION = nullable(
 INT_OR_PERCENT = nullable(INT_OR_STRING)
 
 REFERENCE = record(
-    dict.fromkeys(("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid"), PLAIN),
+    {
+        "apiVersion": string("API version of the object."),
+        "fieldPath": string("Not used."),
+        "kind": string("Kind of the object."),
+        "name": string("Name of the object."),
+        "namespace": string("Not used: the object is in the namespace of the Cluster."),
+        "resourceVersion": string("Not used."),
+        "uid": string("Not used: the manager records the UID when it approves the reference."),
+    },
     atomic=True,
 )
 
 _CONDITION = record(
     {
-        "type!": PLAIN,
-        "status!": PLAIN,
-        "reason": PLAIN,
-        "message": PLAIN,
-        "lastUpdateTime": PLAIN,
-        "lastTransitionTime": PLAIN,
+        "type!": string("Name of the condition."),
+        "status!": string("Whether the condition holds: True, False or Unknown."),
+        "reason": string("Cause of the status, as one word for programs."),
+        "message": string("Cause of the status, as text for users."),
+        "lastUpdateTime": string("When status, reason or message changed last."),
+        "lastTransitionTime": string("When the status changed last."),
     }
 )
-CONDITIONS = map_list(["type"], _CONDITION)
+CONDITIONS = map_list(["type"], _CONDITION, "What is known about the state of the object.")
+OBSERVED_GENERATION = number("Generation of the spec that the status is about.")
 
 ENDPOINT = record(
-    {"host": string(min=1, max=512), "port": int32(min=1, max=65535)},
+    {
+        "host": string("Host name or IP address.", min=1, max=512),
+        "port": int32("TCP port.", min=1, max=65535),
+    },
     "Address of the cluster's API server.",
     filled=True,
 )
@@ -56,12 +97,16 @@ ENDPOINT = record(
 ADDRESSES = plain_list(
     record(
         {
-            "type!": string(enum=["Hostname", "ExternalIP", "InternalIP", "ExternalDNS", "InternalDNS"]),
-            "address!": string(min=1, max=256),
+            "type!": string(
+                "Type of the address.", enum=["Hostname", "ExternalIP", "InternalIP", "ExternalDNS", "InternalDNS"]
+            ),
+            "address!": string("Host name or IP address.", min=1, max=256),
         }
-    )
+    ),
+    "Addresses of the machine.",
 )
 
 
-def initialization_step(step: str) -> Schema:
-    return record({step: BOOLEAN}, "Initialization steps that have completed; they are never reset.", filled=True)
+def initialization_step(step: str, description: str) -> Schema:
+    steps = {step: flag(description)}
+    return record(steps, "Initialization steps that have completed; they are never reset.", filled=True)
