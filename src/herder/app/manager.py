@@ -122,10 +122,11 @@ def management_controllers() -> list[Controller]:
 
 def provisioning_controllers() -> list[Controller]:
     """Controllers of provisioned clusters. They start once the Cluster API CRDs exist, whoever installs them."""
-    from herder.controllers.provisioning import provisioning_log, rke_cluster, rke_control_plane
+    from herder.controllers.provisioning import cluster_agent, provisioning_log, rke_cluster, rke_control_plane
 
-    modules = (rke_cluster, rke_control_plane, provisioning_log)
-    return [*(module.CONTROLLER for module in modules), provisioning_log.ARCHIVE, *node_controllers(), *planners()]
+    modules = (rke_cluster, rke_control_plane, provisioning_log, cluster_agent)
+    others = (provisioning_log.ARCHIVE, cluster_agent.MOVE)
+    return [*(module.CONTROLLER for module in modules), *others, *node_controllers(), *planners()]
 
 
 def node_controllers() -> list[Controller]:

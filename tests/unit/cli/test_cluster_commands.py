@@ -328,3 +328,11 @@ def test_an_invalid_configuration_is_reported_with_its_file(tmp_path: Path, cont
 
 def test_an_unknown_resource_is_reported_with_the_usage() -> None:
     assert 'unknown resource "meadow"; use: herder delete cluster …' in expect_failure("delete", "meadow")
+
+
+@pytest.mark.parametrize(("arguments", "timeout"), [((), "0s"), (("--unhealthy-node-timeout", "10m"), "10m")])
+def test_new_worker_pools_say_whether_lost_machines_are_replaced(arguments: tuple[str, ...], timeout: str) -> None:
+    *_, cluster = yaml.safe_load_all(herder("create", "cluster", "heath", "--dry-run", *arguments).stdout)
+    servers, workers = cluster["spec"]["rkeConfig"]["machinePools"]
+    assert workers["unhealthyNodeTimeout"] == timeout
+    assert "unhealthyNodeTimeout" not in servers, "servers hold data"

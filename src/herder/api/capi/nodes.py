@@ -18,6 +18,8 @@ _CONDITION = ("type", "status", "reason", "message")
 _TAINT = ("key", "value", "effect", "timeAdded")
 _STATUSES = ("True", "False")  # API servers do not validate this field of a kubelet; any other value is Unknown
 _NAMES_SHOWN = 10
+SERVER_ROLES = tuple(f"node-role.kubernetes.io/{role}" for role in ("control-plane", "etcd", "master"))
+"""Labels of server Nodes; NodeRestriction keeps kubelets from setting them."""
 _LONG_AGO = "1970-01-01T00:00:00Z"
 
 

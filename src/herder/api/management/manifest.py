@@ -36,6 +36,35 @@ _TOLERATED_BOOTSTRAP = (
     ("node.kubernetes.io/not-ready", "NoSchedule"),
 )
 """Tolerations of the agent during pre-bootstrap, before cloud provider and network exist."""
+_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_TOLERATION_SECONDS = 30
+"""How long the agent stays on a lost Node. Kubernetes' default of five minutes is too long: meanwhile, the manager
+cannot reach the cluster.
+"""
+_AFFINITY = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 50,
+                "preference": {
+                    "matchExpressions": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]
+                },
+            }
+        ]
+    },
+    "podAntiAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "podAffinityTerm": {
+                    "labelSelector": {"matchLabels": _LABELS},
+                    "topologyKey": "kubernetes.io/hostname",
+                },
+            }
+        ]
+    },
+}
+"""Servers are replaced less often than workers; two agents on one Node are lost together."""
 _CREATOR = {"cattle.io/creator": "norman"}
 
 
@@ -174,12 +203,8 @@ def _pod(agent: Agent) -> Object:
     return {
         "serviceAccountName": AGENT_ACCOUNT,
         **({"hostNetwork": True} if agent.pre_bootstrap else {}),
-        "tolerations": [
-            {"key": key, "effect": effect, "operator": "Exists"}
-            for key, effect in (_TOLERATED_BOOTSTRAP if agent.pre_bootstrap else _TOLERATED)
-        ]
-        + _tolerations(agent),
-        **({"affinity": affinity} if affinity else {}),
+        "affinity": affinity or _AFFINITY,
+        "tolerations": _tolerations(agent),
         "containers": [
             {
                 "name": "cluster-register",
@@ -206,6 +231,17 @@ def _mapping(agent: Agent, part: str) -> Object:
 
 
 def _tolerations(agent: Agent) -> list[Object]:
+    """Before a network exists, all Nodes are not ready: there the agent has nowhere to go."""
+    tolerated = _TOLERATED_BOOTSTRAP if agent.pre_bootstrap else _TOLERATED
+    tolerations: list[Object] = [{"key": key, "effect": effect, "operator": "Exists"} for key, effect in tolerated]
+    added = _added_tolerations(agent)
+    chosen = [each.get("key") for each in added]  # the shortest of several tolerations of a taint would count
+    leaves = [key for key in _UNREACHABLE if key not in chosen] if not agent.pre_bootstrap else []
+    limited = {"effect": "NoExecute", "operator": "Exists", "tolerationSeconds": _TOLERATION_SECONDS}
+    return [*tolerations, *({"key": key, **limited} for key in leaves), *added]
+
+
+def _added_tolerations(agent: Agent) -> list[Object]:
     found = agent.customization.get("appendTolerations") if isinstance(agent.customization, Mapping) else None
     return [dict(each) for each in found if isinstance(each, Mapping)] if isinstance(found, Sequence) else []
 

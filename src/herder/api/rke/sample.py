@@ -9,6 +9,7 @@ from herder.api.machines.kinds import kinds_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.engine.meta.kinds import Kind, Object
 
+REPORT_ONLY = "0s"  # as unhealthyNodeTimeout: lost machines are reported, not replaced
 ROLE_FIELDS = {"etcd": "etcdRole", "controlplane": "controlPlaneRole", "worker": "workerRole"}
 
 
@@ -18,6 +19,7 @@ class Pool:
     quantity: int
     roles: tuple[str, ...]  # keys of ROLE_FIELDS
     settings: Mapping[str, object] = field(default_factory=dict)  # fields of the driver's machine config
+    unhealthy_node_timeout: str = REPORT_ONLY  # only workers are replaced: servers hold data
 
 
 def servers_and_workers(servers: int, workers: int) -> tuple[Pool, ...]:
@@ -56,6 +58,7 @@ def _pool(cluster: str, config: Kind, pool: Pool) -> Object:
         "quantity": pool.quantity,
         "machineConfigRef": {"kind": config.kind, "name": config_name(cluster, pool.name)},
         **{ROLE_FIELDS[role]: True for role in pool.roles},
+        **({"unhealthyNodeTimeout": pool.unhealthy_node_timeout} if pool.roles == ("worker",) else {}),
     }
 
 

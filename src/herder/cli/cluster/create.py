@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.machines.kinds import CONFIG_GROUP, driver_of
-from herder.api.rke.sample import ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
+from herder.api.rke.sample import REPORT_ONLY, ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
 from herder.cli.cluster.options import change, cluster_options
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
@@ -81,6 +81,13 @@ def command() -> None:
     help="Field of the driver's machine config in all pools. VALUE is a string, true, false or a list [a, b]. "
     "Can be repeated.",
 )
+@click.option(
+    "--unhealthy-node-timeout",
+    default=REPORT_ONLY,
+    show_default=True,
+    metavar="DURATION",
+    help="Replace workers whose Node is lost or not ready for this long, such as 10m. 0s only reports them.",
+)
 @click.option("--credential", default="", metavar="NAMESPACE:NAME", help="Cloud credential Secret of the node driver.")
 @click.option(
     "--config",
@@ -103,6 +110,7 @@ def cluster(
     workers: int,
     pools: tuple[str, ...],
     settings: tuple[str, ...],
+    unhealthy_node_timeout: str,
     credential: str,
     configuration: Path | None,
     dry_run: bool,
@@ -118,7 +126,7 @@ def cluster(
     fields = dict(_setting(each) for each in settings)
     wanted = [_pool(each) for each in pools] or servers_and_workers(servers, workers)
     _check_roles(wanted)
-    chosen = [Pool(pool.name, pool.quantity, pool.roles, fields) for pool in wanted]
+    chosen = [Pool(pool.name, pool.quantity, pool.roles, fields, unhealthy_node_timeout) for pool in wanted]
     objects = cluster_objects(name, namespace, driver=driver, version=kubernetes, pools=chosen, credential=credential)
     if configuration is not None:
         objects[-1][1]["spec"]["rkeConfig"]["machineGlobalConfig"] = _configuration(configuration)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from herder.api.capi.names import annotations_of, cluster_key, labels_of
-from herder.api.capi.nodes import NODE_RECORD, addresses_of, claimed_machines, node_condition, provider_id
+from herder.api.capi.nodes import NODE_RECORD, SERVER_ROLES, addresses_of, claimed_machines, node_condition, provider_id
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import PROVISIONING_CLUSTER_OF
@@ -15,9 +15,6 @@ from herder.engine.runtime.decision import Projection
 from herder.engine.runtime.view import View
 
 BY_NAME, BY_MACHINE = "name", "machine"
-
-_SERVER_ROLES = ("control-plane", "etcd", "master")
-"""Suffixes of `node-role.kubernetes.io/…` labels of server Nodes; NodeRestriction keeps kubelets from setting them."""
 
 
 def management_of(view: View, namespace: str, cluster: str) -> Object | None:
@@ -55,7 +52,7 @@ def _facts(node: Object) -> Object:
     return {
         "metadata": {"name": found["metadata"].get("name", ""), "labels": labels},
         "providerID": provider_id(found),
-        "server": any(f"node-role.kubernetes.io/{role}" in labels_of(found) for role in _SERVER_ROLES),
+        "server": any(role in labels_of(found) for role in SERVER_ROLES),
         "ready": ready.get("status") == "True",
         "addresses": addresses_of(node),
     }

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from herder.api.capi.conditions import Condition, condition, find, is_true
 from herder.api.capi.kinds import MACHINE, NAMESPACE, NODE
-from herder.api.capi.names import cluster_key, is_deleting
-from herder.api.capi.nodes import NODE_RECORD, node_condition
+from herder.api.capi.names import cluster_key, is_deleting, labels_of
+from herder.api.capi.nodes import NODE_RECORD, SERVER_ROLES, node_condition
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, display
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
@@ -44,6 +44,7 @@ def _node_facts(node: Object) -> Object:
         "metadata": {"name": found["metadata"].get("name", "")},
         "version": seen.get("kubeletVersion", ""),
         "arch": seen.get("architecture", ""),
+        "server": any(role in labels_of(found) for role in SERVER_ROLES),
         "lost": _lost(found),
     }
 

@@ -1,0 +1,147 @@
+"""The pod of the cluster agent, when the server that it runs on is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from herder.api.capi.core import DEPLOYMENT
+from herder.api.capi.kinds import MACHINE, NAMESPACE, NODE, POD
+from herder.api.capi.names import annotations_of, is_deleting
+from herder.api.management.manifest import NAME as AGENT
+from herder.api.management.names import SYSTEM_NAMESPACE
+from herder.controllers.provisioning.cluster_agent import HOOK, MOVE_TIMEOUT
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+from herder.sim import loop
+from herder.sim.faults import NONE
+from tests.simulation.plans.provisioning_simulation import DesiredState, ProvisioningSimulation
+from tests.support.builders import new_manifest
+
+MINUTE = 60.0
+
+
+class Servers:
+    """A cluster of three servers, one of which runs the only agent pod."""
+
+    def __init__(self) -> None:
+        self.simulation = ProvisioningSimulation(5, NONE)
+
+    async def create(self) -> None:
+        pools = {"servers": (3, ("etcd", "controlPlane", "worker"))}
+        await self.simulation.create_cluster(DesiredState("v1.34.1+k3s1", pools))
+        await self.simulation.until_settled()
+        self.first, self.second, _ = (node.name for node in self.simulation.nodes)
+        await self.workload.create(NAMESPACE.resource, new_manifest(NAMESPACE, SYSTEM_NAMESPACE))
+        await self.workload.create(DEPLOYMENT.resource, _deployment(), namespace=SYSTEM_NAMESPACE)
+        await self.start_agent(self.first)
+        await self.until(self.is_marked)
+
+    @property
+    def workload(self) -> Client:
+        return self.simulation.sim.world.workloads.client(self.simulation.sim.downstream.key)
+
+    async def until(self, reached: Callable[[], Awaitable[bool]], within: float = MINUTE) -> None:
+        await self.simulation.sim.world.until(reached, within=within)
+
+    async def start_agent(self, node: str) -> None:
+        """Run a pod of the agent that is connected, as the Deployment would."""
+        container = {"name": "cluster-register", "image": "agent"}
+        spec = {"nodeName": node, "containers": [container]}
+        pod = new_manifest(POD, f"{AGENT}-{node}", SYSTEM_NAMESPACE, labels={"app": AGENT}, spec=spec)
+        await self.workload.create(POD.resource, pod, namespace=SYSTEM_NAMESPACE)
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        await self.workload.patch(
+            POD.resource, pod["metadata"]["name"], ready, namespace=SYSTEM_NAMESPACE, subresource="status"
+        )
+
+    async def has_pod(self, node: str) -> bool:
+        pods = (await self.workload.list(POD.resource, namespace=SYSTEM_NAMESPACE)).items
+        return any(pod["spec"]["nodeName"] == node and not is_deleting(pod) for pod in pods)
+
+    async def machine(self) -> Object | None:
+        machines = await self.simulation.sim.all(MACHINE)
+        return next((each for each in machines if each["status"]["nodeRef"]["name"] == self.first), None)
+
+    async def delete_machine(self) -> None:
+        machine = await self.machine()
+        assert machine is not None
+        await self.simulation.delete_machine(machine["metadata"]["name"])
+
+    async def is_marked(self) -> bool:
+        machine = await self.machine()
+        return machine is not None and HOOK in annotations_of(machine)
+
+    async def is_released(self) -> bool:
+        return not await self.is_marked()
+
+    async def is_cordoned(self) -> bool:
+        node = await self.workload.get(NODE.resource, self.first)
+        return bool(node["spec"].get("unschedulable"))
+
+
+def _deployment() -> Object:
+    labels = {"app": AGENT}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "cluster-register", "image": "agent"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": pod}
+    return new_manifest(DEPLOYMENT, AGENT, SYSTEM_NAMESPACE, spec=spec)
+
+
+def run(scenario: Callable[[Servers], Awaitable[None]]) -> None:
+    async def run_scenario() -> None:
+        servers = Servers()
+        async with servers.simulation:
+            await servers.create()
+            await scenario(servers)
+
+    loop.run(run_scenario())
+
+
+def test_a_second_server_gets_a_second_agent() -> None:
+    async def scenario(servers: Servers) -> None:
+        async def is_scaled() -> bool:
+            found = await servers.workload.get(DEPLOYMENT.resource, AGENT, namespace=SYSTEM_NAMESPACE)
+            return bool(found["spec"]["replicas"] == 2)
+
+        await servers.until(is_scaled)
+
+    run(scenario)
+
+
+def test_the_agent_moves_before_its_server_is_deleted() -> None:
+    async def scenario(servers: Servers) -> None:
+        await servers.delete_machine()
+        await servers.until(servers.is_cordoned)
+        await asyncio.sleep(MOVE_TIMEOUT.total_seconds() / 2)
+        assert await servers.has_pod(servers.first), "it stays until another agent is connected"
+        assert await servers.is_marked()
+        await servers.start_agent(servers.second)
+        await servers.until(servers.is_released, within=MOVE_TIMEOUT.total_seconds() / 4)
+        assert not await servers.has_pod(servers.first)
+        assert await servers.has_pod(servers.second)
+        await servers.simulation.until_settled()
+
+    run(scenario)
+
+
+def test_the_deletion_does_not_wait_forever_for_another_agent() -> None:
+    async def scenario(servers: Servers) -> None:
+        await servers.delete_machine()
+        machine = await servers.machine()
+        assert machine is not None
+        deleted_at = datetime.fromisoformat(machine["metadata"]["deletionTimestamp"])
+        await servers.until(servers.is_released, within=MOVE_TIMEOUT.total_seconds() + MINUTE)
+        assert servers.simulation.sim.world.now() >= deleted_at + MOVE_TIMEOUT
+        await servers.simulation.until_settled()
+
+    run(scenario)
+
+
+def test_the_hook_follows_the_pod() -> None:
+    async def scenario(servers: Servers) -> None:
+        await servers.start_agent(servers.second)
+        await servers.workload.delete(POD.resource, f"{AGENT}-{servers.first}", namespace=SYSTEM_NAMESPACE)
+        await servers.until(servers.is_released)
+
+    run(scenario)
