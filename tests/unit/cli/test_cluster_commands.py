@@ -107,6 +107,22 @@ def test_get_shows_status_version_machines_and_reason(site: Site) -> None:
     assert len(machines) == 4
 
 
+def test_a_lost_node_is_shown_with_its_machine_and_since_when(site: Site) -> None:
+    def line() -> str:
+        return site.herder("get", "clusters", "-n", NAMESPACE).splitlines()[1]
+
+    def signal(name: str) -> None:
+        site.herder("ssh", worker, "--", f"kill -{name} $(cat /run/herder-node.child)")
+
+    worker = next(name for name in site.machines() if "-workers-" in name)
+    signal("STOP")
+    eventually(lambda: f"machine {worker} is not ready since 20" in line(), "the lost machine is shown", 90)
+    assert line().split()[:4] == [NAME, "Degraded", DEFAULT_VERSION, "2/3"]
+    assert worker in site.herder("logs", "cluster", NAME).splitlines()[-1]
+    signal("CONT")
+    eventually(lambda: line().split()[1:4] == ["Ready", DEFAULT_VERSION, "3/3"], "it is ready again", 90)
+
+
 def test_a_second_cluster_of_the_same_name_is_rejected(site: Site) -> None:
     output = expect_failure("create", "cluster", NAME, KUBECONFIG=str(site.server.kubeconfig))
     assert "already exists" in output

@@ -81,16 +81,17 @@ def disconnected_since(management: Object) -> str:
 # --- summary ----------------------------------------------------------------------------------------------------------
 
 
-def summarize(obj: Object, *, was_ready: bool, initial: str) -> Object:
+def summarize(obj: Object, *, was_ready: bool, is_applied: bool, initial: str) -> Object:
     """State and message of a provisioning or management Cluster, from its conditions.
 
-    `initial`: the state until it is ready for the first time.
+    `is_applied`: its current spec was applied on all machines. `initial`: the state until it is ready for the first
+    time.
     """
-    state, message = _state(obj, initial, was_ready)
+    state, message = _state(obj, initial if not was_ready else UPDATING, is_applied)
     return {"state": state, "message": one_line(message)}
 
 
-def _state(obj: Object, initial: str, was_ready: bool) -> tuple[str, str]:
+def _state(obj: Object, changing: str, is_applied: bool) -> tuple[str, str]:
     if is_deleting(obj):
         return DELETING, _message(obj, REMOVED)
     if is_disconnected(obj):
@@ -100,7 +101,9 @@ def _state(obj: Object, initial: str, was_ready: bool) -> tuple[str, str]:
     lost = _message(obj, NODES_HEALTHY) if is_false(obj, NODES_HEALTHY) else ""
     if not is_true(obj, clusters.READY) or is_true(obj, clusters.RECONCILING):
         progress = _message(obj, clusters.READY) or _message(obj, clusters.RECONCILING)
-        return UPDATING if was_ready else initial, "; ".join(filter(None, (progress, lost)))
+        if lost and is_applied:
+            return DEGRADED, "; ".join(filter(None, (lost, progress)))
+        return changing, "; ".join(filter(None, (progress, lost)))
     return (DEGRADED, lost) if lost else (READY, "")
 
 

@@ -58,8 +58,14 @@ CASES: dict[str, tuple[Object, bool, tuple[str, str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_state_and_message(case: str) -> None:
     obj, was_ready, expected = CASES[case]
-    summary = display.summarize(obj, was_ready=was_ready, initial=display.PROVISIONING)
+    summary = display.summarize(obj, was_ready=was_ready, is_applied=False, initial=display.PROVISIONING)
     assert (summary["state"], summary["message"]) == expected
+
+
+def test_a_lost_node_degrades_a_cluster_whose_probes_fail_too() -> None:
+    found = cluster(WAITING, LOST)
+    summary = display.summarize(found, was_ready=True, is_applied=True, initial=display.PROVISIONING)
+    assert summary == {"state": "Degraded", "message": "machine a is not ready; waiting for probes: etcd"}
 
 
 def test_messages_are_one_line_of_limited_length() -> None:

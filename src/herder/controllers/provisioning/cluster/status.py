@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from herder.api.capi.conditions import Condition, condition, find, is_true
+from herder.api.capi.conditions import Condition, condition, find, is_false, is_true
 from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, display
@@ -99,10 +99,22 @@ def _display(view: View, cluster: Object, management: Object | None) -> Object:
     nodes = (seen.get("display") or {}).get("readyNodes") or known.get("readyMachines") or ""
     machines = _ready_machines(view, cluster) if provisioned else nodes
     return {
-        **display.summarize(cluster, was_ready=bool(status.get("clientSecretName")), initial=initial),
+        **display.summarize(
+            cluster,
+            was_ready=bool(status.get("clientSecretName")),
+            is_applied=_is_applied(cluster, view.get(CONTROL_PLANE, view.name)),
+            initial=initial,
+        ),
         **({"version": version} if (version := _version(cluster, running)) else {}),
         **({"readyMachines": machines} if machines else {}),
     }
+
+
+def _is_applied(cluster: Object, plane: Object | None) -> bool:
+    """Whether its current spec was applied on all machines. The digest is computed only where it matters."""
+    observed = cluster["status"].get("observedGeneration") == cluster["metadata"].get("generation")
+    is_relevant = observed and is_false(cluster, display.NODES_HEALTHY)
+    return is_relevant and plane is not None and cluster_spec.is_applied(plane)
 
 
 def _version(cluster: Object, running: str) -> str:

@@ -16,6 +16,7 @@ from herder.api.capi.nodes import NODE_RECORD, SERVER_ROLES, node_condition
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, display
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.removal import BY_CLUSTER, REMOVED
 from herder.api.writes import PROGRESS_DEBOUNCE, ref, status_patch
@@ -145,7 +146,8 @@ def report_status(
         **({"readyReconciling": reconciling} if plane is not None else {}),
         "conditions": merged_with_updates(conditions, reported, view.now),
     }
-    status["display"] = _display({**management, "status": status}, nodes)
+    is_applied = plane is not None and bool(nodes.lost) and cluster_spec.is_applied(plane)
+    status["display"] = _display({**management, "status": status}, nodes, is_applied)
     conflict_end = clusters.conflict_ends(management)
     retry = Decision(wake_at=conflict_end) if conflict_end is not None and view.now < conflict_end else DONE
     return Decision(writes=_patch(management, status)) + retry + _namespace_problem(management, reported[0])
@@ -159,12 +161,14 @@ def _nodes_healthy(conditions: list[Condition], nodes: Nodes) -> Iterator[Condit
         yield display.nodes_condition(nodes.lost)
 
 
-def _display(management: Object, nodes: Nodes) -> Object:
+def _display(management: Object, nodes: Nodes, is_applied: bool) -> Object:
     known = (management["status"].get("display") or {}).get("readyNodes")
     ready = known if nodes.lost is None else f"{nodes.total - len(nodes.lost)}/{nodes.total}"
     initial = display.PROVISIONING if clusters.is_administrated(management) else display.PENDING
     return {
-        **display.summarize(management, was_ready=clusters.has_connected(management), initial=initial),
+        **display.summarize(
+            management, was_ready=clusters.has_connected(management), is_applied=is_applied, initial=initial
+        ),
         **({"readyNodes": ready} if ready else {}),
     }
 
