@@ -143,6 +143,6 @@ WEBHOOK_CUSTOMIZATION = nullable(
             "podDisruptionBudget": nullable(_BUDGET),
             "replicaCount": int32("Number of pods.", min=1),
         },
-        "Customization of Rancher's webhook; accepted for compatibility, because Herder does not deploy it.",
+        "Customization of Rancher's webhook. Values are refused, because Herder does not deploy it.",
     )
 )

@@ -46,16 +46,16 @@ CLUSTER_SPEC = record(
         "agentEnvVars": ENVIRONMENT,
         "clusterAgentDeploymentCustomization": customization("Customization of the cluster agent's Deployment."),
         "fleetAgentDeploymentCustomization": customization(
-            "Customization of the Fleet agent; accepted for compatibility, because Herder does not deploy it."
+            "Customization of the Fleet agent. Values are refused, because Herder does not deploy it."
         ),
         "webhookDeploymentCustomization": WEBHOOK_CUSTOMIZATION,
         "clusterAPIConfig": nullable(
             record({"clusterName": text("Name of the Cluster API Cluster.")}, "Accepted for compatibility, not used.")
         ),
         "defaultClusterRoleForProjectMembers": text("Accepted for compatibility, not used."),
-        "defaultPodSecurityAdmissionConfigurationTemplateName": text("Accepted for compatibility, not used."),
-        "enableNetworkPolicy": optional_flag("Accepted for compatibility, not used."),
-        "redeploySystemAgentGeneration": number("Accepted for compatibility, not used."),
+        "defaultPodSecurityAdmissionConfigurationTemplateName": text("Refused, because there are no such templates."),
+        "enableNetworkPolicy": optional_flag("Refused, because Herder does not isolate projects from each other."),
+        "redeploySystemAgentGeneration": number("Refused, because Herder does not redeploy node agents."),
     },
     "Desired state of the cluster.",
 )
