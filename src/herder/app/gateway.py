@@ -29,6 +29,7 @@ from herder.gateway.agents.clusters import Clusters
 from herder.gateway.agents.displacement import AgentTokenReview
 from herder.gateway.agents.presence import Presence
 from herder.gateway.agents.registration import Registration
+from herder.gateway.cluster_objects import ClusterObjects
 from herder.gateway.ha.peers import Peers
 from herder.gateway.ha.replicas import Replicas, SingleReplica
 from herder.gateway.ha.shared_secret import PeerConfig
@@ -215,6 +216,7 @@ def build(
         identity=identity,
         proxy=proxy,
         peers=peers,
+        clusters=ClusterObjects(client, access),
         answers=(images.handle, nodes.handle),
     )
     presence = Presence(

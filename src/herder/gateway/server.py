@@ -19,8 +19,9 @@ from herder.api.identity.authn.credentials import credential_of
 from herder.api.management.names import TUNNELS
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import StatusError
-from herder.engine.wire import Request, Response
+from herder.engine.wire import Request, Response, User
 from herder.gateway.agents.registration import Refused, Registration
+from herder.gateway.cluster_objects import ClusterObjects
 from herder.gateway.ha.peers import Peers
 from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.services import IdentityServices
@@ -46,6 +47,10 @@ RouteHandler = Callable[[Request], Awaitable[Response | None]]
 """Answers requests for its paths, and returns None for all others."""
 
 
+UserHandler = Callable[[Request, User], Awaitable[Response | None]]
+"""The same, for requests of logged-in users."""
+
+
 class Gateway:
     """Request handler of the gateway; `answers` are handlers with their own authentication, such as for machines."""
 
@@ -60,6 +65,7 @@ class Gateway:
         identity: IdentityServices,
         proxy: ClusterProxy,
         peers: Peers | None = None,
+        clusters: ClusterObjects | None = None,
         answers: Sequence[RouteHandler] = (),
     ) -> None:
         self._api = api
@@ -69,6 +75,11 @@ class Gateway:
         self._proxy = proxy
         self._peers = peers
         self._answers = (*answers, identity.logins.handle)
+        self._user_answers: tuple[UserHandler, ...] = (
+            identity.kubeconfigs.handle,
+            identity.ext.handle,
+            *((clusters.handle,) if clusters else ()),
+        )
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -92,7 +103,7 @@ class Gateway:
         if credential_of(request.method, request.headers) is None:
             return await self._api.handle(request)  # a client certificate, or a service account token
         caller = await self._identified(request)
-        for handler in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
+        for handler in self._user_answers:
             if (response := await handler(request, caller.user)) is not None:
                 return response
         lists_groups = request.path == "/apis"

@@ -37,6 +37,7 @@ _CREATE_OWN = {
         _rule("rke-machine-config.cattle.io", "*", "create"),
     ],
 }
+_USE_HOST_DRIVERS = [{**_rule(GROUP, "nodedrivers", "use"), "resourceNames": ["local", "process"]}]
 _READ_CATALOG = [_rule(GROUP, ("dynamicschemas", "nodedrivers", "roletemplates"), _READ)]
 
 
@@ -64,6 +65,8 @@ GLOBAL_ROLES = (
         "Create Clusters",
         {"rules": _CREATE_CLUSTERS, "namespacedRules": _CREATE_OWN},
     ),
+    # Machines of these drivers are processes and file systems on the host of the manager.
+    _named(GLOBAL_ROLE, "host-machines", "Create Machines on the Host", {"rules": _USE_HOST_DRIVERS}),
 )
 
 _WORKLOADS = [

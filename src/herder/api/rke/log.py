@@ -88,3 +88,8 @@ def cluster_of(kept: Object) -> tuple[str, str]:
     """Return namespace and name of the cluster that an archived log belongs to."""
     annotations = annotations_of(kept)
     return annotations.get(NAMESPACE_OF, ""), annotations.get(NAME_OF, "")
+
+
+def uid_of(kept: Object) -> str:
+    """Return the UID of the cluster that an archived log belongs to."""
+    return annotations_of(kept).get(UID_OF, "")

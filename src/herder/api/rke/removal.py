@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from herder.api.capi.conditions import Condition, condition, find
+from herder.api.capi.finalizers import blocked_message, blocking_finalizers
 from herder.api.capi.membership import cluster_name
 from herder.api.capi.names import CLUSTER_NAME as CORE_CLUSTER_NAME
-from herder.api.capi.names import labels_of
+from herder.api.capi.names import MACHINE_FINALIZER, labels_of
 from herder.api.rke.names import CLUSTER_NAME
 from herder.engine.meta.kinds import Kind, Object
 
 REMOVED = "Removed"
+BLOCKED = "BlockedByFinalizer"  # reason: only finalizers of other controllers are left
 NODE_DELETION_SECONDS = 900
 """Timeout of deleting the Node of a deleted machine, in seconds.
 
@@ -54,7 +56,10 @@ def machine_removal_condition(machines: Iterable[Object]) -> Condition | None:
     if deleting.get("status") == "True" and deleting.get("reason") == "InternalError":
         message = f"error deleting machine [{name}], machine must be deleted manually"
         return condition(REMOVED, "False", "Error", message)
-    return removing_condition(f"waiting for machine [{name}] to delete")
+    message = f"waiting for machine [{name}] to delete"
+    if finalizers := blocking_finalizers(first, (MACHINE_FINALIZER,)):
+        return condition(REMOVED, "False", BLOCKED, f"{message}: {blocked_message(finalizers)}")
+    return removing_condition(message)
 
 
 def removing_condition(message: str) -> Condition:

@@ -43,6 +43,27 @@ def merge_into(target: Path, entries: dict[str, Any], *, use: bool, only_same_se
     return becomes_current
 
 
+def remove_token(target: Path, token: str) -> None:
+    """Remove the users with this token, and the contexts of these users."""
+    import yaml
+
+    with locked(target):
+        known = _read(target)
+        users = {
+            each.get("name") for each in known.get("users") or () if (each.get("user") or {}).get("token") == token
+        }
+        if not users:
+            return
+        gone = {
+            each.get("name") for each in known.get("contexts") or () if (each.get("context") or {}).get("user") in users
+        }
+        known["users"] = [each for each in known["users"] if each.get("name") not in users]
+        known["contexts"] = [each for each in known.get("contexts") or () if each.get("name") not in gone]
+        if known.get("current-context") in gone:
+            known["current-context"] = ""
+        write_private(target, yaml.safe_dump(known, sort_keys=False))
+
+
 def _check_servers(target: Path, known: dict[str, Any], entries: dict[str, Any]) -> None:
     """Users choose cluster names: none may replace the entry of another cluster or of the manager."""
     new, before = _servers(entries), _servers(known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -42,6 +43,19 @@ def find(server: str, user: str, now: datetime) -> Login:
     if login.expires and datetime.fromisoformat(login.expires) <= now:
         raise click.ClickException(f"the login to {server} has expired; {_advice(server, login.user)}")
     return login
+
+
+def logins_of(server: str) -> list[Login]:
+    """All saved logins to a manager that can be read."""
+    found = []
+    for path in sorted(_folder(server).glob("*.json")):
+        with suppress(ValueError, TypeError):
+            found.append(Login(**json.loads(path.read_text())))
+    return found
+
+
+def forget(login: Login) -> None:
+    _path(login.server, login.user).unlink(missing_ok=True)
 
 
 def server_url(text: str) -> str:

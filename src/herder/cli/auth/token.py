@@ -15,6 +15,7 @@ from herder.app.paths import manager_kubeconfig_option
 from herder.cli.auth.saved_logins import find, server_url
 from herder.cli.cluster.lookup import ask_manager, cluster_named
 from herder.cli.examples import examples
+from herder.cli.table import print_table
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.meta.errors import Forbidden, NotFound
@@ -113,10 +114,7 @@ def listed(kubeconfig: str | None) -> None:
     async def found(client: Client, _here: RestConfig) -> list[Object]:
         return (await _of_a_user(client.list(TOKENS))).items
 
-    rows = [_COLUMNS, *(_row(token) for token in ask_manager(kubeconfig, found))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        click.echo("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(_COLUMNS, map(_row, ask_manager(kubeconfig, found)))
 
 
 @command.command("revoke", epilog=examples("herder token revoke token-abc12"))

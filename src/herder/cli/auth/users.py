@@ -7,22 +7,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.api.management.kinds import USER
+from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE_BINDING, PROJECT_BINDING, USER
 from herder.app.paths import kubeconfig_option
+from herder.cli.auth.user_lookup import user_named
 from herder.cli.client import ask, password_from, password_option
+from herder.cli.confirmation import confirm, yes_option
 from herder.cli.examples import examples
+from herder.cli.table import print_table
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import RestConfig
+from herder.engine.meta.kinds import Kind, Object
 
 if TYPE_CHECKING:
     from herder.gateway.identity.users import Users
 
+BINDINGS = {
+    GLOBAL_ROLE_BINDING: "global role binding",
+    CLUSTER_BINDING: "cluster role binding",
+    PROJECT_BINDING: "project role binding",
+}
+
 
 @click.group(
-    epilog=examples("herder users create dolly", "herder users password dolly", "herder users list"),
+    epilog=examples(
+        "herder users create dolly", "herder users password dolly", "herder users list", "herder users delete dolly"
+    ),
 )
 def command() -> None:
-    """Create and list users and set their passwords."""
+    """Create, list and delete users and set their passwords."""
 
 
 @command.command(
@@ -42,7 +54,7 @@ def create(
 ) -> None:
     """Create the user USERNAME and print its ID.
 
-    A new user gets the global roles with newUserDefault. Grant more with role bindings.
+    A new user gets the global roles with newUserDefault. Grant more with: herder grant.
     """
     password = password_from(password_stdin)
 
@@ -64,11 +76,7 @@ def password(username: str, password_stdin: bool, kubeconfig: str | None) -> Non
     chosen = password_from(password_stdin)
 
     async def set_it(client: Client, _connection: RestConfig) -> None:
-        known = (await client.list_all(USER.resource)).items
-        user = next((one for one in known if one.get("username") == username), None)
-        if user is None:
-            raise click.ClickException(f'user "{username}" not found; list users with: herder users list')
-        await _users(client).set_password(user, chosen)
+        await _users(client).set_password(await user_named(client, username), chosen)
 
     ask(kubeconfig, set_it)
 
@@ -76,17 +84,50 @@ def password(username: str, password_stdin: bool, kubeconfig: str | None) -> Non
 @command.command("list", epilog=examples("herder users list"))
 @kubeconfig_option
 def listed(kubeconfig: str | None) -> None:
-    """List users with their ID and user name."""
+    """List users with their ID, user name, display name and state."""
 
-    async def found(client: Client, _connection: RestConfig) -> list[tuple[str, str, str]]:
-        users = (await client.list_all(USER.resource)).items
-        return [
-            (user["metadata"]["name"], user.get("username", ""), "" if user.get("enabled", True) else "disabled")
-            for user in users
-        ]
+    async def found(client: Client, _connection: RestConfig) -> list[Object]:
+        return (await client.list_all(USER.resource)).items
 
-    for row in ask(kubeconfig, found):
-        click.echo("  ".join(f"{cell:16}" for cell in row).rstrip())
+    print_table(("ID", "USERNAME", "DISPLAY NAME", "STATE"), map(_row, ask(kubeconfig, found)))
+
+
+def _row(user: Object) -> tuple[str, str, str, str]:
+    state = "enabled" if user.get("enabled", True) else "disabled"
+    return user["metadata"]["name"], user.get("username") or "-", user.get("displayName") or "-", state
+
+
+@command.command("delete", epilog=examples("herder users delete dolly", "herder users delete dolly --yes"))
+@click.argument("username")
+@yes_option
+@kubeconfig_option
+def delete(username: str, yes: bool, kubeconfig: str | None) -> None:
+    """Delete the user USERNAME (name or ID) with all tokens and role bindings.
+
+    Clusters that the user created are kept.
+    """
+    confirm(f"Delete user {username} with all tokens and role bindings?", yes)
+
+    async def deleted(client: Client, _connection: RestConfig) -> str:
+        user = await user_named(client, username)
+        name = user["metadata"]["name"]
+        bindings = [await _count_bindings(client, kind, name) for kind in BINDINGS]
+        tokens = await _users(client).delete(name)
+        counts = [(tokens, "token"), *zip(bindings, BINDINGS.values(), strict=True)]
+        parts = [f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count]
+        return f"user {username} deleted" + (f", with {_joined(parts)}" if parts else "")
+
+    click.echo(ask(kubeconfig, deleted))
+
+
+async def _count_bindings(client: Client, kind: Kind, user: str) -> int:
+    listed = (await client.list_all(kind.resource)).items
+    return sum(each.get("userName") == user for each in listed)
+
+
+def _joined(parts: list[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _users(client: Client) -> Users:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import click
 import yaml
 from click.core import ParameterSource
 
-from herder.api.capi.kinds import NAMESPACE
 from herder.api.machines.kinds import CONFIG_GROUP, driver_of
 from herder.api.rke.sample import REPORT_ONLY, ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
-from herder.cli.cluster.options import change, cluster_options
+from herder.cli.cluster.options import change, cluster_options, missing_namespace, output_option
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import AlreadyExists, NotFound
+from herder.engine.client.discovery import is_served
+from herder.engine.meta.errors import AlreadyExists
 from herder.engine.meta.kinds import Kind, Object
 
 DEFAULT_VERSION = "v1.36.3+herder1"
@@ -95,6 +94,7 @@ def command() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="YAML file with the fields of machineGlobalConfig.",
 )
+@output_option
 @click.option("--dry-run", is_flag=True, help="Print the objects as YAML without creating them.")
 @click.pass_context
 def cluster(
@@ -113,6 +113,7 @@ def cluster(
     unhealthy_node_timeout: str,
     credential: str,
     configuration: Path | None,
+    output: str | None,
     dry_run: bool,
 ) -> None:
     """Create the cluster NAME and its machines, and install Kubernetes on them.
@@ -134,7 +135,18 @@ def cluster(
         click.echo(yaml.safe_dump_all([obj for _, obj in objects], sort_keys=False, explicit_start=True), nl=False)
         return
     wait = wait and bool(chosen)
-    change(kubeconfig, namespace, name, lambda client: _create(client, namespace, objects), wait=wait, timeout=timeout)
+    change(
+        kubeconfig,
+        namespace,
+        name,
+        lambda client: _create(client, namespace, objects),
+        wait=wait,
+        timeout=timeout,
+        created=True,
+        output=output,
+    )
+    if output:
+        return
     if not chosen:
         click.echo(f"cluster {name} has no machines; register one with: herder register {name} --roles all")
         return
@@ -142,15 +154,12 @@ def cluster(
 
 
 async def _create(client: Client, namespace: str, objects: list[tuple[Kind, Object]]) -> None:
-    with suppress(AlreadyExists):
-        await client.create(
-            NAMESPACE.resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        )
     *configs, (kind, cluster) = objects
     for each in {kind, *(config for config, _ in configs)}:
-        await _wait_until_served(client, each, namespace)
+        await _wait_until_served(client, each)
     # If it is refused, nothing has been created.
-    await client.create(kind.resource, cluster, namespace=namespace, dry_run=True)
+    with missing_namespace(namespace):
+        await client.create(kind.resource, cluster, namespace=namespace, dry_run=True)
     for trial in (True, False):
         for each, obj in configs:
             _check_fields(each, obj, await _store_config(client, each, obj, dry_run=trial))
@@ -187,13 +196,12 @@ def _check_fields(kind: Kind, asked: Object, stored: Object) -> None:
         )
 
 
-async def _wait_until_served(client: Client, kind: Kind, namespace: str) -> None:
+async def _wait_until_served(client: Client, kind: Kind) -> None:
     """CRDs appear shortly after the manager starts or a driver is activated."""
     try:
         async with asyncio.timeout(SERVED_TIMEOUT_SECONDS):
             while True:
-                with suppress(NotFound):
-                    await client.list(kind.resource, namespace=namespace, limit=1)
+                if await is_served(client, kind.resource):
                     return
                 await asyncio.sleep(0.1)
     except TimeoutError:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.cli.cluster.options import change, cluster_options
+from herder.cli.cluster.options import DELETED, change, cluster_options
+from herder.cli.confirmation import confirm, yes_option
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 
-EXAMPLES = examples("herder delete cluster meadow", "herder delete cluster meadow --no-wait")
+EXAMPLES = examples("herder delete cluster meadow", "herder delete cluster meadow --yes --no-wait")
 
 
 @click.group(cls=ResourceGroup, epilog=EXAMPLES)
@@ -19,11 +20,14 @@ def command() -> None:
 
 @command.command(epilog=EXAMPLES)
 @cluster_options
-def cluster(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None) -> None:
+@yes_option
+def cluster(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, yes: bool) -> None:
     """Delete the cluster NAME and its machines.
 
-    Imported clusters and registered machines are removed from the manager but keep running.
+    Imported clusters and registered machines are removed from the manager but keep running. On a terminal, the command
+    asks for confirmation.
     """
+    confirm(f"Delete cluster {name} in namespace {namespace} with all its machines and data?", yes)
     change(
         kubeconfig,
         namespace,
@@ -31,5 +35,5 @@ def cluster(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: s
         lambda client: client.delete(PROVISIONING_CLUSTER.resource, name, namespace=namespace),
         wait=wait,
         timeout=timeout,
-        gone=True,
+        until=DELETED,
     )

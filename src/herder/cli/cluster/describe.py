@@ -13,8 +13,10 @@ from herder.api.capi.contract import definition_name, external_kind, reference_g
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import CLUSTER_NAME
-from herder.app.paths import kubeconfig_option, kubeconfig_path, namespace_option, search_namespaces
+from herder.app.paths import kubeconfig_option, namespace_option, search_namespaces
 from herder.app.process import wall_clock
+from herder.cli.client import connect
+from herder.cli.cluster.owned import cluster_id, is_kind, objects_of
 from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, render
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
@@ -49,7 +51,7 @@ def command() -> None:
 def cluster(name: str, namespace: str | None, expand: bool, output: str | None, kubeconfig: str | None) -> None:
     """Show the Cluster API cluster NAME with its control plane, workers and conditions."""
     try:
-        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        connection = connect(kubeconfig)
         objects = asyncio.run(_read(connection, search_namespaces(namespace, connection.namespace), name))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
@@ -69,28 +71,75 @@ async def _read(connection: kubeconfigs.RestConfig, namespaces: Sequence[str], n
     from herder.engine.client.http import HttpTransport
 
     client = Client(HttpTransport(connection))
+    try:
+        try:
+            return await _read_all(client, namespaces, name)
+        except Forbidden:
+            # Owners of a cluster read its objects through the manager.
+            return await _read_own(client, namespaces, name)
+    finally:
+        await client.close()
 
+
+async def _read_all(client: Client, namespaces: Sequence[str], name: str) -> ClusterObjects:
     async def of_cluster(kind: Kind) -> list[Object]:
         page = await client.list_all(kind.resource, namespace=namespace, labels=f"{CLUSTER_NAME}={name}")
         return page.items
 
-    try:
-        found = await _found(client, namespaces, name)
-        namespace = found["metadata"]["namespace"]
-        kinds = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
-        deployments, sets, pools, machines = await asyncio.gather(*map(of_cluster, kinds))
-        spec = found.get("spec") or {}
-        return ClusterObjects(
-            cluster=found,
-            infrastructure=await _referenced(client, spec.get("infrastructureRef"), namespace),
-            control_plane=await _referenced(client, spec.get("controlPlaneRef"), namespace),
-            machine_deployments=deployments,
-            machine_sets=sets,
-            machine_pools=pools,
-            machines=machines,
+    found = await _found(client, namespaces, name)
+    namespace = found["metadata"]["namespace"]
+    kinds = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
+    deployments, sets, pools, machines = await asyncio.gather(*map(of_cluster, kinds))
+    spec = found.get("spec") or {}
+    return ClusterObjects(
+        cluster=found,
+        infrastructure=await _referenced(client, spec.get("infrastructureRef"), namespace),
+        control_plane=await _referenced(client, spec.get("controlPlaneRef"), namespace),
+        machine_deployments=deployments,
+        machine_sets=sets,
+        machine_pools=pools,
+        machines=machines,
+    )
+
+
+async def _read_own(client: Client, namespaces: Sequence[str], name: str) -> ClusterObjects:
+    objects = await _own_objects(client, namespaces, name)
+    found = next((each for each in objects if is_kind(each, CLUSTER)), None)
+    if found is None:
+        raise click.ClickException(
+            f"cluster {name} has no machines yet; check its log with: herder logs cluster {name}"
         )
-    finally:
-        await client.close()
+
+    def of_kind(kind: Kind) -> list[Object]:
+        return [each for each in objects if is_kind(each, kind)]
+
+    def referenced(field: str) -> Referenced | None:
+        reference = (found.get("spec") or {}).get(field)
+        named = (each for each in objects if reference and _is_referenced(each, reference))
+        return Referenced(reference, next(named, None), problem="") if reference else None
+
+    return ClusterObjects(
+        cluster=found,
+        infrastructure=referenced("infrastructureRef"),
+        control_plane=referenced("controlPlaneRef"),
+        machine_deployments=of_kind(MACHINE_DEPLOYMENT),
+        machine_sets=of_kind(MACHINE_SET),
+        machine_pools=of_kind(MACHINE_POOL),
+        machines=of_kind(MACHINE),
+    )
+
+
+async def _own_objects(client: Client, namespaces: Sequence[str], name: str) -> list[Object]:
+    """Objects of the user's cluster in the first namespace that has it."""
+    *earlier, last = namespaces
+    for namespace in earlier:
+        with suppress(NotFound, Forbidden):
+            return await objects_of(client, await cluster_id(client, namespace, name))
+    return await objects_of(client, await cluster_id(client, last, name))
+
+
+def _is_referenced(obj: Object, reference: Object) -> bool:
+    return (obj.get("kind"), obj["metadata"]["name"]) == (reference.get("kind"), reference.get("name"))
 
 
 async def _found(client: Client, namespaces: Sequence[str], name: str) -> Object:

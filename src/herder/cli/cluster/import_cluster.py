@@ -7,22 +7,24 @@ from contextlib import suppress
 
 import click
 
-from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import annotations_of
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.commands import TOKEN_PLACEHOLDER, ca_checksum, pinned_import_command
-from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import DEFAULT_TOKEN
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
+from herder.cli.cluster.options import missing_namespace
+from herder.cli.cluster.owned import cluster_id
+from herder.cli.cluster.progress import GRANT_SECONDS
 from herder.cli.examples import examples
-from herder.cli.machine.register import registration_token, warn_if_unreachable
+from herder.cli.machine.register import registration, warn_if_unreachable
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import AlreadyExists, NotFound
+from herder.engine.meta.errors import AlreadyExists, Forbidden, NotFound
 from herder.engine.meta.kinds import Kind
 
 REGISTRATION_TIMEOUT_SECONDS = 30.0
+POLL_SECONDS = 0.2
 SELF_REVIEW = Kind("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False)
 
 
@@ -47,12 +49,10 @@ def command(name: str, namespace: str, existing: bool, kubeconfig: str | None) -
 
 async def _import(client: Client, namespace: str, name: str, *, of_others: bool) -> tuple[str, str, str]:
     kind, exists = PROVISIONING_CLUSTER, False
-    with suppress(AlreadyExists):
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        await client.create(NAMESPACE.resource, space)
     wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": {}}
     try:
-        await client.create(kind.resource, wanted, namespace=namespace)
+        with missing_namespace(namespace):
+            await client.create(kind.resource, wanted, namespace=namespace)
     except AlreadyExists:
         exists = True
     try:
@@ -69,14 +69,16 @@ async def _import(client: Client, namespace: str, name: str, *, of_others: bool)
 
 
 async def _named(client: Client, namespace: str, name: str) -> str:
-    """Wait for status.clusterName."""
-    async for event in client.watch(
-        PROVISIONING_CLUSTER.resource, namespace=namespace, fields=f"metadata.name={name}", initial_events=True
-    ):
-        reported = (event.object.get("status") or {}).get("clusterName")
-        if reported:
-            return str(reported)
-    raise click.ClickException(f"cluster {name} has no status.clusterName; run the manager with a gateway")
+    """Wait for status.clusterName. The creator gets the right to read it together with the ID."""
+    since = asyncio.get_running_loop().time()
+    while True:
+        try:
+            if reported := await cluster_id(client, namespace, name):
+                return reported
+        except Forbidden:
+            if asyncio.get_running_loop().time() - since > GRANT_SECONDS:
+                raise
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _check_creator(client: Client, name: str, cluster: str) -> None:
@@ -94,14 +96,11 @@ async def _check_creator(client: Client, name: str, cluster: str) -> None:
 
 async def _manifest_url(client: Client, cluster: str) -> str:
     """The URL from the status of the registration token, with the token filled in."""
-    async for event in client.watch(
-        REGISTRATION_TOKEN.resource, namespace=cluster, fields=f"metadata.name={DEFAULT_TOKEN}", initial_events=True
-    ):
-        status = event.object.get("status") or {}
-        if status.get("manifestUrl") and status.get("tokenSecretName"):
-            token = await registration_token(client, cluster, status["tokenSecretName"])
+    while True:
+        status, token = await registration(client, cluster)
+        if status.get("manifestUrl") and token:
             return str(status["manifestUrl"]).replace(TOKEN_PLACEHOLDER, token)
-    raise click.ClickException(f"cluster {cluster} has no registration token; run the manager with a gateway")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _setting(client: Client, name: str) -> str:

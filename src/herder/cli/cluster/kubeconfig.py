@@ -21,7 +21,8 @@ from herder.api.management.names import PROVISIONING_CLUSTER_OF
 from herder.app.paths import manager_kubeconfig_option
 from herder.cli.auth.kubeconfig_merge import merge_into, own_kubeconfig
 from herder.cli.auth.saved_logins import find
-from herder.cli.cluster.lookup import ask_manager, cluster_named
+from herder.cli.client import current_context, find_manager, manager_extension
+from herder.cli.cluster.lookup import ask_manager, cluster_named, manager_file
 from herder.cli.examples import examples
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import KubeconfigError, RestConfig, build, parse_untrusted
@@ -71,6 +72,10 @@ def command(cluster: str, asks: bool, user: str, merge: bool, use: bool, kubecon
         click.echo(text(entries), nl=False)
         return
     target, context = own_kubeconfig(kubeconfig), entries["current-context"]
+    manager, manager_context = find_manager(manager_file(kubeconfig))
+    extension = manager_extension(manager, manager_context or current_context(manager))
+    for each in entries["contexts"]:
+        each["context"]["extensions"] = [extension]
     current = merge_into(target, entries, use=use, only_same_server=True)
     click.echo(f"Merged context {context} into {target}" + (" and made it the current context" if current else ""))
 

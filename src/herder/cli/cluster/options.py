@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
+from herder.api.capi.kinds import NAMESPACE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.app.paths import kubeconfig_option, workspace_option
-from herder.cli.client import ask
-from herder.cli.cluster.progress import wait_until_deleted, wait_until_ready
+from herder.cli.client import INTERRUPTED, ask
+from herder.cli.cluster.progress import GRANT_SECONDS, Say, wait_until_deleted, wait_until_ready
+from herder.cli.get import print_data
 from herder.cli.terminal import escaped
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import Conflict
+from herder.engine.meta.errors import Conflict, Forbidden, NotFound
 from herder.engine.meta.kinds import Object
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 TRIES = 5
+READY, DELETED = "ready", "deleted"
 
 
 def cluster_options(command: Command) -> Command:
@@ -39,6 +45,14 @@ def cluster_options(command: Command) -> Command:
     return command
 
 
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["json", "yaml"]),
+    help="Print the Cluster object as json or yaml, and progress on standard error.",
+)
+
+
 def change(
     kubeconfig: str | None,
     namespace: str,
@@ -47,22 +61,97 @@ def change(
     *,
     wait: bool,
     timeout: float,
-    gone: bool = False,
+    until: str = READY,
+    created: bool = False,
+    output: str | None = None,
 ) -> None:
-    """Run `act`, then print progress until the cluster is ready or deleted."""
+    """Run `act`, then print progress until the cluster is ready or deleted.
+
+    `created`: the user gets rights on the cluster a moment later. `output`: print the object at the end.
+    """
+    accepted = False
 
     async def changed(client: Client) -> None:
+        nonlocal accepted
         await act(client)
-        if not wait:
-            return
-        try:
-            async with asyncio.timeout(timeout):
-                await (wait_until_deleted if gone else wait_until_ready)(client, namespace, name, _say)
-        except TimeoutError:
-            check = f"the operation continues in the background: herder describe cluster {name} -n {namespace}"
-            raise click.ClickException(f"cluster {name}: timed out after {timeout:g} s; {check}") from None
+        accepted = True
+        if wait:
+            say = partial(_say, err=bool(output))
+            await wait_for(client, namespace, name, until, timeout, say, created=created)
+        if output:
+            print_data(await read_cluster(client, namespace, name, created=created), output)
 
-    ask(kubeconfig, lambda client, _here: changed(client))
+    with continues_in_background(namespace, name, until, lambda: accepted):
+        ask(kubeconfig, lambda client, _here: changed(client))
+
+
+async def wait_for(
+    client: Client,
+    namespace: str,
+    name: str,
+    until: str,
+    timeout: float,
+    say: Say,
+    *,
+    created: bool = False,
+) -> None:
+    """Print progress until the cluster is ready or deleted."""
+    try:
+        async with asyncio.timeout(timeout):
+            if until == DELETED:
+                await wait_until_deleted(client, namespace, name, say)
+            else:
+                await wait_until_ready(client, namespace, name, say, created=created)
+    except TimeoutError:
+        again = f"the operation continues in the background; wait for it with: {_wait_command(namespace, name, until)}"
+        raise click.ClickException(f"cluster {name}: timed out after {timeout:g} s; {again}") from None
+
+
+@contextmanager
+def continues_in_background(namespace: str, name: str, until: str, accepted: Callable[[], bool]) -> Iterator[None]:
+    """After Ctrl-C, say that the manager goes on, and how to wait again."""
+    try:
+        yield
+    except click.exceptions.Exit as interrupted:
+        if interrupted.exit_code == INTERRUPTED and accepted():
+            click.echo(
+                f"\nInterrupted. The operation continues in the manager. To wait for it again, run:\n"
+                f"  {_wait_command(namespace, name, until)}",
+                err=True,
+            )
+        raise
+
+
+def _wait_command(namespace: str, name: str, until: str) -> str:
+    place = "" if namespace == DEFAULT_WORKSPACE else f" -n {namespace}"
+    return f"herder wait cluster {name}{place}" + (f" --for {until}" if until != READY else "")
+
+
+async def read_cluster(client: Client, namespace: str, name: str, *, created: bool) -> Object:
+    """The provisioning Cluster, without managedFields. Its creator may read it a moment after the creation."""
+    deadline = asyncio.get_running_loop().time() + (GRANT_SECONDS if created else 0)
+    while True:
+        try:
+            cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+        except Forbidden:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+            continue
+        cluster["metadata"].pop("managedFields", None)
+        return cluster
+
+
+@contextmanager
+def missing_namespace(namespace: str) -> Iterator[None]:
+    """Explain the error about a namespace that does not exist. No command creates one: the name may be a typo."""
+    try:
+        yield
+    except NotFound as error:
+        if (error.details or {}).get("kind") != NAMESPACE.plural:
+            raise
+        create = f"check -n, or create it with: kubectl create namespace {namespace}"
+        raise click.ClickException(f'namespace "{namespace}" not found; {create}') from None
 
 
 async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Object], None]) -> Object:
@@ -78,5 +167,5 @@ async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Obje
     raise AssertionError("unreachable")
 
 
-def _say(line: str) -> None:
-    click.echo(escaped(line))
+def _say(line: str, err: bool = False) -> None:
+    click.echo(escaped(line), err=err)

@@ -10,18 +10,25 @@ from typing import Any
 import click
 
 from herder.api.capi.conditions import find, is_true
+from herder.api.capi.finalizers import blocking_finalizers, manager_of
 from herder.api.capi.kinds import MACHINE
+from herder.api.capi.names import MACHINE_FINALIZER, is_deleting
 from herder.api.management.clusters import STALLED
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.management.names import REMOVE_PROVISIONING
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.removal import REMOVED
+from herder.cli.cluster.owned import deletion_of, is_kind, objects_of
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import StatusError
+from herder.engine.meta.errors import Forbidden, NotFound, StatusError, Unauthorized
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.printable import printable
 
 Say = Callable[[str], None]
 STALLED_SECONDS = 10.0  # referenced objects may be created right after the cluster
+GRANT_SECONDS = 30.0  # until the creator of a cluster has rights on it
+RETRY_SECONDS, POLL_SECONDS = 0.5, 1.0
 CREATE_ERROR = "CreateError: "  # in a Machine's InfrastructureReady message
 STEPS = ("Created", "RKECluster", "Provisioned", "Updated")  # conditions in the order in which they become True
 
@@ -82,7 +89,9 @@ class ClusterProgress:
         return str(known.get("message", "")) if observe == self.cluster["metadata"].get("generation") else ""
 
     def waiting_for(self) -> str:
-        """Message of the first condition that is not True."""
+        """Message of the first condition that is not True; of a deleted cluster, what its deletion waits for."""
+        if self.cluster is not None and is_deleting(self.cluster):
+            return _deletion_message(self.cluster)
         for step in STEPS:
             known = find(self.cluster, step)
             if known is not None and known["status"] != "True" and known.get("message"):
@@ -95,9 +104,20 @@ class ClusterProgress:
         return {name: why for name, why in status.items() if why}
 
 
-async def wait_until_ready(client: Client, namespace: str, name: str, say: Say) -> None:
+async def wait_until_ready(client: Client, namespace: str, name: str, say: Say, *, created: bool = False) -> None:
+    """`created`: the cluster was just created, and controllers still grant rights to its creator."""
     try:
-        await _wait(client, namespace, name, say, lambda progress: progress.is_ready, stall_timeout=STALLED_SECONDS)
+        await _wait(
+            client,
+            namespace,
+            name,
+            say,
+            lambda progress: progress.is_ready,
+            stall_timeout=STALLED_SECONDS,
+            grant_seconds=GRANT_SECONDS if created else 0.0,
+        )
+    except _NotFound:
+        raise click.ClickException(f'cluster "{name}" not found in namespace {namespace}') from None
     except _Stalled as why:
         edit = (
             f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.resource}.{PROVISIONING_CLUSTER.group} {name}"
@@ -119,13 +139,12 @@ async def _wait(
     say: Say,
     done: Callable[[ClusterProgress], bool],
     stall_timeout: float | None = None,
+    grant_seconds: float = 0.0,
 ) -> None:
     progress = ClusterProgress()
-    own, of_cluster = f"metadata.name={name}", f"{names.CLUSTER_NAME}={name}"
     watches = [
-        asyncio.ensure_future(_watch(client, progress, PROVISIONING_CLUSTER, namespace, fields=own)),
-        asyncio.ensure_future(_watch(client, progress, CONTROL_PLANE, namespace, fields=own)),
-        asyncio.ensure_future(_watch(client, progress, MACHINE, namespace, labels=of_cluster)),
+        asyncio.ensure_future(_watch_cluster(client, progress, namespace, name, grant_seconds)),
+        asyncio.ensure_future(_watch_machines(client, progress, namespace, name)),
     ]
     try:
         await _print_progress(progress, watches, lambda text: say(printable(text)), done, stall_timeout)
@@ -176,12 +195,29 @@ async def _print_progress(
 
 
 def _failure(machine: Object) -> str:
+    if blocking := blocking_finalizers(machine, (MACHINE_FINALIZER,)):
+        return f"finalizers of other controllers block the deletion: {_with_managers(machine, blocking)}"
     plan = find(machine, names.PLAN_APPLIED) or {}
     if plan.get("status") == "False":
         return str(plan.get("message", ""))
     made = find(machine, "InfrastructureReady") or {}
     _, failed, why = str(made.get("message", "")).partition(CREATE_ERROR)
     return f"creation failed: {why}" if failed and made.get("status") == "False" else ""
+
+
+def _deletion_message(cluster: Object) -> str:
+    message = str((find(cluster, REMOVED) or {}).get("message") or "")
+    blocking = blocking_finalizers(cluster, (REMOVE_PROVISIONING, names.REMOVE_CLUSTER))
+    if not blocking:
+        return message
+    meta, kind = cluster["metadata"], PROVISIONING_CLUSTER.resource.group_resource
+    remove = f"kubectl -n {meta['namespace']} edit {kind} {meta['name']}"
+    owners = _with_managers(cluster, blocking)
+    return f"finalizers of other controllers block the deletion: {owners}; remove them with: {remove}"
+
+
+def _with_managers(obj: Object, finalizers: list[str]) -> str:
+    return ", ".join(f"{each} (set by {manager_of(obj, each) or 'an unknown client'})" for each in finalizers)
 
 
 def _phases(progress: ClusterProgress) -> dict[str, str]:
@@ -199,24 +235,102 @@ class _NotFound(Exception):
     """The cluster did not exist when the watch started."""
 
 
+async def _watch_cluster(
+    client: Client, progress: ClusterProgress, namespace: str, name: str, grant_seconds: float
+) -> None:
+    """Watch the provisioning Cluster. Controllers grant rights to its creator a moment after it is created."""
+    clock = asyncio.get_running_loop().time
+    refused_at: float | None = None
+    while True:
+        try:
+            await _watch(client, progress, PROVISIONING_CLUSTER, namespace, fields=f"metadata.name={name}")
+        except Forbidden as error:
+            if progress.cluster is not None and is_deleting(progress.cluster):
+                await _poll_deletion(client, progress, name)
+                return
+            refused_at = refused_at or clock()
+            if progress.cluster is not None or clock() - refused_at >= grant_seconds:
+                raise click.ClickException(f"cluster {name}: cannot watch it: {error}") from None
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _poll_deletion(client: Client, progress: ClusterProgress, name: str) -> None:
+    """The rights of owners end when the deletion begins; the manager still reports what it waits for."""
+    assert progress.cluster is not None
+    while True:
+        with suppress(OSError):
+            try:
+                progress.observe(PROVISIONING_CLUSTER, name, await deletion_of(client, progress.cluster))
+            except NotFound:
+                progress.observe(PROVISIONING_CLUSTER, name, None)
+                return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _watch_machines(client: Client, progress: ClusterProgress, namespace: str, name: str) -> None:
+    """Watch control plane and Machines. Owners without that right poll the manager, which reads them."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            control_plane = _watch_forever(client, progress, CONTROL_PLANE, namespace, fields=f"metadata.name={name}")
+            tasks.create_task(control_plane)
+            labels = f"{names.CLUSTER_NAME}={name}"
+            tasks.create_task(_watch_forever(client, progress, MACHINE, namespace, labels=labels))
+    except* Forbidden as group:
+        error = group.exceptions[0]
+    clock = asyncio.get_running_loop().time
+    while True:
+        since = clock()
+        if id_ := ((progress.cluster or {}).get("status") or {}).get("clusterName"):
+            with suppress(NotFound, OSError):
+                await _poll(client, progress, id_, error)
+        # A large cluster takes long to read, and is read less often.
+        await asyncio.sleep(max(POLL_SECONDS, 10 * (clock() - since)))
+
+
+async def _poll(client: Client, progress: ClusterProgress, id_: str, error: BaseException) -> None:
+    try:
+        objects = await objects_of(client, id_)
+    except Forbidden:
+        if progress.cluster is not None and is_deleting(progress.cluster):
+            return
+        raise click.ClickException(f"cannot watch the machines of the cluster: {error}") from None
+    machines = {each["metadata"]["name"]: each for each in objects if is_kind(each, MACHINE)}
+    for name in progress.machines.keys() - machines.keys():
+        progress.observe(MACHINE, name, None)
+    for name, machine in machines.items():
+        progress.observe(MACHINE, name, machine)
+    for each in objects:
+        if is_kind(each, CONTROL_PLANE):
+            progress.observe(CONTROL_PLANE, each["metadata"]["name"], each)
+
+
+async def _watch_forever(
+    client: Client, progress: ClusterProgress, kind: Kind, namespace: str, *, fields: str = "", labels: str = ""
+) -> None:
+    while True:
+        await _watch(client, progress, kind, namespace, fields=fields, labels=labels)
+        await asyncio.sleep(RETRY_SECONDS)
+
+
 async def _watch(
     client: Client, progress: ClusterProgress, kind: Kind, namespace: str, *, fields: str = "", labels: str = ""
 ) -> None:
-    """Watch with reconnects; objects deleted meanwhile are detected by the new list."""
-    while True:
-        found: set[str] = set()
-        try:
-            events = client.watch(kind.resource, namespace=namespace, fields=fields, labels=labels, initial_events=True)
-            async with aclosing(events):
-                async for event in events:
-                    if event.type == "BOOKMARK":
-                        _forget(progress, kind, found)
-                        continue
-                    name = event.object["metadata"]["name"]
-                    found.add(name)
-                    progress.observe(kind, name, None if event.type == "DELETED" else event.object)
-        except (StatusError, OSError):
-            await asyncio.sleep(0.5)
+    """Watch until the connection ends; objects deleted meanwhile are detected by the next list."""
+    found: set[str] = set()
+    try:
+        events = client.watch(kind.resource, namespace=namespace, fields=fields, labels=labels, initial_events=True)
+        async with aclosing(events):
+            async for event in events:
+                if event.type == "BOOKMARK":
+                    _forget(progress, kind, found)
+                    continue
+                name = event.object["metadata"]["name"]
+                found.add(name)
+                progress.observe(kind, name, None if event.type == "DELETED" else event.object)
+    except (Forbidden, Unauthorized):
+        raise
+    except (StatusError, OSError):
+        return
 
 
 def _forget(progress: ClusterProgress, kind: Kind, found: set[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import click
 
-from herder.cli.cluster.options import change, cluster_options, edit
+from herder.cli.cluster.options import change, cluster_options, edit, output_option
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.engine.meta.kinds import Object
@@ -31,6 +31,7 @@ def upgrade() -> None:
 @scale.command("cluster", epilog=SCALE_EXAMPLES)
 @cluster_options
 @click.argument("pools", nargs=-1, required=True, metavar="POOL=COUNT...")
+@output_option
 @click.option(
     "--give-up-etcd", is_flag=True, help="Allow deleting the last etcd machine, which deletes all data in the cluster."
 )
@@ -41,6 +42,7 @@ def scale_cluster(
     timeout: float,
     kubeconfig: str | None,
     pools: tuple[str, ...],
+    output: str | None,
     give_up_etcd: bool,
 ) -> None:
     """Scale each machine POOL of the cluster NAME to COUNT machines."""
@@ -61,15 +63,22 @@ def scale_cluster(
             )
 
     change(
-        kubeconfig, namespace, name, lambda client: edit(client, namespace, name, mutate), wait=wait, timeout=timeout
+        kubeconfig,
+        namespace,
+        name,
+        lambda client: edit(client, namespace, name, mutate),
+        wait=wait,
+        timeout=timeout,
+        output=output,
     )
 
 
 @upgrade.command("cluster", epilog=UPGRADE_EXAMPLES)
 @cluster_options
 @click.argument("version")
+@output_option
 def upgrade_cluster(
-    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, version: str
+    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, version: str, output: str | None
 ) -> None:
     """Upgrade the cluster NAME to the Kubernetes VERSION without replacing its machines.
 
@@ -82,7 +91,13 @@ def upgrade_cluster(
         cluster["spec"]["kubernetesVersion"] = version
 
     change(
-        kubeconfig, namespace, name, lambda client: edit(client, namespace, name, mutate), wait=wait, timeout=timeout
+        kubeconfig,
+        namespace,
+        name,
+        lambda client: edit(client, namespace, name, mutate),
+        wait=wait,
+        timeout=timeout,
+        output=output,
     )
 
 

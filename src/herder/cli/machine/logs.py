@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 import click
 
-from herder.api.machines.archive import NAME_OF, NAMESPACE_OF
-from herder.api.machines.names import (
-    ARCHIVE_NAMESPACE,
-    CREATE_LOG,
-    INFRA_NAME_LABEL,
-    INFRA_REMOVE_LABEL,
-    REMOVE_LOG,
-    archived_log,
-    archived_log_before,
-)
-from herder.app.paths import kubeconfig_option, kubeconfig_path, namespace_option, search_namespaces
+from herder.app.paths import kubeconfig_option, namespace_option, search_namespaces
+from herder.cli.client import connect
 from herder.cli.cluster.logs import cluster
+from herder.cli.cluster.owned import cluster_of_machine, machine_log_of
 from herder.cli.examples import examples
-from herder.cli.machine.lookup import Found, find_machine
+from herder.cli.machine.lookup import find_machine
 from herder.cli.resources import ResourceGroup
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import Forbidden, NotFound, StatusError
-from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.meta.errors import Forbidden, StatusError
 from herder.engine.meta.printable import printable
-from herder.engine.wire import Query
-
-PODS = GroupVersionResource("", "v1", "pods")
-CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
+from herder.gateway.machine_logs import stream_machine_log
 
 
 @click.group(
@@ -61,7 +48,7 @@ def machine(name: str, namespace: str | None, follow: bool, kubeconfig: str | No
     The setting archive-retention limits how long the logs of deleted machines are kept.
     """
     try:
-        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        connection = connect(kubeconfig)
         asyncio.run(_show(connection, search_namespaces(namespace, connection.namespace), name, follow))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
@@ -72,61 +59,29 @@ async def _show(connection: kubeconfigs.RestConfig, namespaces: Sequence[str], n
 
     client = Client(HttpTransport(connection))
     try:
-        for found in await find_machine(client, namespaces, name):
-            if await _print_logs(client, found, follow):
-                return
+        if await _print_logs(client, namespaces, name, follow):
+            return
     finally:
         await client.close()
     raise click.ClickException(f'no logs found for machine "{name}" in namespace {" or ".join(namespaces)}')
 
 
-async def _print_logs(client: Client, found: Found, follow: bool) -> bool:
-    pods = await _pods(client, found)
-    archived = await _archived(client, found)
-    reported = False
-    for key, removing in ((CREATE_LOG, False), (REMOVE_LOG, True)):
-        own = [pod for pod in pods if (INFRA_REMOVE_LABEL in _labels(pod)) is removing]
-        for pod in own:
-            async for text in _pod_log(client, pod, follow):
+async def _print_logs(client: Client, namespaces: Sequence[str], name: str, follow: bool) -> bool:
+    try:
+        places = await find_machine(client, namespaces, name)
+        for found in places:
+            reported = False
+            async for text in stream_machine_log(client, found.namespace, found.name, follow=follow):
                 click.echo(printable(text), nl=False)
                 reported = True
-        if not own and key in archived:
-            click.echo(printable(archived[key]), nl=not archived[key].endswith("\n"))
-            reported = True
-    return reported
-
-
-async def _pods(client: Client, found: Found) -> list[Object]:
-    """Pods of existing Jobs, oldest first."""
-    try:
-        page = await client.list_all(PODS, namespace=found.namespace, labels=f"{INFRA_NAME_LABEL}={found.name}")
+            if reported:
+                return True
     except Forbidden:
-        return []
-    return sorted(page.items, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-
-
-async def _archived(client: Client, found: Found) -> dict[str, str]:
-    for name in (archived_log(found.namespace, found.name), archived_log_before(found.namespace, found.name)):
-        with suppress(NotFound):
-            kept = await client.get(CONFIG_MAPS, name, namespace=ARCHIVE_NAMESPACE)
-            whose = kept["metadata"].get("annotations") or {}
-            if (whose.get(NAMESPACE_OF), whose.get(NAME_OF)) == (found.namespace, found.name):
-                return kept.get("data") or {}
-    return {}
-
-
-async def _pod_log(client: Client, pod: Object, follow: bool) -> AsyncIterator[str]:
-    meta = pod["metadata"]
-    query = Query([("follow", "true")] if follow else [])
-    response = await client.raw("GET", PODS.path(meta["namespace"], meta["name"], "log"), query)
-    if response.status >= 400:
-        return  # not started, just deleted, or forbidden
-    if response.stream is None:
-        yield response.content().decode(errors="replace")
-        return
-    async for chunk in response.stream:
-        yield chunk.decode(errors="replace")
-
-
-def _labels(pod: Object) -> dict[str, str]:
-    return pod["metadata"].get("labels") or {}
+        # Owners of a cluster read the logs of its machines through the manager.
+        cluster = await cluster_of_machine(client, name)
+        if cluster is None:
+            raise
+        text = await machine_log_of(client, cluster, name)
+        click.echo(printable(text), nl=False)
+        return bool(text)
+    return False

@@ -18,9 +18,10 @@ from herder.api.management.registration import read_tokens
 from herder.api.rke.node.requests import BadClaim, parse_request
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
+from herder.cli.cluster.owned import registration_of
 from herder.cli.examples import examples
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import NotFound
+from herder.engine.meta.errors import Forbidden, NotFound
 from herder.engine.meta.kinds import Object
 
 ROLES = ("etcd", "controlplane", "worker")
@@ -139,17 +140,27 @@ async def _registration(client: Client, namespace: str, name: str) -> tuple[Obje
     id_ = (cluster.get("status") or {}).get("clusterName")
     if not id_:
         raise click.ClickException(f"cluster {name} is not ready for registration yet; try again in a moment")
+    status, token = await registration(client, id_)
+    if not status.get("nodeCommand") or not token:
+        hint = "try again in a moment, and check the setting server-url"
+        raise click.ClickException(f"cluster {name} has no registration command yet; {hint}")
+    return status, token
+
+
+async def registration(client: Client, cluster: str) -> tuple[Object, str]:
+    """Status of the cluster's registration token, and the token; empty if it is not issued yet."""
     try:
-        registration = await client.get(REGISTRATION_TOKEN.resource, DEFAULT_TOKEN, namespace=id_)
+        found = await client.get(REGISTRATION_TOKEN.resource, DEFAULT_TOKEN, namespace=cluster)
     except NotFound:
-        raise click.ClickException(f"cluster {name} is not ready for registration yet; try again in a moment") from None
-    status = registration.get("status") or {}
-    if not status.get("nodeCommand") or not status.get("tokenSecretName"):
-        raise click.ClickException(f"cluster {name} has no registration command; check the setting server-url")
-    return status, await registration_token(client, id_, status["tokenSecretName"])
+        return {}, ""
+    except Forbidden:
+        return await registration_of(client, cluster)  # for owners of the cluster
+    status = found.get("status") or {}
+    secret = str(status.get("tokenSecretName") or "")
+    return status, await _registration_token(client, cluster, secret) if secret else ""
 
 
-async def registration_token(client: Client, namespace: str, secret_name: str) -> str:
+async def _registration_token(client: Client, namespace: str, secret_name: str) -> str:
     """The token, which becomes part of a command: only one that the manager could have issued."""
     tokens = read_tokens(await client.get(SECRET.resource, secret_name, namespace=namespace))
     if tokens is None:

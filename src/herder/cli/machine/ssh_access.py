@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.app.paths import kubeconfig_path, search_namespaces
+from herder.app.paths import search_namespaces
+from herder.cli.client import connect
 from herder.cli.machine.lookup import State, find_machine, read_state
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -44,7 +45,7 @@ def load(name: str, namespace: str | None, kubeconfig: str | None) -> MachineAcc
     from herder.machine.state.saved_machine import KNOWN_HOSTS, saved_machine
 
     try:
-        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        connection = connect(kubeconfig)
         state = asyncio.run(_read(connection, search_namespaces(namespace, connection.namespace), name))
         saved = saved_machine(state.archive)
     except (StatusError, kubeconfigs.KubeconfigError, MachineError) as error:

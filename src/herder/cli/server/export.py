@@ -10,7 +10,8 @@ import click
 
 from herder.api.capi.inventory import is_ours
 from herder.api.references.approvals import APPROVED
-from herder.app.paths import kubeconfig_option, kubeconfig_path
+from herder.app.paths import kubeconfig_option
+from herder.cli.client import connect
 from herder.cli.examples import examples
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -48,7 +49,7 @@ def command(namespace: str, kubeconfig: str | None) -> None:
     references, because their UIDs are not valid in another cluster.
     """
     try:
-        asyncio.run(_export(kubeconfigs.load(kubeconfig_path(kubeconfig)), namespace))
+        asyncio.run(_export(connect(kubeconfig), namespace))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
 

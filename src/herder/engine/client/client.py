@@ -184,8 +184,11 @@ class Client:
         timeout_seconds: int = 0,
         opened: Callable[[], None] | None = None,
         metadata_only: bool = False,
+        media_type: str = "",
     ) -> AsyncGenerator[WatchEvent, None]:
         """Watch until the server ends the stream. Raises `Expired` if `resource_version` is too old.
+
+        With a `media_type`, such as that of tables, the objects of events are in that form.
 
         `opened` is called when the server accepts the watch, which may be long before the first event. Callers that
         stop early must close the generator (`aclosing`) to release the connection.
@@ -200,7 +203,7 @@ class Client:
         )
         if initial_events:
             query.items += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
-        accept = _ACCEPT_METADATA if metadata_only else _ACCEPT
+        accept = {"accept": media_type} if media_type else _ACCEPT_METADATA if metadata_only else _ACCEPT
         response = await self.transport.send(Request("GET", resource.path(namespace), query, accept))
         if response.status >= 400:
             raise await _failure(response)

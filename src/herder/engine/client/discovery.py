@@ -36,6 +36,12 @@ async def find_resource(client: Client, name_or_kind: str, *, prefer: str = "") 
     return next((found for found in matches if found.resource.group == prefer), matches[0])
 
 
+async def is_served(client: Client, resource: GroupVersionResource) -> bool:
+    """Whether the server offers a resource in this version. Every user may read the discovery documents."""
+    version = GroupVersion(resource.group, resource.version)
+    return any(entry["name"] == resource.resource for entry in await _entries(client, version))
+
+
 async def all_resources(client: Client) -> list[tuple[Found, Object]]:
     """Return every resource in its preferred version, core first, without subresources."""
     versions = [GroupVersion("", "v1")]

@@ -254,7 +254,8 @@ def _missing_right(user: User, reference: FieldReference) -> str:
 def _not_usable(user: User, driver: str) -> str:
     return (
         f'User "{user.name}" cannot {USE} NodeDriver "{driver}", whose machines run on the host of the manager; '
-        f"choose another driver, or ask an administrator for the verb {USE} on {NODE_DRIVER.plural}"
+        f"choose another driver, or ask an administrator for the verb {USE} on {NODE_DRIVER.plural}, "
+        "which the GlobalRole host-machines grants"
     )
 
 

@@ -82,13 +82,23 @@ class Users:
                 with suppress(NotFound):
                     await self._client.delete(TOKEN.resource, token["metadata"]["name"])
 
-    async def _delete_tokens(self, user: str) -> None:
+    async def delete(self, user: str) -> int:
+        """Delete a user with all tokens, and return their number. A controller deletes the user's bindings."""
+        await self._client.delete(USER.resource, user)
+        with suppress(NotFound):
+            await self._client.delete(SECRET.resource, user, namespace=PASSWORDS_NAMESPACE)
+        return await self._delete_tokens(user)
+
+    async def _delete_tokens(self, user: str) -> int:
+        count = 0
         places = ((TOKEN, TOKEN_USER, ""), (SECRET, STORED_USER, TOKENS_NAMESPACE))
         for kind, label, namespace in places:
             labels = f"{label}={user}"
             for token in (await self._client.list_all(kind.resource, namespace=namespace, labels=labels)).items:
                 with suppress(NotFound):
                     await self._client.delete(kind.resource, token["metadata"]["name"], namespace=namespace)
+                    count += 1
+        return count
 
     async def bootstrap_admin(self, password: str = "") -> str:
         """Create the first user, with all rights, if no user exists; returns its password, or "" if one existed.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from herder.api.capi.conditions import Condition, condition, find
+from herder.api.capi.finalizers import blocked_message, blocking_finalizers
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE
 from herder.api.capi.names import is_deleting
 from herder.api.machines.jobs import ROLE_BINDING
@@ -16,7 +17,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_PROVISIONING
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE, CONTROL_PLANE
-from herder.api.rke.removal import REMOVED, machine_removal_condition, of_cluster, removing_condition
+from herder.api.rke.removal import BLOCKED, REMOVED, machine_removal_condition, of_cluster, removing_condition
 from herder.api.rke.sets import HASH, set_hash
 from herder.api.writes import delete, object_patch
 from herder.controllers.provisioning.cluster.desired import pools_of
@@ -37,7 +38,18 @@ def remove(view: View, cluster: Object) -> Decision:
         return Decision(writes=(*_delete_management(view, cluster), *_remove_finalizer(cluster, REMOVE_PROVISIONING)))
     if names.REMOVE_CLUSTER in finalizers:
         return _remove_machines(view, cluster)
-    return DONE
+    return _report_blocked(view, cluster)
+
+
+def _report_blocked(view: View, cluster: Object) -> Decision:
+    """Everything else is removed, and only another controller or a user can remove its finalizers."""
+    finalizers = blocking_finalizers(cluster, ())
+    if not finalizers:
+        return DONE
+    message = blocked_message(finalizers)
+    return Decision(writes=_report_status(view, cluster, condition(REMOVED, "False", BLOCKED, message))) + waiting(
+        message
+    )
 
 
 def _delete_management(view: View, cluster: Object) -> Iterator[Delete]:

@@ -1,0 +1,21 @@
+"""Find users by name or ID."""
+
+from __future__ import annotations
+
+import click
+
+from herder.api.management.kinds import USER
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+
+
+async def user_named(client: Client, name: str) -> Object:
+    """The user with this user name, else with this ID."""
+    known = (await client.list_all(USER.resource)).items
+    for found in (
+        [each for each in known if each.get("username") == name],
+        [each for each in known if each["metadata"]["name"] == name],
+    ):
+        if found:
+            return found[0]
+    raise click.ClickException(f'user "{name}" not found; list users with: herder users list')

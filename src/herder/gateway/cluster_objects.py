@@ -1,0 +1,163 @@
+"""Read access of users to the objects of their own clusters.
+
+Machines and their owners have generated names and share a namespace with those of other clusters. RBAC can grant them
+only all together or name by name, so the gateway reads them for users with rights on the Cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+
+from herder.api.capi.contract import definition_name, external_kind, reference_group
+from herder.api.capi.core import CRD
+from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, SECRET
+from herder.api.capi.names import CLUSTER_NAME, is_deleting, labels_of
+from herder.api.machines.archive import CONFIG_MAP
+from herder.api.machines.names import ARCHIVE_NAMESPACE
+from herder.api.management.clusters import is_pair, source_provisioning_cluster
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.names import DEFAULT_TOKEN
+from herder.api.management.registration import read_tokens
+from herder.api.references.catalogue import Target
+from herder.api.rke import log
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound, forbidden, not_found
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.wire import Request, Response, User
+from herder.gateway.admission.access import Access
+from herder.gateway.identity.bodies import answer
+from herder.gateway.machine_logs import machine_log
+
+OBJECTS, LOGS, REGISTRATION = "objects", "logs", "registration"
+_PATH = re.compile(rf"/v3/clusters/([^/]+)/({OBJECTS}|{LOGS}|{REGISTRATION})")
+_DELETION = re.compile(r"/v3/deletions/([^/]+)/([^/]+)/([^/]+)")
+_OF_CLUSTER = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
+_VERBS = {OBJECTS: "get", LOGS: "update", REGISTRATION: "update"}
+"""Right on the provisioning Cluster that a path needs. Logs and registration tokens are for owners."""
+
+
+class ClusterObjects:
+    """Answers `GET /v3/clusters/<id>/objects`, `…/logs` and `…/registration`, and
+    `GET /v3/deletions/<namespace>/<name>/<uid>`.
+    """
+
+    def __init__(self, client: Client, access: Access) -> None:
+        self._client = client
+        self._access = access
+
+    async def handle(self, request: Request, user: User) -> Response | None:
+        if request.method != "GET":
+            return None
+        if deletion := _DELETION.fullmatch(request.path):
+            return answer(await self._deletion(*deletion.groups()))
+        path = _PATH.fullmatch(request.path)
+        if path is None:
+            return None
+        cluster_id, part = path.groups()
+        if not await self._access.may_use(user, cluster_id):
+            raise not_found(MANAGEMENT_CLUSTER.resource.group_resource, cluster_id)
+        cluster = await self._provisioning_cluster(cluster_id)
+        await self._check_right(user, cluster, _VERBS[part])
+        if part == OBJECTS:
+            return answer({"items": await self._objects(cluster)})
+        if part == REGISTRATION:
+            return answer(await self._registration(cluster_id))
+        machine = request.query.get("machine")
+        return answer({"log": await self._machine_log(cluster, machine) if machine else await self._log(cluster)})
+
+    async def _provisioning_cluster(self, cluster_id: str) -> Object:
+        management = await self._client.get(MANAGEMENT_CLUSTER.resource, cluster_id)
+        namespace, _, name = (source_provisioning_cluster(management) or "").partition("/")
+        if name:
+            with suppress(NotFound):
+                found = await self._client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+                if is_pair(management, found):
+                    return found
+        raise NotFound(f'clusters.management.cattle.io "{cluster_id}" has no provisioning Cluster')
+
+    async def _check_right(self, user: User, cluster: Object, verb: str) -> None:
+        kind, meta = PROVISIONING_CLUSTER, cluster["metadata"]
+        target = Target(kind.group, kind.plural, meta["namespace"], meta["name"])
+        if not await self._access.may(user, verb, target):
+            why = f'User "{user.name}" cannot {verb} this cluster; only its owners may read this'
+            raise forbidden(kind.resource.group_resource, meta["name"], why)
+
+    async def _deletion(self, namespace: str, name: str, uid: str) -> Object:
+        """What the deletion of a Cluster waits for.
+
+        The rights of its owners end when the deletion begins. The UID is known only to users who could read it.
+        """
+        cluster = await self._client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+        if cluster["metadata"]["uid"] != uid or not is_deleting(cluster):
+            raise not_found(PROVISIONING_CLUSTER.resource.group_resource, name)
+        shown = ("name", "namespace", "uid", "deletionTimestamp", "finalizers", "managedFields")
+        metadata = {key: value for key, value in cluster["metadata"].items() if key in shown}
+        return {"metadata": metadata, "status": {"conditions": (cluster.get("status") or {}).get("conditions") or []}}
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    async def _objects(self, cluster: Object) -> list[Object]:
+        """The provisioning Cluster, the Cluster with the objects that it references, and its machines."""
+        namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
+        found = [cluster]
+        with suppress(NotFound):
+            core = await self._client.get(CLUSTER.resource, name, namespace=namespace)
+            found.append(core)
+            references = [core["spec"].get(field) for field in ("infrastructureRef", "controlPlaneRef")]
+            found += [each for reference in references if reference for each in await self._referenced(core, reference)]
+            pages = await asyncio.gather(*(self._of_cluster(kind, namespace, name) for kind in _OF_CLUSTER))
+            found += [each for page in pages for each in page]
+        return [_without_managed_fields(each) for each in found]
+
+    async def _of_cluster(self, kind: Kind, namespace: str, name: str) -> list[Object]:
+        labels = f"{CLUSTER_NAME}={name}"
+        return (await self._client.list_all(kind.resource, namespace=namespace, labels=labels)).items
+
+    async def _referenced(self, core: Object, reference: Object) -> list[Object]:
+        """The referenced object, if the Cluster owns it. The reference alone must not reveal objects of others."""
+        with suppress(NotFound):
+            definition = definition_name(reference_group(reference), reference["kind"])
+            known = external_kind(reference, await self._client.get(CRD.resource, definition))
+            if not isinstance(known, str):
+                namespace = core["metadata"]["namespace"]
+                found = await self._client.get(known[0].resource, reference["name"], namespace=namespace)
+                owners = {each.get("uid") for each in found["metadata"].get("ownerReferences") or ()}
+                return [found] if core["metadata"]["uid"] in owners else []
+        return []
+
+    # --- logs -------------------------------------------------------------------------------------------------------
+
+    async def _log(self, cluster: Object) -> str:
+        """Log of this cluster alone. One of that name before it may have belonged to another user."""
+        with suppress(NotFound):
+            name = log.archived_name(cluster)
+            kept = await self._client.get(CONFIG_MAP.resource, name, namespace=ARCHIVE_NAMESPACE)
+            if log.uid_of(kept) == cluster["metadata"]["uid"]:
+                return str((kept.get("data") or {}).get(log.LOG, ""))
+        return ""
+
+    async def _machine_log(self, cluster: Object, name: str) -> str:
+        namespace = cluster["metadata"]["namespace"]
+        machine = await self._client.get(MACHINE.resource, name, namespace=namespace)
+        if labels_of(machine).get(CLUSTER_NAME) != cluster["metadata"]["name"]:
+            raise not_found(MACHINE.resource.group_resource, name)
+        return await machine_log(self._client, namespace, machine["spec"]["infrastructureRef"]["name"])
+
+    # --- registration -----------------------------------------------------------------------------------------------
+
+    async def _registration(self, cluster_id: str) -> Object:
+        """Status of the registration token, and the token itself; empty before the token is issued."""
+        with suppress(NotFound):
+            token = await self._client.get(REGISTRATION_TOKEN.resource, DEFAULT_TOKEN, namespace=cluster_id)
+            status = token.get("status") or {}
+            if status.get("tokenSecretName"):
+                secret = await self._client.get(SECRET.resource, status["tokenSecretName"], namespace=cluster_id)
+                tokens = read_tokens(secret)
+                return {"status": status, "token": tokens.token if tokens else ""}
+        return {}
+
+
+def _without_managed_fields(obj: Object) -> Object:
+    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key != "managedFields"}}
