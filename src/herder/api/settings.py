@@ -92,6 +92,7 @@ REGISTRATION_GRACE = "crt-default-grace-period-minutes"
 NODE_TOKENS_EXPIRE = "system-agent-installer-token-ttl-enabled"
 NODE_TOKEN_UNUSED_TTL = "system-agent-installer-token-long-ttl"
 NODE_TOKEN_USED_TTL = "system-agent-installer-token-short-ttl"
+SERVER_VERSION = "server-version"
 NODE_AGENT_VERSION = "system-agent-version"
 WINDOWS_AGENT_VERSION = "wins-agent-version"
 WINDOWS_CSI_PROXY_VERSION = "csi-proxy-agent-version"
@@ -382,6 +383,11 @@ DEFINITIONS = {
             "30s",
             "Validity of a bootstrap token after its first use, as a duration.",
             _duration,
+        ),
+        Definition(
+            SERVER_VERSION,
+            f"v{__version__}",
+            "Version of this manager; a value has no effect.",
         ),
         Definition(
             NODE_AGENT_VERSION,

@@ -37,6 +37,7 @@ from herder.engine.wire import Request, Response, User
 if TYPE_CHECKING:
     from herder.api.settings import Settings
     from herder.app.gateway import Parts
+    from herder.engine.runtime.manager import Manager
     from herder.workload.serving import Workloads
 
 log = get_logger(__name__)
@@ -77,6 +78,7 @@ class Serving:
         self._all_pods = all_pods
         self._capi_rules_enabled = core != Mode.EXTERNAL  # whether our rules for Cluster API kinds are enabled
         self._tasks: list[asyncio.Task[Any]] = []
+        self._controllers_ready, self._gateway_ready = asyncio.Event(), asyncio.Event()
         self.url = ""
         self.kubeconfig = directory / "kubeconfig"
 
@@ -169,11 +171,24 @@ class Serving:
             if roles.core:
                 watch = partial(core.watch_for_other_core, manager, self._disable_capi_rules)
                 tasks.create_task(supervised(watch, name="core-choice"))
+            if self._gateway:
+                await self._gateway_ready.wait()  # Controllers reach managed clusters through the gateway.
+            tasks.create_task(self._report_ready(manager))
             try:
                 await manager.run()
             finally:
                 if workloads is not None:
                     await workloads.close()
+
+    async def _report_ready(self, manager: Manager) -> None:
+        await manager.ready()
+        self._controllers_ready.set()
+
+    async def ready(self) -> None:
+        """Wait until all controllers run and users can log in. Only then can a cluster be created without delay."""
+        await self._controllers_ready.wait()
+        if self._gateway:
+            await self._gateway_ready.wait()
 
     async def _build_gateway(self, settings: Settings) -> Parts:
         gateway = await asyncio.to_thread(importlib.import_module, "herder.app.gateway")
@@ -187,6 +202,7 @@ class Serving:
 
         async def on_ready() -> None:
             self._handler.gateway = parts.gateway
+            self._gateway_ready.set()
 
         await parts.run(on_ready)
 
@@ -232,8 +248,9 @@ class Serving:
         """Exit when the store can no longer commit: only a restart reveals what the disk holds."""
         raise await self.server.deps.store.wait_failed()
 
-    async def until(self, stop: asyncio.Event) -> None:
-        await until_stopped(stop, *self._tasks)
+    async def until(self, stop: asyncio.Event, *others: asyncio.Task[Any]) -> None:
+        """Wait for the signal, for one of `others`, or for the first task to fail."""
+        await until_stopped(stop, *self._tasks, *others)
 
     async def stop(self) -> None:
         """Stop controllers first, then the front, then the store."""

@@ -14,7 +14,7 @@ from herder.app.paths import kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import RestConfig
-from herder.engine.meta.errors import StatusError
+from herder.engine.meta.errors import StatusError, Unauthorized
 
 Answer = TypeVar("Answer")
 INTERRUPTED = 130
@@ -43,6 +43,9 @@ def ask(
 
     try:
         return asyncio.run(asked())
+    except Unauthorized as error:
+        hint = "the token or certificate is invalid, expired or revoked; log in again with: herder login URL"
+        raise click.ClickException(f"{error}; {hint}") from error
     except (StatusError, kubeconfigs.KubeconfigError, OSError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from herder.cli.examples import examples
 # Subcommand → (module, summary). `herder --help` is rendered from this table without importing the modules.
 COMMANDS = {
     "up": ("server.up", "Run the API server and all controllers in this process"),
+    "down": ("server.down", "Stop the server that runs in the background"),
     "run": ("server.run", "Run the controllers on an existing Kubernetes cluster"),
     "demo": ("demo.demo", "Create, change and delete a demo cluster on this host"),
     "create": ("cluster.create", "Create a cluster and its machines"),
@@ -36,6 +37,9 @@ COMMANDS = {
     "users": ("auth.users", "Create, list and delete users and set their passwords"),
     "grant": ("auth.grant", "Grant a role to a user, or list the roles of a user"),
     "revoke": ("auth.grant", "Revoke a role of a user"),
+    "version": ("server.version", "Print the versions of this command and of the manager"),
+    "completion": ("completion", "Print the completion script of a shell"),
+    "convert": ("cluster.convert", "Convert a Rancher export to objects that this manager accepts"),
     "store": ("server.store", "Back up and restore the data of the embedded API server"),
     "export": ("server.export", "Print objects as YAML that another cluster can apply"),
 }

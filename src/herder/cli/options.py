@@ -32,11 +32,12 @@ def core_options(command: Command) -> Command:
     )(command)
 
 
+LOG_LEVELS = ("debug", "info", "warning")
 log_level_option = click.option(
     "--log-level",
     default="info",
     show_default=True,
-    type=click.Choice(["debug", "info", "warning"]),
+    type=click.Choice(LOG_LEVELS),
     help="Minimum level of log messages.",
 )
 

@@ -19,7 +19,7 @@ def machine(status: str, message: str, type_: str = "PlanApplied") -> Object:
 
 def test_a_failed_plan_is_reported_with_its_machine() -> None:
     progress = ClusterProgress()
-    progress.observe(MACHINE, "new", {})
+    progress.observe(MACHINE, "new", new_object(MACHINE, "new"))
     progress.observe(MACHINE, "good", machine("True", ""))
     progress.observe(MACHINE, "bad", machine("False", 'instruction "install" failed; exit code 1: k3s does not start'))
     assert progress.machine_failures() == {"bad": 'instruction "install" failed; exit code 1: k3s does not start'}

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from herder.api.machines.kinds import CONFIG_GROUP, driver_of
 from herder.api.rke.sample import REPORT_ONLY, ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
+from herder.cli.cluster.creator import creator_annotation
 from herder.cli.cluster.options import change, cluster_options, missing_namespace, output_option
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
@@ -155,6 +156,7 @@ def cluster(
 
 async def _create(client: Client, namespace: str, objects: list[tuple[Kind, Object]]) -> None:
     *configs, (kind, cluster) = objects
+    cluster = {**cluster, "metadata": {**cluster["metadata"], "annotations": await creator_annotation(client)}}
     for each in {kind, *(config for config, _ in configs)}:
         await _wait_until_served(client, each)
     # If it is refused, nothing has been created.

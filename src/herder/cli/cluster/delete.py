@@ -9,6 +9,9 @@ from herder.cli.cluster.options import DELETED, change, cluster_options
 from herder.cli.confirmation import confirm, yes_option
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Forbidden
+from herder.engine.meta.kinds import Object
 
 EXAMPLES = examples("herder delete cluster meadow", "herder delete cluster meadow --yes --no-wait")
 
@@ -32,8 +35,18 @@ def cluster(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: s
         kubeconfig,
         namespace,
         name,
-        lambda client: client.delete(PROVISIONING_CLUSTER.resource, name, namespace=namespace),
+        lambda client: _delete(client, namespace, name),
         wait=wait,
         timeout=timeout,
         until=DELETED,
     )
+
+
+async def _delete(client: Client, namespace: str, name: str) -> Object:
+    """Delete the Cluster, and return it as it was before."""
+    try:
+        known = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+    except Forbidden:
+        known = {}
+    await client.delete(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+    return known

@@ -14,6 +14,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
+from herder.cli.cluster.creator import creator_annotation, own_user
 from herder.cli.cluster.options import missing_namespace
 from herder.cli.cluster.owned import cluster_id
 from herder.cli.cluster.progress import GRANT_SECONDS
@@ -21,11 +22,9 @@ from herder.cli.examples import examples
 from herder.cli.machine.register import registration, warn_if_unreachable
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, Forbidden, NotFound
-from herder.engine.meta.kinds import Kind
 
 REGISTRATION_TIMEOUT_SECONDS = 30.0
 POLL_SECONDS = 0.2
-SELF_REVIEW = Kind("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False)
 
 
 @click.command(epilog=examples("herder import barn"))
@@ -49,7 +48,8 @@ def command(name: str, namespace: str, existing: bool, kubeconfig: str | None) -
 
 async def _import(client: Client, namespace: str, name: str, *, of_others: bool) -> tuple[str, str, str]:
     kind, exists = PROVISIONING_CLUSTER, False
-    wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": {}}
+    metadata = {"name": name, "annotations": await creator_annotation(client)}
+    wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": {}}
     try:
         with missing_namespace(namespace):
             await client.create(kind.resource, wanted, namespace=namespace)
@@ -85,9 +85,7 @@ async def _check_creator(client: Client, name: str, cluster: str) -> None:
     """The creator of the object owns the connected cluster, and any user could have created that name."""
     management = await client.get(MANAGEMENT_CLUSTER.resource, cluster)
     creator = annotations_of(management).get(CREATOR)
-    review = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.kind}
-    answer = await client.create(SELF_REVIEW.resource, review)
-    if creator and creator != answer["status"]["userInfo"].get("username"):
+    if creator and creator != (await own_user(client)).get("username"):
         raise click.ClickException(
             f'cluster {name} exists and belongs to user "{creator}", who would administer the cluster that you connect '
             "to it; choose another name, or pass --existing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -69,62 +70,65 @@ def change(
 
     `created`: the user gets rights on the cluster a moment later. `output`: print the object at the end.
     """
-    accepted = False
+    operation = Operation(namespace, name, until)
 
     async def changed(client: Client) -> None:
-        nonlocal accepted
-        await act(client)
-        accepted = True
+        operation.accept(await act(client))
         if wait:
-            say = partial(_say, err=bool(output))
-            await wait_for(client, namespace, name, until, timeout, say, created=created)
+            await operation.wait(client, timeout, partial(_say, err=bool(output)), created=created)
         if output:
             print_data(await read_cluster(client, namespace, name, created=created), output)
 
-    with continues_in_background(namespace, name, until, lambda: accepted):
+    with operation.continues_in_background():
         ask(kubeconfig, lambda client, _here: changed(client))
 
 
-async def wait_for(
-    client: Client,
-    namespace: str,
-    name: str,
-    until: str,
-    timeout: float,
-    say: Say,
-    *,
-    created: bool = False,
-) -> None:
-    """Print progress until the cluster is ready or deleted."""
-    try:
-        async with asyncio.timeout(timeout):
-            if until == DELETED:
-                await wait_until_deleted(client, namespace, name, say)
-            else:
-                await wait_until_ready(client, namespace, name, say, created=created)
-    except TimeoutError:
-        again = f"the operation continues in the background; wait for it with: {_wait_command(namespace, name, until)}"
-        raise click.ClickException(f"cluster {name}: timed out after {timeout:g} s; {again}") from None
+@dataclass
+class Operation:
+    """A change of a cluster that the manager carries out, whether or not a command waits for it."""
 
+    namespace: str
+    name: str
+    until: str  # READY or DELETED
+    uid: str = ""  # of a deleted cluster, which its owners can no longer read
+    is_accepted: bool = False
 
-@contextmanager
-def continues_in_background(namespace: str, name: str, until: str, accepted: Callable[[], bool]) -> Iterator[None]:
-    """After Ctrl-C, say that the manager goes on, and how to wait again."""
-    try:
-        yield
-    except click.exceptions.Exit as interrupted:
-        if interrupted.exit_code == INTERRUPTED and accepted():
-            click.echo(
-                f"\nInterrupted. The operation continues in the manager. To wait for it again, run:\n"
-                f"  {_wait_command(namespace, name, until)}",
-                err=True,
-            )
-        raise
+    def accept(self, answer: object) -> None:
+        """Record the response of the API server to the change."""
+        self.is_accepted = True
+        if self.until == DELETED and isinstance(answer, dict):
+            self.uid = str((answer.get("metadata") or {}).get("uid") or "")
 
+    async def wait(self, client: Client, timeout: float, say: Say, *, created: bool = False) -> None:
+        """Print progress until the cluster is ready or deleted."""
+        try:
+            async with asyncio.timeout(timeout):
+                if self.until == DELETED:
+                    await wait_until_deleted(client, self.namespace, self.name, say, uid=self.uid)
+                else:
+                    await wait_until_ready(client, self.namespace, self.name, say, created=created)
+        except TimeoutError:
+            again = f"the operation continues in the background; wait for it with: {self._wait_command()}"
+            raise click.ClickException(f"cluster {self.name}: timed out after {timeout:g} s; {again}") from None
 
-def _wait_command(namespace: str, name: str, until: str) -> str:
-    place = "" if namespace == DEFAULT_WORKSPACE else f" -n {namespace}"
-    return f"herder wait cluster {name}{place}" + (f" --for {until}" if until != READY else "")
+    @contextmanager
+    def continues_in_background(self) -> Iterator[None]:
+        """After Ctrl-C, say that the manager goes on, and how to wait again."""
+        try:
+            yield
+        except click.exceptions.Exit as interrupted:
+            if interrupted.exit_code == INTERRUPTED and self.is_accepted:
+                click.echo(
+                    "\nInterrupted. The operation continues in the manager. To wait for it again, run:\n"
+                    f"  {self._wait_command()}",
+                    err=True,
+                )
+            raise
+
+    def _wait_command(self) -> str:
+        place = "" if self.namespace == DEFAULT_WORKSPACE else f" -n {self.namespace}"
+        until = f" --for {self.until}" if self.until != READY else ""
+        return f"herder wait cluster {self.name}{place}{until}" + (f" --uid {self.uid}" if self.uid else "")
 
 
 async def read_cluster(client: Client, namespace: str, name: str, *, created: bool) -> Object:

@@ -31,10 +31,9 @@ async def objects_of(client: Client, id_: str) -> list[Object]:
     return found
 
 
-async def deletion_of(client: Client, cluster: Object) -> Object:
+async def deletion_of(client: Client, namespace: str, name: str, uid: str) -> Object:
     """What the deletion of a Cluster waits for, also after the rights of its owners have ended."""
-    meta = cluster["metadata"]
-    return await _read(client, f"/v3/deletions/{meta['namespace']}/{meta['name']}/{meta['uid']}")
+    return await _read(client, f"/v3/deletions/{namespace}/{name}/{uid}")
 
 
 async def log_of(client: Client, id_: str) -> str:

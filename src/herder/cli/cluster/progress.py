@@ -55,6 +55,10 @@ class ClusterProgress:
             self.machines[name] = obj
         self.changed.set()
 
+    def observe_deletion(self) -> None:
+        self.is_deleted = True
+        self.changed.set()
+
     @property
     def is_ready(self) -> bool:
         """Whether the requested spec has been observed and applied by all controllers."""
@@ -126,9 +130,10 @@ async def wait_until_ready(client: Client, namespace: str, name: str, say: Say, 
     say(f"cluster {name} is ready")
 
 
-async def wait_until_deleted(client: Client, namespace: str, name: str, say: Say) -> None:
+async def wait_until_deleted(client: Client, namespace: str, name: str, say: Say, *, uid: str = "") -> None:
+    """`uid` is that of the cluster, whose owners may not read it anymore."""
     with suppress(_NotFound):
-        await _wait(client, namespace, name, say, lambda progress: progress.is_deleted)
+        await _wait(client, namespace, name, say, lambda progress: progress.is_deleted, deleted_uid=uid)
     say(f"cluster {name} is deleted")
 
 
@@ -140,10 +145,11 @@ async def _wait(
     done: Callable[[ClusterProgress], bool],
     stall_timeout: float | None = None,
     grant_seconds: float = 0.0,
+    deleted_uid: str = "",
 ) -> None:
     progress = ClusterProgress()
     watches = [
-        asyncio.ensure_future(_watch_cluster(client, progress, namespace, name, grant_seconds)),
+        asyncio.ensure_future(_watch_cluster(client, progress, namespace, name, grant_seconds, deleted_uid)),
         asyncio.ensure_future(_watch_machines(client, progress, namespace, name)),
     ]
     try:
@@ -236,7 +242,7 @@ class _NotFound(Exception):
 
 
 async def _watch_cluster(
-    client: Client, progress: ClusterProgress, namespace: str, name: str, grant_seconds: float
+    client: Client, progress: ClusterProgress, namespace: str, name: str, grant_seconds: float, deleted_uid: str
 ) -> None:
     """Watch the provisioning Cluster. Controllers grant rights to its creator a moment after it is created."""
     clock = asyncio.get_running_loop().time
@@ -246,7 +252,9 @@ async def _watch_cluster(
             await _watch(client, progress, PROVISIONING_CLUSTER, namespace, fields=f"metadata.name={name}")
         except Forbidden as error:
             if progress.cluster is not None and is_deleting(progress.cluster):
-                await _poll_deletion(client, progress, name)
+                deleted_uid = progress.cluster["metadata"]["uid"]
+            if deleted_uid:
+                await _poll_deletion(client, progress, namespace, name, deleted_uid)
                 return
             refused_at = refused_at or clock()
             if progress.cluster is not None or clock() - refused_at >= grant_seconds:
@@ -254,29 +262,33 @@ async def _watch_cluster(
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _poll_deletion(client: Client, progress: ClusterProgress, name: str) -> None:
+async def _poll_deletion(client: Client, progress: ClusterProgress, namespace: str, name: str, uid: str) -> None:
     """The rights of owners end when the deletion begins; the manager still reports what it waits for."""
-    assert progress.cluster is not None
     while True:
         with suppress(OSError):
             try:
-                progress.observe(PROVISIONING_CLUSTER, name, await deletion_of(client, progress.cluster))
+                found = await deletion_of(client, namespace, name, uid)
+                progress.observe(PROVISIONING_CLUSTER, name, found)
             except NotFound:
-                progress.observe(PROVISIONING_CLUSTER, name, None)
+                progress.observe_deletion()
                 return
         await asyncio.sleep(POLL_SECONDS)
 
 
 async def _watch_machines(client: Client, progress: ClusterProgress, namespace: str, name: str) -> None:
     """Watch control plane and Machines. Owners without that right poll the manager, which reads them."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            control_plane = _watch_forever(client, progress, CONTROL_PLANE, namespace, fields=f"metadata.name={name}")
-            tasks.create_task(control_plane)
-            labels = f"{names.CLUSTER_NAME}={name}"
-            tasks.create_task(_watch_forever(client, progress, MACHINE, namespace, labels=labels))
-    except* Forbidden as group:
-        error = group.exceptions[0]
+    own, of_cluster = f"metadata.name={name}", f"{names.CLUSTER_NAME}={name}"
+    watches = [
+        asyncio.ensure_future(_watch_forever(client, progress, CONTROL_PLANE, namespace, fields=own)),
+        asyncio.ensure_future(_watch_forever(client, progress, MACHINE, namespace, labels=of_cluster)),
+    ]
+    try:  # A TaskGroup could lose a cancellation that arrives together with the error.
+        await asyncio.gather(*watches)
+    except Forbidden as refusal:
+        error = refusal
+    finally:
+        for each in watches:
+            each.cancel()
     clock = asyncio.get_running_loop().time
     while True:
         since = clock()

@@ -6,7 +6,7 @@ import click
 
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
-from herder.cli.cluster.options import DELETED, READY, continues_in_background, wait_for
+from herder.cli.cluster.options import DELETED, READY, Operation
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.cli.terminal import escaped
@@ -34,8 +34,14 @@ def command() -> None:
     help="State to wait for: ready (all changes are applied on every machine) or deleted.",
 )
 @click.option("--timeout", default=3600.0, metavar="SECONDS", help="Maximum time to wait.  [default: 3600]")
+@click.option(
+    "--uid",
+    metavar="UID",
+    default="",
+    help="With --for deleted: UID of the Cluster, whose owners may not read it anymore.",
+)
 @kubeconfig_option
-def cluster(name: str, namespace: str, until: str, timeout: float, kubeconfig: str | None) -> None:
+def cluster(name: str, namespace: str, until: str, timeout: float, uid: str, kubeconfig: str | None) -> None:
     """Print the progress of the cluster NAME until it is ready or deleted.
 
     The exit status is 0 if it is, 1 after an error or timeout, and 130 after Ctrl-C.
@@ -44,5 +50,6 @@ def cluster(name: str, namespace: str, until: str, timeout: float, kubeconfig: s
     def say(line: str) -> None:
         click.echo(escaped(line))
 
-    with continues_in_background(namespace, name, until, lambda: True):
-        ask(kubeconfig, lambda client, _here: wait_for(client, namespace, name, until, timeout, say))
+    operation = Operation(namespace, name, until, uid, is_accepted=True)
+    with operation.continues_in_background():
+        ask(kubeconfig, lambda client, _here: operation.wait(client, timeout, say))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from herder.app.notification import notify_ready, take_notification_socket
 from herder.app.paths import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
 from herder.app.process import run_loop, stop_signal
 from herder.app.settings import layers_from, settings_options
 from herder.cli.examples import examples
-from herder.cli.options import ALL_PODS, core_options, log_level_option, runner_pods_option
+from herder.cli.options import ALL_PODS, LOG_LEVELS, core_options, runner_pods_option
+from herder.cli.server import background
+from herder.cli.server.busy_port import explain_bind_error
+from herder.engine.client import kubeconfig as kubeconfigs
 
 if TYPE_CHECKING:
     from herder.app.embedded import Serving
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
 @click.command(
     epilog=examples(
         "herder up",
+        "herder up --detach",
+        "sudo herder up --systemd-unit > /etc/systemd/system/herder.service",
         "herder up --listen 0.0.0.0:7443 --advertise manager.example.com",
         "herder up --in-memory --data-dir /tmp/herder --set history-retention=1h",
     )
@@ -49,8 +58,18 @@ if TYPE_CHECKING:
 )
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this host.")
 @runner_pods_option
-@log_level_option
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    help="Minimum level of log messages. Default: warning on a terminal, else info.",
+)
+@click.option(
+    "--detach", is_flag=True, help="Run in the background, and return when the server is ready. Stop: herder down."
+)
+@click.option("--systemd-unit", is_flag=True, help="Print a systemd unit that runs this command, and exit.")
+@click.pass_context
 def command(
+    context: click.Context,
     data_dir: Path | None,
     listen: str,
     advertise: tuple[str, ...],
@@ -63,7 +82,9 @@ def command(
     gateway: bool,
     no_runner: bool,
     runner_pods: str,
-    log_level: str,
+    log_level: str | None,
+    detach: bool,
+    systemd_unit: bool,
 ) -> None:
     """Run the API server and all controllers in this process.
 
@@ -71,15 +92,19 @@ def command(
     """
     host, port = split_listen(listen)
     layers = layers_from(set_flags, settings_file)
+    directory = (data_dir or data_directory()).absolute()
+    if detach or systemd_unit:
+        _run_elsewhere(context, directory, detach=detach)
+        return
     from herder.app.embedded import Serving
     from herder.app.log_format import configure
     from herder.engine.apiserver.pki import PkiError
     from herder.engine.meta.errors import StatusError
-    from herder.engine.store import StoreError
+    from herder.engine.store import StoreError, StoreLocked
 
-    configure(level=log_level)
+    configure(level=log_level or ("warning" if sys.stderr.isatty() else "info"))
     serving = Serving(
-        data_dir or data_directory(),
+        directory,
         host,
         port,
         advertise=advertise,
@@ -93,20 +118,62 @@ def command(
         all_pods=runner_pods == ALL_PODS,
     )
     try:
-        run_loop(_up(serving))
-    except (PkiError, StoreError, StatusError, OSError) as error:
+        run_loop(_up(serving, take_notification_socket()))
+    except OSError as error:
+        raise click.ClickException(explain_bind_error(error, host, port)) from error
+    except StoreLocked as error:
+        hint = f"stop it with: herder down --data-dir {directory}, or pass another --data-dir"
+        raise click.ClickException(f"{str(error).partition(';')[0]}; {hint}") from error
+    except (PkiError, StoreError, StatusError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _up(serving: Serving) -> None:
+async def _up(serving: Serving, notification_socket: str) -> None:
     stop = stop_signal()
     await serving.start()
+    ready = asyncio.ensure_future(serving.ready())
     try:
-        click.echo(_welcome(serving.url, serving.kubeconfig))
-        await serving.until(stop)
+        await serving.until(stop, ready)
+        if not stop.is_set():
+            click.echo(_welcome(serving.url, serving.kubeconfig))
+            click.echo("Press Ctrl-C to stop. All acknowledged writes are on disk.")
+            notify_ready(notification_socket)
+            await serving.until(stop)
     finally:
+        ready.cancel()
         await serving.stop()
     click.echo("stopped")
+
+
+def _run_elsewhere(context: click.Context, directory: Path, *, detach: bool) -> None:
+    """Start the server in the background, or print the unit of a service that runs it."""
+    arguments = _same_arguments(context, directory)
+    if not detach:
+        click.echo(background.systemd_unit(arguments), nl=False)
+        return
+    pid = background.start_in_background(directory, arguments)
+    kubeconfig = directory / "kubeconfig"
+    click.echo(_welcome(kubeconfigs.load(kubeconfig).server, kubeconfig))
+    place = "" if directory == data_directory() else f" --data-dir {directory}"
+    click.echo(f"Process {pid}, log in {directory / background.LOG}. To stop it, run: herder down{place}")
+
+
+def _same_arguments(context: click.Context, directory: Path) -> list[str]:
+    """The flags of this call, for another process."""
+    arguments = ["--data-dir", str(directory)]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in ("data_dir", "detach", "systemd_unit") or not isinstance(parameter, click.Option):
+            continue
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        if parameter.is_flag:
+            arguments.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        else:
+            values = value if parameter.multiple else (value,)
+            arguments += [word for each in values for word in (parameter.opts[0], str(each))]
+    return arguments
 
 
 def _welcome(url: str, kubeconfig: Path) -> str:
@@ -114,7 +181,6 @@ def _welcome(url: str, kubeconfig: Path) -> str:
         f"Herder serves the Kubernetes API at {url}\n\n"
         f"  export KUBECONFIG={kubeconfig}\n"
         "  herder create cluster meadow    # create a cluster with machines on this host\n"
-        "  kubectl get namespaces          # or: herder get namespaces\n"
-        "  herder store backup FILE        # back up all data while the server runs\n\n"
-        "Press Ctrl-C to stop. All acknowledged writes are on disk."
+        "  herder get clusters             # or: kubectl get clusters.provisioning.cattle.io -A\n"
+        "  herder store backup FILE        # back up all data while the server runs\n"
     )

@@ -12,7 +12,7 @@ from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import is_deleting
 from herder.api.management import names
 from herder.api.management.commands import commands
-from herder.api.management.kinds import REGISTRATION_TOKEN
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.registration import RENEW, Lifetime, rotation_time
 from herder.api.settings import SETTING
 from herder.api.times import parse_time
@@ -23,7 +23,7 @@ from herder.engine.runtime.decision import DONE, Decision, Effect, Patch, reques
 from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
-ALL = "all"
+ALL, BY_CLUSTER = "all", "cluster"
 _SETTINGS = {settings.SERVER_URL, settings.SERVER_CERTIFICATES, settings.REGISTRATION_TTL, settings.REGISTRATION_GRACE}
 
 
@@ -31,6 +31,9 @@ def reconcile(view: View) -> Decision:
     registration = view.get(REGISTRATION_TOKEN, view.name)
     if registration is None or is_deleting(registration):
         return DONE
+    cluster = view.get(MANAGEMENT_CLUSTER, view.namespace)
+    if cluster is None or is_deleting(cluster):
+        return DONE  # Its namespace is deleted, too, with the Secret first.
     reference = ref(REGISTRATION_TOKEN, registration)
     if (registration.get("spec") or {}).get("clusterName") != view.namespace:
         return waiting(
@@ -100,13 +103,22 @@ def _affects_all(setting: Object) -> Iterable[str]:
     return (ALL,) if setting["metadata"]["name"] in _SETTINGS else ()
 
 
+def _cluster_name(cluster: Object) -> Iterable[str]:
+    return (str(cluster["metadata"]["name"]),)
+
+
+def _namespace(registration: Object) -> Iterable[str]:
+    return (str(registration["metadata"]["namespace"]),)
+
+
 CONTROLLER = Controller(
     name="registration-token",
     kind=REGISTRATION_TOKEN,
     reconcile=reconcile,
     watches=(
+        Watches(MANAGEMENT_CLUSTER, Indexed(BY_CLUSTER, _cluster_name), changed("metadata.deletionTimestamp")),
         Watches(SECRET_METADATA, owner(REGISTRATION_TOKEN), changed()),
         Watches(SETTING, Indexed(ALL, _affects_all), changed("value")),
     ),
-    indexes={REGISTRATION_TOKEN: {ALL: lambda _registration: (ALL,)}},
+    indexes={REGISTRATION_TOKEN: {ALL: lambda _registration: (ALL,), BY_CLUSTER: _namespace}},
 )

@@ -67,6 +67,7 @@ class Informer:
         self.fields = fields
         self.relists = 0
         self.failure = ""  # current error, empty if healthy
+        self._logged_failure = ""
         self.synced = asyncio.Event()
         self.answered = asyncio.Event()  # synced once, or the server does not serve the kind
         self._transform = transform or partial(strip_object, cache.kind)
@@ -139,16 +140,19 @@ class Informer:
         return False
 
     def _mark_unhealthy(self, failure: str, log_failure: Callable[..., None] = log.warning) -> None:
+        """Record a failure. One failed attempt is normal when a server or a tunnel restarts: the second is logged."""
         self._claim(self.cache.size)  # an incomplete list is discarded
-        if failure != self.failure:
+        if self.failure and failure != self._logged_failure:
             log_failure("informer failed", kind=str(self.cache.kind), error=failure)
+            self._logged_failure = failure
         self.failure = failure
         self._on_health(failure)
 
     def _mark_healthy(self) -> None:
         if self.failure:
-            log.info("informer recovered", kind=str(self.cache.kind))
-            self.failure = ""
+            if self._logged_failure:
+                log.info("informer recovered", kind=str(self.cache.kind))
+            self.failure = self._logged_failure = ""
             self._on_health("")
 
     # --- list -------------------------------------------------------------------------------------------------

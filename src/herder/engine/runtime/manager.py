@@ -150,6 +150,13 @@ class Manager:
         finally:
             await self._stop()
 
+    async def ready(self) -> None:
+        """Wait until all controllers that `run` was started with work on their objects."""
+        for running in list(self.running.values()):
+            for watch in running.controller.kinds():
+                informer = self.informers[watch.kind]
+                await (informer.answered if watch.optional else informer.synced).wait()
+
     async def _start(self, running: ControllerWorker) -> None:
         """Start a controller once the informers of all its kinds are synced; a missing kind blocks no other
         controller."""

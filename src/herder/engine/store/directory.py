@@ -145,6 +145,22 @@ def locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def lock_holder(path: Path) -> int | None:
+    """ID of the process that has the store open; None if it is closed."""
+    try:
+        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
+        return int(holder) if holder.isdecimal() else None
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -84,10 +84,11 @@ class Users:
 
     async def delete(self, user: str) -> int:
         """Delete a user with all tokens, and return their number. A controller deletes the user's bindings."""
+        count = await self._delete_tokens(user)
         await self._client.delete(USER.resource, user)
         with suppress(NotFound):
             await self._client.delete(SECRET.resource, user, namespace=PASSWORDS_NAMESPACE)
-        return await self._delete_tokens(user)
+        return count + await self._delete_tokens(user)  # issued meanwhile
 
     async def _delete_tokens(self, user: str) -> int:
         count = 0

@@ -192,11 +192,28 @@ def registration(cluster: str = MANAGEMENT_NAME, **status: object) -> Object:
 
 TOKEN_SECRET = new_object(SECRET, "crt-token-default-token", MANAGEMENT_NAME)
 FRESH = {"expiresAt": "2026-01-02T12:00:00Z"}
+REGISTERED_CLUSTER = new_object(MANAGEMENT_CLUSTER, MANAGEMENT_NAME)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [(), (new_object(MANAGEMENT_CLUSTER, MANAGEMENT_NAME, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),)],
+    ids=["deleted", "being deleted"],
+)
+def test_no_token_is_issued_for_a_deleted_cluster(cluster: tuple[Object, ...]) -> None:
+    """Its namespace is deleted, too: the effect would fail and be repeated."""
+    key = f"{MANAGEMENT_NAME}/default-token"
+    decision = decide(cluster_registration_token.CONTROLLER, key, registration(), *cluster)
+    assert not decision.effects
+    assert not decision.writes
 
 
 def test_a_registration_token_belongs_to_the_cluster_of_its_namespace() -> None:
     decision = decide(
-        cluster_registration_token.CONTROLLER, f"{MANAGEMENT_NAME}/default-token", registration("c-m-other")
+        cluster_registration_token.CONTROLLER,
+        f"{MANAGEMENT_NAME}/default-token",
+        registration("c-m-other"),
+        REGISTERED_CLUSTER,
     )
     assert not decision.effects
     assert decision.wait is not None
@@ -207,7 +224,8 @@ def test_commands_contain_a_placeholder_and_the_ca_checksum() -> None:
     pem = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----"
     flags = {"server-url": "https://herder.example.com/", "cacerts": pem}
     key = f"{MANAGEMENT_NAME}/default-token"
-    decision = decide(cluster_registration_token.CONTROLLER, key, registration(**FRESH), TOKEN_SECRET, **flags)
+    objects = (registration(**FRESH), TOKEN_SECRET, REGISTERED_CLUSTER)
+    decision = decide(cluster_registration_token.CONTROLLER, key, *objects, **flags)
     (write,) = writes_of(decision)
     assert isinstance(write, Patch)
     status = write.patch["status"]
@@ -225,7 +243,11 @@ def test_commands_contain_a_placeholder_and_the_ca_checksum() -> None:
 
 def test_a_missing_server_url_is_reported() -> None:
     decision = decide(
-        cluster_registration_token.CONTROLLER, f"{MANAGEMENT_NAME}/default-token", registration(**FRESH), TOKEN_SECRET
+        cluster_registration_token.CONTROLLER,
+        f"{MANAGEMENT_NAME}/default-token",
+        registration(**FRESH),
+        TOKEN_SECRET,
+        REGISTERED_CLUSTER,
     )
     assert decision.wait is not None
     assert "server-url" in decision.wait.reason

@@ -26,6 +26,8 @@ Connector = Callable[[str], Awaitable[Client]]
 PROBE_INTERVAL_SECONDS = 10.0
 """Idle time before a probe, and the interval between probes."""
 FAILED_PROBES = 5
+WARN_ATTEMPTS = 3
+"""Failed attempts before a warning: agents need a few seconds to connect again after a restart of the manager."""
 RETRY_FIRST_SECONDS, RETRY_SECONDS = 1.0, 30.0
 """Initial and maximum delay between attempts. The initial delay is short, so that a starting cluster is reached
 soon."""
@@ -57,6 +59,7 @@ class ClusterConnection:
         self._credential = ""  # latest version of the credentials
         self._used_credential = ""  # version that the connection was opened with
         self._rejected = False
+        self._failed_attempts = 0
         self._has_reported = False
         self._changed = asyncio.Event()  # set when credentials change or are rejected
         self._opened_at = 0.0  # event loop time, as the next one
@@ -92,6 +95,7 @@ class ClusterConnection:
             failure = await self._run_once()
             if loop.time() - started >= RETRY_SECONDS:
                 pause = RETRY_FIRST_SECONDS  # the connection worked for a while
+            self._failed_attempts = self._failed_attempts + 1 if failure else 0
             if failure:
                 self._report(failure)
                 await self._pause(RETRY_SECONDS if self._rejected else min(pause, RETRY_SECONDS))
@@ -129,6 +133,7 @@ class ClusterConnection:
             self._used_credential or self._credential
         )  # published while connecting: the connector used it
         self.client = Client(transport, field_manager=field_manager)
+        self._failed_attempts = 0
         self._report("")
         self._opened(self.client)
         return await self._monitor(transport)
@@ -178,9 +183,9 @@ class ClusterConnection:
     def _report(self, reason: str) -> None:
         is_change = bool(reason) != bool(self.reason) or not (reason or self._has_reported)
         self.reason, self._has_reported = reason, True
+        if self._failed_attempts == WARN_ATTEMPTS and reason:
+            log.warning("cluster is unreachable", cluster=self.cluster, reason=reason)
         if is_change:
-            if reason:
-                log.warning("cluster is unreachable", cluster=self.cluster, reason=reason)
-            else:
+            if not reason:
                 log.info("cluster is reachable", cluster=self.cluster)
             self._on_health_change()

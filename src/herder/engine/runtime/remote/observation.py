@@ -54,6 +54,8 @@ _MAX_LENGTHS = {"name": 253, "namespace": 63, "uid": 128, "resourceVersion": 64}
 class Observation(ABC):
     """The objects of one subscription, without focus, and its subscribers."""
 
+    _is_failure_logged = False
+
     def __init__(self, subscription: Observe, *, clock: Callable[[], datetime], tasks: Tasks, budget: Budget) -> None:
         self.subscription = subscription  # without focus, which each subscriber has
         self._clock = clock
@@ -165,13 +167,16 @@ class Observation(ABC):
         projection = self.subscription.projection
         return Cache(self.subscription.kind, projection.indexes if projection else {})
 
-    def _mark_unreachable(self, reason: str) -> None:
+    def _mark_unreachable(self, reason: str, *, logged: bool = True) -> None:
         is_new = self._failure is None
+        self._is_failure_logged = self._is_failure_logged and not is_new
         self._failure = Unreachable(reason, self._failure.since if self._failure else self._clock())
-        if is_new:
+        if logged and not self._is_failure_logged:
+            self._is_failure_logged = True
             log.warning(
                 "observation failed", cluster=self.subscription.cluster, kind=str(self.subscription.kind), reason=reason
             )
+        if is_new:
             self.wake_all()
 
 
@@ -256,10 +261,12 @@ class WatchObservation(Observation):
                 self._failure = None
                 self.wake_all()
             return
+        is_first = self._failing_since is None
         if self._failing_since is None:
             self._failing_since = now
         if self._objects is None or now - self._failing_since >= WATCH_GRACE_SECONDS:
-            self._mark_unreachable(failure)
+            # Rights and tunnels of a new cluster may take effect a moment after the first attempt.
+            self._mark_unreachable(failure, logged=not is_first)
 
 
 class ListObservation(Observation):
