@@ -36,12 +36,14 @@ def test_help_lists_every_command() -> None:
     ]  # the others are continuation lines
     assert names == [
         "up",
+        "down",
         "run",
         "demo",
         "create",
         "scale",
         "upgrade",
         "delete",
+        "wait",
         "get",
         "describe",
         "logs",
@@ -54,7 +56,13 @@ def test_help_lists_every_command() -> None:
         "login",
         "token",
         "kubeconfig",
+        "logout",
         "users",
+        "grant",
+        "revoke",
+        "version",
+        "completion",
+        "convert",
         "store",
         "export",
     ]
@@ -110,7 +118,7 @@ def test_an_address_in_use_is_reported(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         message = expect_failure("up", "--data-dir", tmp_path, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-    assert "address already in use" in message.lower()
+    assert "the port is in use by process" in message
     assert not (tmp_path / "kubeconfig").exists()
 
 

@@ -13,7 +13,7 @@ from herder.api.capi.contract import Contract
 from herder.api.capi.crds import CRDS
 from herder.app.install import install_kinds
 from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, render
-from herder.cli.get import _print_table
+from herder.cli.get import Listing, _print_table
 from herder.engine.client.discovery import Found
 from herder.engine.meta.kinds import GroupVersionResource, Kind
 from tests.support.builders import new_condition, new_object
@@ -318,5 +318,5 @@ def test_a_table_escapes_control_characters(capsys: pytest.CaptureFixture[str]) 
     row = {"cells": ["\x1b[2Jmeadow"], "object": {"metadata": {"name": "meadow"}}}
     table = {"kind": "Table", "columnDefinitions": [{"name": "Name"}], "rows": [row]}
     found = Found(GroupVersionResource("", "v1", "things"), "Thing", namespaced=False)
-    _print_table(table, (), found, wide=False, namespace="")
+    _print_table(table, Listing(found, "", (), "", "", ""), is_first=True)
     assert "\x1b" not in capsys.readouterr().out

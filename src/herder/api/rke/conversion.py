@@ -112,7 +112,7 @@ def _convert(obj: Object, result: Conversion) -> None:
     result.dropped += [Finding(name, path, reason) for path, reason in _clean(obj)]
     result.objects.append(obj)
     if _group_kind(obj) == (PROVISIONING_CLUSTER.group, PROVISIONING_CLUSTER.kind):
-        refused = {error.field: error.message for error in validate(obj, None)}
+        refused = {error.field: error.body for error in validate(obj, None)}
         for path in _leaves(obj.get("spec") or {}, "spec"):
             why = _refusal(refused, path)
             (result.refused if why else result.fields).append(Finding(name, path, why or effect_of(path)))
