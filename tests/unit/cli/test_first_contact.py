@@ -255,3 +255,27 @@ def test_an_export_of_rancher_is_converted(tmp_path: Path) -> None:
     assert "Kept:\n  Cluster prod spec.kubernetesVersion: Kubernetes version" in result.stderr
     file.write_text("a: [b")
     assert "export.yaml: invalid YAML (line 1)" in expect_failure("convert", "-f", file)
+
+
+def test_the_quick_start_of_the_readme_can_be_pasted(tmp_path: Path) -> None:
+    """All commands after the setup, in one shell without a terminal, as they are but for the port."""
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    block = text.partition("## Quick start")[2].partition("```sh\n")[2].partition("```")[0]
+    setup, path, *commands = block.splitlines()
+    assert (setup, path) == ("make setup", "export PATH=$PWD/.venv/bin:$PATH")
+    assert commands[0] == "herder up --detach"
+    commands[0] += f" --listen 127.0.0.1:{free_port()}"
+    removed = ("KUBECONFIG", "XDG_STATE_HOME")
+    variables = {name: value for name, value in os.environ.items() if name not in removed}
+    variables |= {"HOME": str(tmp_path), "HERDER_DATA_DIR": str(tmp_path / "data")}
+    variables["PATH"] = f"{HERDER.parent}:{variables['PATH']}"
+    with host_shutdown(tmp_path / "data"):
+        shell = ["bash", "-e", "-c", "\n".join(commands)]
+        done = subprocess.run(
+            shell, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=180, check=False
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("cluster meadow is ready") == 3
+    assert "cluster meadow is deleted" in done.stdout
+    assert done.stdout.count("v1.36.3+herder1") >= 6, "versions of machines and nodes"
+    assert "stopped (process" in done.stdout
