@@ -252,7 +252,7 @@ def test_an_export_of_rancher_is_converted(tmp_path: Path) -> None:
     converted = yaml.safe_load(result.stdout)
     assert converted["metadata"] == {"name": "prod", "namespace": "fleet-default"}
     assert "Dropped:\n  Cluster prod metadata.finalizers[example.com/hold]: " in result.stderr
-    assert "Kept:\n  Cluster prod spec.kubernetesVersion: Kubernetes version" in result.stderr
+    assert "Kept:\n  Cluster prod spec.kubernetesVersion: done; Kubernetes version" in result.stderr
     file.write_text("a: [b")
     assert "export.yaml: invalid YAML (line 1)" in expect_failure("convert", "-f", file)
 

@@ -23,6 +23,8 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import MANAGEMENT_NAME
 from herder.api.rke.admission.cluster import validate
 from herder.api.rke.cluster_spec import OPERATIONS
+from herder.api.rke.fields.rows import Effect, Row
+from herder.api.rke.fields.table import TABLE, distribution_of
 from herder.engine.meta.kinds import Object
 from herder.engine.schema import CompiledSchema, compile_schema
 
@@ -115,7 +117,9 @@ def _convert(obj: Object, result: Conversion) -> None:
         refused = {error.field: error.body for error in validate(obj, None)}
         for path in _leaves(obj.get("spec") or {}, "spec"):
             why = _refusal(refused, path)
-            (result.refused if why else result.fields).append(Finding(name, path, why or effect_of(path)))
+            (result.refused if why else result.fields).append(
+                Finding(name, path, why or effect_of(path, distribution_of(obj)))
+            )
 
 
 # --- objects --------------------------------------------------------------------------------------------------------
@@ -184,8 +188,22 @@ def _cluster_schema() -> CompiledSchema:
 # --- fields ---------------------------------------------------------------------------------------------------------
 
 
-def effect_of(path: str) -> str:
-    """What a field of a Cluster does here: its description in the schema; empty if it has none."""
+def effect_of(path: str, distribution: str) -> str:
+    """What a field of a Cluster does here: from the field table, and its description in the schema."""
+    row = _row(re.sub(r"\[\d+\]", "[]", path))
+    effect = row.effects.get(distribution) if row else None
+    if row is not None and effect is Effect.NONE:
+        return f"no effect: {row.reason}"
+    done = [effect.value] if effect is not None else []
+    return "; ".join([*done, *(text for text in (row.remark if row else "", _description(path)) if text)])
+
+
+def _row(path: str) -> Row | None:
+    """The row of a field, or of the subtree that it is in."""
+    return next((row for row in TABLE if path == row.path or (row.subtree and path.startswith(row.path))), None)
+
+
+def _description(path: str) -> str:
     node: Any = _cluster_schema().schema
     for name in path.replace("[", ".[").split("."):
         properties = node.get("properties") or {}
