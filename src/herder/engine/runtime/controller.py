@@ -13,7 +13,8 @@ from herder.engine.control.loop import ControlLoop, describe
 from herder.engine.control.metrics import Metrics
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Decision, Outcome, Refusal, waiting
+from herder.engine.runtime.decision import Decision, Events, Outcome, Refusal, waiting
+from herder.engine.runtime.events.recorder import ControllerEvents
 from herder.engine.runtime.executor import DecisionExecutor
 from herder.engine.runtime.groups import Grouping
 from herder.engine.runtime.handlers import DynamicWatches, Lookup, Watches, any_change, itself
@@ -81,6 +82,7 @@ class ControllerWorker:
         observe: Callable[[Decision, Key], None],
         watch_kind: Callable[[Kind, Key], None],
         metrics: Metrics,
+        events: ControllerEvents | None = None,
         stopwatch: Callable[[], float] = time.perf_counter,
         strict: bool = False,
     ) -> None:
@@ -88,6 +90,7 @@ class ControllerWorker:
         self.outcomes: dict[Key, Outcome] = {}
         self._deciding: dict[Key, float] = {}  # duration of the decision, for reconciles in progress
         self._refused: dict[Key, Refusal] = {}  # guard refusal of the last decision
+        self._reported: dict[Key, Events] = {}  # Events of the last decision
         self._now = now
         self._view_of = view_of
         self._executor = executor
@@ -95,6 +98,7 @@ class ControllerWorker:
         self._indexed = indexed
         self._observe = observe
         self._watch_kind = watch_kind
+        self._events = events
         self._watches = _by_kind(controller)
         self._stopwatch = stopwatch
         self._strict = strict
@@ -178,13 +182,24 @@ class ControllerWorker:
             self.outcomes.pop(key, None)
             self._executor.forget(key)
             self._refused.pop(key, None)
+            self._reported.pop(key, None)
             self.queue.forget(key)
         else:
             self.outcomes[key] = outcome
+            self._record_events(key, outcome.decision.events)
         self._record_refusal(key, outcome.refusal)
         for wake in (outcome.decision.wake_at, outcome.deferred_until):
             if wake is not None:
                 self.queue.add_after(key, max((wake - view.now).total_seconds(), MIN_REQUEUE_SECONDS))
+
+    def _record_events(self, key: Key, events: Events) -> None:
+        """Record the Events that the previous decision for the object did not have."""
+        reported = self._reported.pop(key, ())
+        if events:
+            self._reported[key] = events
+        for event in events:
+            if self._events is not None and event not in reported:
+                self._events.record(event)
 
     def _record_refusal(self, key: Key, refusal: Refusal | None) -> None:
         """Requeue a new or cleared refusal immediately, so that the reconciler reports it; retry a lasting one after
@@ -198,6 +213,8 @@ class ControllerWorker:
         self.queue.add_after(key, MIN_REQUEUE_SECONDS)
         if refusal is not None:
             log.warning("decision refused by guard", guard=refusal.guard, reason=refusal.reason)
+            if self._events is not None:
+                self._events.refused(key, refusal)
 
 
 def _check_wake_at(decision: Decision) -> None:

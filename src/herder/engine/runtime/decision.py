@@ -32,6 +32,26 @@ class Ref:
         return f"{self.kind.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
 
 
+NORMAL, WARNING = "Normal", "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes Event about an object, for `kubectl describe`. The message must contain no secret, and nothing
+    that a reader of the object's namespace may not see."""
+
+    about: Ref
+    uid: str
+    reason: str  # in CamelCase
+    message: str
+    type: str = NORMAL
+
+
+Events = tuple[Event, ...]
+"""Events of a write. They are recorded once the write has changed something: a decision that repeats records nothing.
+They describe the write and do not take part in comparisons."""
+
+
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Server-side apply of the fields that this controller owns. The usual way to write."""
@@ -43,6 +63,7 @@ class Apply:
     manager: str = ""  # default: the controller's name
     force: bool = True
     target: str = MANAGEMENT
+    events: Events = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +74,7 @@ class Create:
     obj: Object
     reason: str
     target: str = MANAGEMENT
+    events: Events = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +86,7 @@ class Update:
     reason: str
     subresource: str = ""
     target: str = MANAGEMENT
+    events: Events = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +104,7 @@ class Patch:
     resource_version: str = ""
     target: str = MANAGEMENT
     debounce: float = 0.0
+    events: Events = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +116,7 @@ class Delete:
     reason: str
     propagation: str = "Background"
     target: str = MANAGEMENT
+    events: Events = field(default=(), compare=False)
 
 
 Write = Apply | Create | Update | Patch | Delete
@@ -199,6 +224,8 @@ class Decision:
     observe: tuple[Observe | Connect, ...] = ()
     wait: Wait | None = None
     wake_at: datetime | None = None
+    events: Events = field(default=(), compare=False)
+    """Events about a state that no write records. Recorded once, until a decision for the object lacks them."""
 
     def __add__(self, other: Decision) -> Decision:
         """Combine two decisions: actions in order, the first wait, the earlier wake time."""
@@ -209,6 +236,7 @@ class Decision:
             self.observe + other.observe,
             self.wait or other.wait,
             min(wakes) if wakes else None,
+            self.events + other.events,
         )
 
 

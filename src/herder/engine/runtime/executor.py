@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from herder.engine.control.cache import Key
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome, Parallel, Patch, Refusal, Write
+from herder.engine.runtime.events.recorder import ControllerEvents
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
 
@@ -37,10 +38,12 @@ class DecisionExecutor:
         *,
         guards: Sequence[Guard] = (),
         perform: Callable[[Effect, Key], str] | None = None,
+        events: ControllerEvents | None = None,
     ) -> None:
         self._writer = writer
         self._guards = tuple(guards)
         self._perform = perform
+        self._events = events
         self._deferred_since: dict[Key, datetime] = {}  # when the first debounced write of a key was deferred
 
     async def resolve_uncertain(self) -> None:
@@ -64,7 +67,7 @@ class DecisionExecutor:
             if outcome.refusal is not None:
                 return
             due = [write for write in writes if not self._is_deferred(write, view.key, outcome)]
-            await self._write_all(due, manager, outcome, deadline)
+            await self._write_all(due, view.key, manager, outcome, deadline)
         for effect in decision.effects:
             outcome.refusal = self._check_guards((effect,), unrestricted, earlier)
             if outcome.refusal is not None:
@@ -98,9 +101,11 @@ class DecisionExecutor:
         outcome.deferred_until = min(until, outcome.deferred_until or until)
         return True
 
-    async def _write_all(self, writes: Sequence[Write], manager: str, outcome: Outcome, deadline: float) -> None:
+    async def _write_all(
+        self, writes: Sequence[Write], key: Key, manager: str, outcome: Outcome, deadline: float
+    ) -> None:
         if len(writes) == 1:
-            await self._write_one(writes[0], manager, outcome, deadline)
+            await self._write_one(writes[0], key, manager, outcome, deadline)
             return
         failures: list[Exception] = []
         pending = iter(writes)
@@ -108,7 +113,7 @@ class DecisionExecutor:
         async def write_pending() -> None:
             for write in pending:
                 try:
-                    await self._write_one(write, manager, outcome, deadline)
+                    await self._write_one(write, key, manager, outcome, deadline)
                 except Exception as error:  # the other writes continue; the first failure is raised
                     failures.append(error)
 
@@ -116,14 +121,27 @@ class DecisionExecutor:
         if failures:
             raise failures[0]
 
-    async def _write_one(self, write: Write, manager: str, outcome: Outcome, deadline: float) -> None:
+    async def _write_one(self, write: Write, key: Key, manager: str, outcome: Outcome, deadline: float) -> None:
         if write.target != MANAGEMENT and asyncio.get_running_loop().time() >= deadline:
             raise ServiceUnavailable(
                 f"cluster {write.target}: writes exceeded {DOWNSTREAM_SECONDS:.0f} s;"
                 " the remaining writes follow in the next reconcile"
             )
-        if await self._writer.write(write, manager):
+        if await self._write_and_record(write, key, manager):
             outcome.details.append(write.reason)
         else:
             outcome.skipped += 1
         outcome.done += 1
+
+    async def _write_and_record(self, write: Write, key: Key, manager: str) -> bool:
+        """Send a write, and record its Events if it changed something, or that the API server rejects it."""
+        try:
+            changed = await self._writer.write(write, manager)
+        except Exception as error:
+            if self._events is not None:
+                self._events.write_failed(key, write, error, creates=self._writer.creates(write))
+            raise
+        if changed and self._events is not None:
+            for event in write.events:
+                self._events.record(event)
+        return changed

@@ -20,6 +20,7 @@ from herder.engine.runtime.controller import Controller, ControllerWorker
 from herder.engine.runtime.decision import Decision, Effect, Refusal
 from herder.engine.runtime.dynamic import UNKNOWN, DynamicController
 from herder.engine.runtime.effects import Effects, Performer
+from herder.engine.runtime.events.recorder import ControllerEvents, EventRecorder
 from herder.engine.runtime.executor import DecisionExecutor, Guard
 from herder.engine.runtime.groups import Grouping, Groups
 from herder.engine.runtime.handlers import Watches
@@ -72,6 +73,7 @@ class Manager:
         self._effects = Effects(
             {**(performers or {}), **self._bind_remote_performers(remote_performers or {})}, self._tasks
         )
+        self._recorder = EventRecorder(client, clock=clock, jitter=self._jitter)
         self._dynamic_controllers = dynamic_controllers
         self._guards = guards
         declared = [watch for controller in controllers for watch in controller.kinds()]
@@ -121,8 +123,9 @@ class Manager:
             on_change=self._changed,
             remote=self._remotes.client if self._remotes else None,
         )
+        events = ControllerEvents(self._recorder, name, controller.kind, own.get)
         executor = DecisionExecutor(
-            writer, guards=self._guards, perform=lambda effect, key: self._perform(name, effect, key)
+            writer, guards=self._guards, perform=lambda effect, key: self._perform(name, effect, key), events=events
         )
         dynamic_cache = self._dynamic_cache if controller.dynamic_watches is not None else None
         return ControllerWorker(
@@ -135,6 +138,7 @@ class Manager:
             observe=lambda decision, key: self._observe(name, decision, key),
             watch_kind=lambda kind, key: self._watch_kind(kind, name, key),
             metrics=self.metrics,
+            events=events,
             stopwatch=self._stopwatch,
             strict=self._strict,
         )
@@ -145,6 +149,7 @@ class Manager:
             self._tasks.spawn(informer.run(), name=f"informer {kind}")
         for running in self.running.values():
             self._tasks.spawn(self._start(running), name=f"start {running.controller.name}")
+        self._tasks.spawn(self._recorder.run(), name="event recorder")
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -169,11 +174,12 @@ class Manager:
             self._workers.append(self._tasks.spawn(running.work(), name=f"{controller.name} {number}"))
 
     async def _stop(self) -> None:
-        """Stop taking keys, let writes in flight finish, and stop all tasks."""
+        """Stop taking keys, let writes in flight and their Events finish, and stop all tasks."""
         for running in self.running.values():
             running.queue.close()
         if self._workers:
             await asyncio.wait(self._workers, timeout=STOP_SECONDS)
+        await self._recorder.flush()
         await self._tasks.stop()
 
     def halt(self, controllers: Sequence[str]) -> None:

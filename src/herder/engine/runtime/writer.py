@@ -57,7 +57,7 @@ class Writer:
         self._uncertain: dict[tuple[Kind, Key], None] = {}
 
     async def write(self, write: Write, manager: str) -> bool:
-        """Send a write; return False if the cache shows that it would change nothing."""
+        """Send a write; return False if it changed nothing, or if the cache shows that it would not."""
         if self.is_noop(write):
             return False
         cache = self._caches.get(_kind(write)) if write.target == MANAGEMENT else None
@@ -115,6 +115,11 @@ class Writer:
                 )
         return False
 
+    def creates(self, write: Write) -> bool:
+        """Return whether the write creates its object, as far as the cache shows."""
+        watched = _kind(write) in self._caches and write.target == MANAGEMENT
+        return isinstance(write, Create) or (isinstance(write, Apply) and watched and self._live(write) is None)
+
     async def _send(self, write: Write, client: Client, manager: str) -> bool:
         match write:
             case Apply():
@@ -136,6 +141,7 @@ class Writer:
     async def _apply(self, client: Client, write: Apply, manager: str) -> bool:
         entry = (f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
         digest = hashlib.blake2b(encode(write.obj), digest_size=16).digest()
+        live = self._live(write)
         if self._applied_before(write, self._applied.get(entry), digest):
             return False
         answer = await client.apply(
@@ -148,7 +154,7 @@ class Writer:
         meta = answer["metadata"]
         self._applied[entry] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
         self._update_cache(write.kind, answer)
-        return True
+        return live is None or live["metadata"].get("resourceVersion") != meta.get("resourceVersion")
 
     def _applied_before(self, write: Apply, before: _Applied | None, digest: bytes) -> bool:
         """Return whether the same configuration was applied to the same object, and the fields are unchanged since."""

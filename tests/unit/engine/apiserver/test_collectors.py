@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from herder.engine.apiserver.admission.chain import DELETE, Attributes
 from herder.engine.apiserver.auth.aggregation import RoleAggregator
 from herder.engine.apiserver.collectors.accounts import ServiceAccountController
+from herder.engine.apiserver.collectors.controller_client import ControllerClient
+from herder.engine.apiserver.collectors.expiry import EventExpiry
 from herder.engine.apiserver.collectors.garbage import GarbageCollector
 from herder.engine.apiserver.crds.instances import Instances
 from herder.engine.meta.errors import ServiceUnavailable
@@ -203,3 +206,18 @@ async def test_a_change_of_an_account_reads_only_its_own_secrets(api: Api, monke
     await api.delete(f"{place}/serviceaccounts/robot")
     await _until(lambda: _gone(api, f"{place}/secrets/token"))
     assert "secrets" not in listed
+
+
+async def test_events_expire_an_hour_after_they_were_last_counted(api: Api) -> None:
+    """As in kube-apiserver, where each write of an Event renews its lease."""
+    deps = api.server.deps
+    expiry = EventExpiry(ControllerClient(deps.store, deps.registry, api.transport, name="ttl"), api.clock)
+    events, now = f"{NAMESPACES}/default/events", api.clock()
+    counted = {"stale": timedelta(0), "counted": timedelta(minutes=50), "in-the-future": timedelta(days=300)}
+    for name, later in counted.items():
+        about = {"kind": "Pod", "namespace": "default", "name": "p"}
+        last = f"{now + later:%Y-%m-%dT%H:%M:%SZ}"
+        await api.post(events, {"metadata": {"name": name}, "involvedObject": about, "lastTimestamp": last})
+    api.clock.advance(3660.0)
+    await expiry.expire()
+    assert [each["metadata"]["name"] for each in (await api.get(events)).body["items"]] == ["counted"]

@@ -1,0 +1,1 @@
+"""Kubernetes Events: `correlator` counts, combines and limits them, `recorder` writes them."""
