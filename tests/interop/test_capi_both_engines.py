@@ -56,6 +56,9 @@ from tests.support.kube import RealKube
 NAMESPACE, NAME, WORKERS = "pasture", "merino", "merino-workers"
 WATCHED = (*CORE_KINDS, *PROVIDER_KINDS)
 
+DESCRIBED = ("clusters", "machinedeployments", "machinesets", "machines")
+"""Resources whose Events are compared."""
+
 HELD = {names.NEVER_READY: "true", names.NODE_READY: "Absent"}
 """Annotations of new machines and bootstrap configs: each stays in its phase until the scenario removes them."""
 
@@ -248,7 +251,14 @@ def collect_outputs(engine: Engine, home: Path) -> dict[str, str]:
         "clusterctl get kubeconfig": kubeconfig.stdout,
         "kubectl get nodes": workload.kubectl("get", "nodes").stdout,
         "herder describe cluster": description.stdout,
+        **{f"kubectl describe {what}": described(engine, what) for what in DESCRIBED},
     }
+
+
+def described(engine: Engine, what: str) -> str:
+    """The Events that kubectl shows for the objects of one resource."""
+    shown = engine.kubectl("describe", what, "-n", NAMESPACE, "--show-events").stdout
+    return "\n".join(part.partition("Events:")[2] for part in shown.split("\n\n\n"))
 
 
 # --- both engines -------------------------------------------------------------------------------------------
@@ -340,6 +350,31 @@ def test_programs_print_the_same(scenario: Scenario, command: str) -> None:
     assert ours == theirs
 
 
+EXPECTED_EVENTS = {
+    "clusters": {"Provisioning", "Provisioned", "InfrastructureReady", "ControlPlaneInitialized"},
+    "machinedeployments": {"SuccessfulCreate", "SuccessfulScale", "SuccessfulDelete"},
+    "machinesets": {"SuccessfulCreate", "SuccessfulDelete"},
+    "machines": {"SuccessfulSetNodeRef"},
+}
+
+
+@pytest.mark.parametrize("what", DESCRIBED)
+def test_kubectl_describe_shows_the_same_events(scenario: Scenario, what: str) -> None:
+    ours, theirs = (shown_events(side.outputs[f"kubectl describe {what}"]) for side in scenario.sides)
+    assert ours == theirs
+    assert ours >= {("Normal", reason) for reason in EXPECTED_EVENTS[what]}
+
+
+def test_events_are_those_that_users_look_for(scenario: Scenario) -> None:
+    for side in scenario.sides:
+        deployment = side.outputs["kubectl describe machinedeployments"]
+        assert re.search(rf"Created MachineSet {NAMESPACE}/{WORKERS}-\S+ with \d+ replicas", deployment), deployment
+        assert re.search(rf"Scaled up MachineSet {WORKERS}-\S+: \d+ -> \d+", deployment), deployment
+        assert re.search(rf'Created Machine "{WORKERS}-\S+"', side.outputs["kubectl describe machinesets"])
+        assert any(event["reason"] == "MachineMarkedUnhealthy" for event in side.events), "about a deleted Machine"
+        assert all(event["count"] == 1 for event in side.events if event["reason"] == "SuccessfulSetNodeRef")
+
+
 def test_the_kubeconfig_from_clusterctl_works(scenario: Scenario) -> None:
     for side in scenario.sides:
         nodes = table(side.observer.names, side.outputs["kubectl get nodes"])
@@ -361,6 +396,11 @@ def table(roles: Names, printed: str) -> list[str]:
     """Rows without widths and ages, sorted: their order depends on random names."""
     lines = [re.sub(r"\b\d+[smhd](\d+s)?\b", "<age>", roles.masked(line)) for line in printed.splitlines()]
     return sorted(" ".join(re.sub(r"[├─└│]", " ", line).split()) for line in lines)
+
+
+def shown_events(printed: str) -> set[tuple[str, str]]:
+    """Type and reason of each Event that kubectl describe printed."""
+    return {(found[1], found[2]) for found in re.finditer(r"^\s+(Normal|Warning)\s+(\w+)", printed, re.MULTILINE)}
 
 
 def secrets_in(side: Side) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import is_deleting
+from herder.api.events import warning
 from herder.api.identity import projects, roles
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING
 from herder.api.management.clusters import is_connected, is_internal
@@ -34,8 +35,11 @@ def reconcile(view: View) -> Decision:
     subject, template = roles.subject_of(binding), view.get(ROLE_TEMPLATE, binding["roleTemplateName"])
     problem = _problem(view, binding, cluster, subject, template)
     if problem or cluster is None or template is None or isinstance(subject, str):
-        return cluster_rights.revoke_all(view, binding, cluster, CLUSTER_ROLE_BINDING) + waiting(
-            problem, ref(CLUSTER_BINDING, binding)
+        refused = Decision(events=(warning(CLUSTER_BINDING, binding, "BindingRefused", problem),) if problem else ())
+        return (
+            cluster_rights.revoke_all(view, binding, cluster, CLUSTER_ROLE_BINDING)
+            + waiting(problem, ref(CLUSTER_BINDING, binding))
+            + refused
         )
     if not cluster_rights.has_finalizer(binding, FINALIZER):
         return Decision(writes=cluster_rights.finalizer(CLUSTER_BINDING, binding, FINALIZER, add=True))

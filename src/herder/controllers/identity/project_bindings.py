@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import is_deleting
+from herder.api.events import warning
 from herder.api.identity import projects, roles
 from herder.api.identity.builtin_roles import PROJECT as PROJECT_CONTEXT
 from herder.api.identity.projects import BY_PROJECT, ProjectKey
@@ -44,8 +45,11 @@ def reconcile(view: View) -> Decision:
     subject, template = roles.subject_of(binding), view.get(ROLE_TEMPLATE, binding["roleTemplateName"])
     problem = _problem(view, binding, place, cluster) or _role_problem(view, binding, subject, template)
     if problem or place is None or cluster is None or template is None or isinstance(subject, str):
-        return cluster_rights.revoke_all(view, binding, cluster, ROLE_BINDING) + waiting(
-            problem, ref(PROJECT_BINDING, binding)
+        refused = Decision(events=(warning(PROJECT_BINDING, binding, "BindingRefused", problem),) if problem else ())
+        return (
+            cluster_rights.revoke_all(view, binding, cluster, ROLE_BINDING)
+            + waiting(problem, ref(PROJECT_BINDING, binding))
+            + refused
         )
     if not cluster_rights.has_finalizer(binding, FINALIZER):
         return Decision(writes=cluster_rights.finalizer(PROJECT_BINDING, binding, FINALIZER, add=True))

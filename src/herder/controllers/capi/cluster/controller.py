@@ -13,12 +13,13 @@ from herder.api.capi.kinds import (
     SECRET_METADATA,
 )
 from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, SECRET_TYPE, cluster_key, is_deleting, is_paused
+from herder.api.events import normal, recorded
 from herder.api.writes import object_patch
 from herder.controllers.capi.cluster import connection, deletion, kubeconfig, members, references, status
 from herder.controllers.capi.cluster.scope import ClusterScope, new_scope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Parallel, Wait
+from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Wait
 from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed, named_by_label
 from herder.engine.runtime.view import View
 
@@ -63,17 +64,19 @@ def _reconcile_delete(scope: ClusterScope) -> Decision:
 
 def _add_finalizer(cluster: Object) -> Decision:
     wanted = [*_finalizers(cluster), CLUSTER_FINALIZER]
-    return _with_finalizers(cluster, wanted, "the members of the cluster must be deleted first")
+    return Decision(writes=_with_finalizers(cluster, wanted, "the members of the cluster must be deleted first"))
 
 
 def _remove_finalizer(cluster: Object) -> Decision:
     wanted = [name for name in _finalizers(cluster) if name != CLUSTER_FINALIZER]
-    return _with_finalizers(cluster, wanted, "all members of the cluster are deleted")
+    deleted = _with_finalizers(cluster, wanted, "all members of the cluster are deleted")
+    message = f"Cluster {cluster['metadata']['name']} has been deleted"
+    return Decision(writes=recorded(deleted, (normal(CLUSTER, cluster, "Deleted", message),)))
 
 
-def _with_finalizers(cluster: Object, finalizers: list[str], reason: str) -> Decision:
+def _with_finalizers(cluster: Object, finalizers: list[str], reason: str) -> tuple[Patch, ...]:
     wanted = {**cluster, "metadata": {**cluster["metadata"], "finalizers": finalizers}}
-    return Decision(writes=object_patch(CLUSTER, cluster, wanted, reason))
+    return object_patch(CLUSTER, cluster, wanted, reason)
 
 
 def _finalizers(cluster: Object) -> list[str]:

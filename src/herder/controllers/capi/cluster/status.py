@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from herder.api.capi.conditions import Condition, condition, merged
 from herder.api.capi.contract import control_plane
 from herder.api.capi.kinds import CLUSTER
 from herder.api.durations import version_numbers
+from herder.api.events import normal, recorded
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.capi.cluster import members
 from herder.controllers.capi.cluster.conditions import conditions_of, next_up_to_date_check
@@ -16,11 +17,14 @@ from herder.controllers.capi.cluster.legacy import deprecated
 from herder.controllers.capi.cluster.references import failure_domains
 from herder.controllers.capi.cluster.scope import ClusterScope
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision
+from herder.engine.runtime.decision import Decision, Event
 
 MOST_VERSIONS = 32
 
 NOT_DELETING = condition("Deleting", "False", "NotDeleting")
+
+_STEPS = {"infrastructureProvisioned": "InfrastructureReady", "controlPlaneInitialized": "ControlPlaneInitialized"}
+"""Steps of the initialization, and the reasons of the Events about them."""
 
 _COUNTERS = ("desiredReplicas", "replicas", "readyReplicas", "availableReplicas", "upToDateReplicas")
 _AWAITED = ("Available", "RemoteConnectionProbe", "InfrastructureReady", "ControlPlaneInitialized", "Paused")
@@ -41,8 +45,19 @@ def report(scope: ClusterScope, deleting: Condition = NOT_DELETING) -> Decision:
     }
     status = {field: value for field, value in wanted.items() if value}
     debounce = 0.0 if _is_awaited_change(known, status) else PROGRESS_DEBOUNCE
-    writes = status_patch(CLUSTER, scope.cluster, status, "update the Cluster status", debounce=debounce)
+    patches = status_patch(CLUSTER, scope.cluster, status, "update the Cluster status", debounce=debounce)
+    writes = recorded(patches, _events(scope.cluster, known, status))
     return Decision(writes=writes, wake_at=next_up_to_date_check(scope))
+
+
+def _events(cluster: Object, before: Object, after: Object) -> Iterator[Event]:
+    name, known = cluster["metadata"]["name"], before.get("initialization") or {}
+    for step, reason in _STEPS.items():
+        if after.get("initialization", {}).get(step) and not known.get(step):
+            field = step[0].upper() + step[1:]
+            yield normal(CLUSTER, cluster, reason, f"Cluster {name} {field} is now True")
+    if after["phase"] != before.get("phase"):
+        yield normal(CLUSTER, cluster, after["phase"], f"Cluster {name} is {after['phase']}")
 
 
 def report_paused(scope: ClusterScope, paused: Condition) -> Decision:

@@ -20,11 +20,13 @@ from herder.api.capi.conditions import (
 from herder.api.capi.contract.fields import Failure
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import CERTIFICATES_EXPIRY, CONTROL_PLANE, annotations_of, labels_of
+from herder.api.events import recorded
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.capi.machine import bootstrap as bootstrap_step
 from herder.controllers.capi.machine import infrastructure as infrastructure_step
 from herder.controllers.capi.machine.bootstrap import Bootstrap
 from herder.controllers.capi.machine.deletion import DeletionStep
+from herder.controllers.capi.machine.events import status_events
 from herder.controllers.capi.machine.infrastructure import Infrastructure
 from herder.controllers.capi.machine.node import NodeObservation, NodeReport, legacy_report, node_name, report
 from herder.controllers.capi.machine.readiness import available, drain_start, legacy_ready, ready
@@ -265,7 +267,8 @@ def _status_write(found: Findings, status: Object) -> tuple[Patch, ...]:
     debounce = PROGRESS_DEBOUNCE if awaited(machine) == awaited({"status": status}) else 0.0
     if found.deletion is not None:
         debounce = min(debounce, found.deletion.debounce)
-    return status_patch(MACHINE, machine, status, "update the Machine status", debounce=debounce)
+    patches = status_patch(MACHINE, machine, status, "update the Machine status", debounce=debounce)
+    return recorded(patches, status_events(machine, status))
 
 
 def _awaited(machine: Object) -> tuple[Any, ...]:

@@ -14,7 +14,8 @@ from herder.api.capi.names import (
     is_deleting,
     labels_of,
 )
-from herder.api.writes import delete, object_patch, owner_reference, with_owner
+from herder.api.events import normal, recording
+from herder.api.writes import object_patch, owner_reference, with_owner
 from herder.controllers.capi.machine_templates import (
     REFERENCES_INDEX,
     cluster_index_key,
@@ -25,7 +26,7 @@ from herder.controllers.capi.machine_templates import (
     referenced_keys,
 )
 from herder.controllers.capi.machinedeployment.revisions import find_revisions
-from herder.controllers.capi.machinedeployment.rollout import advance, clean_up, rollout_of
+from herder.controllers.capi.machinedeployment.rollout import advance, clean_up, deleted, rollout_of
 from herder.controllers.capi.machinedeployment.status import Findings, report_status
 from herder.controllers.capi.replica_status import paused_status
 from herder.controllers.capi.set_members import INDEXES, SetMembers, sets_of
@@ -33,7 +34,7 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Ref, waiting
+from herder.engine.runtime.decision import DONE, Decision, Event, Parallel, Patch, Ref, waiting
 from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed, named_by_label, owner
 from herder.engine.runtime.view import View
 
@@ -104,8 +105,17 @@ def _adopt(view: View, deployment: Object) -> Decision:
     found = view.select(MACHINE_SET, labels=selector, index=(ORPHANS, deployment["metadata"]["namespace"]))
     orphans = [each for each in found if each["spec"]["clusterName"] == deployment["spec"]["clusterName"]]
     reason = f"MachineDeployment {deployment['metadata']['name']} selects it"
-    patches = [patch for each in orphans for patch in object_patch(MACHINE_SET, each, with_owner(each, mine), reason)]
+    patches = [
+        recording(patch, _adopted(deployment, each))
+        for each in orphans
+        for patch in object_patch(MACHINE_SET, each, with_owner(each, mine), reason)
+    ]
     return Decision(writes=(Parallel(tuple(patches)),) if patches else ())
+
+
+def _adopted(deployment: Object, machine_set: Object) -> Event:
+    message = f'Adopted MachineSet "{machine_set["metadata"]["name"]}"'
+    return normal(MACHINE_DEPLOYMENT, deployment, "SuccessfulAdopt", message)
 
 
 # --- deletion -------------------------------------------------------------------------------------------------------
@@ -122,7 +132,7 @@ def _reconcile_delete(view: View, deployment: Object, paused: Object) -> Decisio
         return Decision(
             writes=object_patch(MACHINE_DEPLOYMENT, deployment, released, "all its MachineSets are deleted")
         )
-    deletes = [delete(MACHINE_SET, each, f"MachineDeployment {meta['name']} is being deleted") for each in sets]
+    deletes = [deleted(deployment, each, f"MachineDeployment {meta['name']} is being deleted") for each in sets]
     going = Decision(writes=(Parallel(tuple(deletes)),))
     waits = waiting(
         f"{len(sets)} MachineSets are being deleted", Ref(MACHINE_SET, sets[0]["metadata"]["name"], view.namespace)

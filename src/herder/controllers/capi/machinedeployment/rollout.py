@@ -18,6 +18,7 @@ from herder.api.capi.rollout import (
     plan_rolling_update,
     strategy_of,
 )
+from herder.api.events import normal, recording
 from herder.api.numbers import parse_int64
 from herder.api.writes import delete, ref
 from herder.controllers.capi.machinedeployment.revisions import Revisions, next_revision
@@ -31,7 +32,7 @@ from herder.controllers.capi.machinedeployment.sets import (
 from herder.controllers.capi.replica_status import counters
 from herder.controllers.capi.set_members import SetMembers
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Apply, Decision, Parallel, Patch
+from herder.engine.runtime.decision import Apply, Decision, Delete, Event, Parallel, Patch
 from herder.engine.runtime.view import View
 
 
@@ -92,7 +93,7 @@ def clean_up(rollout: Rollout, members: SetMembers) -> Decision:
     if rollout.revisions.current is None or any(count != wanted for count in _replica_counts(members)):
         return Decision()
     empty = [each for each in rollout.revisions.old if _is_empty(rollout.view, each)]
-    deletes = tuple(delete(MACHINE_SET, each, "an old MachineSet without Machines") for each in empty)
+    deletes = tuple(deleted(rollout.deployment, each, "an old MachineSet without Machines") for each in empty)
     return Decision(writes=(Parallel(deletes),) if deletes else ())
 
 
@@ -165,4 +166,26 @@ def _apply(
         revision=revision,
         rollout_after=rollout.revisions.rollout_after,
     )
-    return Apply(MACHINE_SET, obj, reason, manager=MANAGER)
+    scaled = _scale_event(rollout.deployment, existing, obj)
+    return Apply(MACHINE_SET, obj, reason, manager=MANAGER, events=(scaled,) if scaled else ())
+
+
+def _scale_event(deployment: Object, existing: Object | None, wanted: Object) -> Event | None:
+    """Event about a new MachineSet or a changed number of replicas."""
+    meta, replicas = wanted["metadata"], wanted["spec"]["replicas"]
+    if existing is None:
+        message = f"Created MachineSet {meta['namespace']}/{meta['name']} with {replicas} replicas"
+        return normal(MACHINE_DEPLOYMENT, deployment, "SuccessfulCreate", message)
+    before = existing["spec"].get("replicas") or 0
+    if before == replicas:
+        return None
+    direction = "up" if replicas > before else "down"
+    message = f"Scaled {direction} MachineSet {meta['name']}: {before} -> {replicas}"
+    return normal(MACHINE_DEPLOYMENT, deployment, "SuccessfulScale", message)
+
+
+def deleted(deployment: Object, machine_set: Object, reason: str) -> Delete:
+    message = f'Deleted MachineSet "{machine_set["metadata"]["name"]}"'
+    return recording(
+        delete(MACHINE_SET, machine_set, reason), normal(MACHINE_DEPLOYMENT, deployment, "SuccessfulDelete", message)
+    )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from herder.api.capi.conditions import (
     condition,
     find,
+    is_false,
     is_true,
     legacy,
     merged,
@@ -29,9 +30,10 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.nodes import all_nodes
+from herder.api.events import normal, recorded, warning
 from herder.api.writes import PROGRESS_DEBOUNCE, delete, object_patch, owner_reference, ref, status_patch, with_owner
 from herder.controllers.capi.machinehealthcheck.budget import Budget, budget
-from herder.controllers.capi.machinehealthcheck.health import Health, State, Target, evaluate
+from herder.controllers.capi.machinehealthcheck.health import SUCCEEDED, Health, State, Target, evaluate
 from herder.controllers.capi.machinehealthcheck.rate_limit import RemediationBatch, next_batch, rate_of
 from herder.controllers.capi.machinehealthcheck.remediation import (
     ConditionReport,
@@ -46,7 +48,18 @@ from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Observe, Parallel, Patch, Ref, Write, Writes, waiting
+from herder.engine.runtime.decision import (
+    DONE,
+    Decision,
+    Event,
+    Observe,
+    Parallel,
+    Patch,
+    Ref,
+    Write,
+    Writes,
+    waiting,
+)
 from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
@@ -220,7 +233,16 @@ def _remediate(
         elif machine["metadata"]["name"] in start:
             report += waiting_for_provider(machine)
             yield external.create(machine)
-        yield from patch_machine(view, machine, report, "the Machine is unhealthy")
+        patches = patch_machine(view, machine, report, "the Machine is unhealthy")
+        yield from recorded(patches, _marked_unhealthy(view, machine, report))
+
+
+def _marked_unhealthy(view: View, machine: Object, report: ConditionReport) -> Iterable[Event]:
+    is_new = not is_false(machine, SUCCEEDED)
+    if is_new and any(each["type"] == SUCCEEDED and each["status"] == "False" for each in report.conditions):
+        name, check = machine["metadata"]["name"], f"{view.namespace}/{view.name}"
+        message = f"Machine {view.namespace}/{name} has been marked as unhealthy by {check}"
+        yield normal(MACHINE, machine, "MachineMarkedUnhealthy", message)
 
 
 def _recover(view: View, external: External | None, healthy: Iterable[CheckedMachine]) -> Iterable[Write]:
@@ -284,7 +306,17 @@ def _status(view: View, check: Object, cluster: Object, counts: Object, report: 
         status["deprecated"] = {**deprecated, "v1beta1": {**(deprecated.get("v1beta1") or {}), "conditions": listed}}
     news = any(_status_of(check, new["type"]) != new["status"] for new in (paused, *report.conditions))
     debounce = 0.0 if news else PROGRESS_DEBOUNCE
-    return status_patch(MACHINE_HEALTH_CHECK, check, status, "update the MachineHealthCheck status", debounce=debounce)
+    patches = status_patch(
+        MACHINE_HEALTH_CHECK, check, status, "update the MachineHealthCheck status", debounce=debounce
+    )
+    has_unhealthy = counts.get("currentHealthy", 0) < counts.get("expectedMachines", 0)
+    return recorded(patches, _restricted(check, report) if has_unhealthy else ())
+
+
+def _restricted(check: Object, report: ConditionReport) -> Iterable[Event]:
+    for each in report.conditions:
+        if each["type"] == ALLOWED and each["status"] == "False" and not is_false(check, ALLOWED):
+            yield warning(MACHINE_HEALTH_CHECK, check, "RemediationRestricted", each["message"])
 
 
 def _status_of(check: Object, type_: str) -> str:

@@ -16,6 +16,7 @@ from herder.api.capi.names import (
     is_deleting,
     labels_of,
 )
+from herder.api.events import normal, recording
 from herder.api.guards import machines as guards
 from herder.api.writes import object_patch, owner_reference, with_owner
 from herder.controllers.capi import set_members
@@ -33,14 +34,14 @@ from herder.controllers.capi.machineset import creation, deletion, remediation
 from herder.controllers.capi.machineset.preflight import failed_checks
 from herder.controllers.capi.machineset.propagation import PROPAGATED_INDEX, by_propagated_digest, propagate
 from herder.controllers.capi.machineset.scope import BATCH, MachineSetScope, new_scope
-from herder.controllers.capi.machineset.status import Findings, report_status
+from herder.controllers.capi.machineset.status import PREFLIGHT_FAILED, Findings, report_status
 from herder.controllers.capi.replica_status import paused_status
 from herder.controllers.capi.set_members import SetMembers
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Parallel, Ref, Wait, waiting
+from herder.engine.runtime.decision import DONE, Decision, Event, Parallel, Ref, Wait, waiting
 from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
@@ -130,11 +131,15 @@ def _adopt(scope: MachineSetScope) -> Decision:
     found = scope.view.select(MACHINE, labels=selector, index=(ORPHANS, scope.namespace))
     orphans = [each for each in found if each["spec"]["clusterName"] == scope.machine_set["spec"]["clusterName"]]
     patches = [
-        patch
+        recording(patch, _adopted(scope.machine_set, orphan))
         for orphan in orphans[:BATCH]
         for patch in object_patch(MACHINE, orphan, with_owner(orphan, mine), f"MachineSet {scope.name} selects it")
     ]
     return Decision(writes=(Parallel(tuple(patches)),) if patches else ())
+
+
+def _adopted(machine_set: Object, machine: Object) -> Event:
+    return normal(MACHINE_SET, machine_set, "SuccessfulAdopt", f'Adopted Machine "{machine["metadata"]["name"]}"')
 
 
 def _reconcile_machines(scope: MachineSetScope, templates: Templates, paused: Object) -> tuple[Decision, Findings]:
@@ -170,7 +175,7 @@ def _findings(scope: MachineSetScope, templates: Templates, paused: Object) -> F
     if blocked := list(creation.obstacles(scope, templates)):
         return Findings(paused, missing_templates, blocked, "MachineCreationFailed")
     if blocked := failed_checks(scope, "Scale up"):
-        return Findings(paused, missing_templates, blocked, "PreflightCheckFailed")
+        return Findings(paused, missing_templates, blocked, PREFLIGHT_FAILED)
     return Findings(paused, missing_templates, templates.problems(), _cloning_failure(templates))
 
 
@@ -195,7 +200,7 @@ def _reconcile_delete(machine_set: Object, view: View, findings: Findings) -> De
     remaining = []
     if members.count(set_members.DELETING) < members.total:
         remaining = [machine for machine in members.listed() if not is_deleting(machine)]
-    actions = deletion.delete_machines(remaining, f"MachineSet {meta['name']} is being deleted")
+    actions = deletion.delete_machines(machine_set, remaining, f"MachineSet {meta['name']} is being deleted")
     waits = waiting(f"{members.total} Machines are being deleted")
     return _with_status(view, machine_set, members, actions, findings) + waits
 

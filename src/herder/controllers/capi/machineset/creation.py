@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from herder.api.capi.conditions import find
-from herder.api.capi.kinds import MACHINE
+from herder.api.capi.kinds import MACHINE, MACHINE_SET
 from herder.api.capi.membership import cluster_name
 from herder.api.capi.names import DISABLE_MACHINE_CREATE, SET_NAME, annotations_of, is_deleting, labels_of
 from herder.api.capi.naming import NamingError, machine_name, set_name_label
+from herder.api.events import normal
 from herder.controllers.capi.externals import look_up
 from herder.controllers.capi.machine_templates import Template, Templates
 from herder.controllers.capi.machineset.machines import cloned, new_machine
@@ -31,6 +32,7 @@ def create(scope: MachineSetScope, templates: Templates, missing: int) -> Decisi
             new_machine(scope.machine_set, templates, name),
             "spec.replicas is greater than the number of Machines",
             manager=MANAGER,
+            events=(normal(MACHINE_SET, scope.machine_set, "SuccessfulCreate", f'Created Machine "{name}"'),),
         )
         for name in _new_names(scope, min(missing, BATCH))
     ]

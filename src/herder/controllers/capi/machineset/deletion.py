@@ -7,13 +7,14 @@ import math
 from datetime import datetime
 
 from herder.api.capi.conditions import is_false, is_true
-from herder.api.capi.kinds import MACHINE
+from herder.api.capi.kinds import MACHINE, MACHINE_SET
 from herder.api.capi.names import DELETE_MACHINE, annotations_of, is_deleting
+from herder.api.events import normal, recording
 from herder.api.writes import delete
 from herder.controllers.capi.machineset.scope import BATCH, MachineSetScope
 from herder.controllers.capi.set_members import DELETING, moment
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Parallel
+from herder.engine.runtime.decision import Decision, Delete, Parallel
 
 RANDOM, OLDEST, NEWEST = "Random", "Oldest", "Newest"
 
@@ -27,14 +28,21 @@ def scale_down(scope: MachineSetScope, surplus: int) -> Decision:
         return Decision()
     order = (scope.machine_set["spec"].get("deletion") or {}).get("order") or RANDOM
     chosen = by_priority(scope.members.listed(), order, scope.view.now)[:surplus]
-    return delete_machines(
-        [machine for machine in chosen if not is_deleting(machine)], "spec.replicas is less than the number of Machines"
-    )
+    surplus_machines = [machine for machine in chosen if not is_deleting(machine)]
+    return delete_machines(scope.machine_set, surplus_machines, "spec.replicas is less than the number of Machines")
 
 
-def delete_machines(machines: list[Object], reason: str) -> Decision:
-    deletes = tuple(delete(MACHINE, machine, reason) for machine in machines[:BATCH])
+def delete_machines(machine_set: Object, machines: list[Object], reason: str) -> Decision:
+    deletes = tuple(deleted(machine_set, machine, reason) for machine in machines[:BATCH])
     return Decision(writes=(Parallel(deletes),) if deletes else ())
+
+
+def deleted(machine_set: Object, machine: Object, reason: str) -> Delete:
+    name = machine["metadata"]["name"]
+    return recording(
+        delete(MACHINE, machine, reason),
+        normal(MACHINE_SET, machine_set, "SuccessfulDelete", f'Deleted Machine "{name}"'),
+    )
 
 
 def by_priority(machines: list[Object], order: str, now: datetime) -> list[Object]:

@@ -18,7 +18,9 @@ from herder.api.capi.conditions import (
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import DEPLOYMENT_NAME, REMEDIATE_MACHINE, annotations_of, is_deleting, labels_of
 from herder.api.capi.rollout import ON_DELETE, scaled, strategy_of
-from herder.api.writes import delete, status_patch
+from herder.api.events import recording, warning
+from herder.api.writes import status_patch
+from herder.controllers.capi.machineset.deletion import deleted
 from herder.controllers.capi.machineset.preflight import failed_checks
 from herder.controllers.capi.machineset.scope import MachineSetScope
 from herder.controllers.capi.set_members import (
@@ -31,7 +33,7 @@ from herder.controllers.capi.set_members import (
 )
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Parallel, Patch, Write
+from herder.engine.runtime.decision import Decision, Delete, Parallel, Patch, Write
 
 REMEDIATED = "OwnerRemediated"
 DELETING_REASON = "MachineDeleting"
@@ -103,8 +105,14 @@ def _replace(scope: MachineSetScope, machines: list[Object]) -> Decision:
         return _report_remediation(scope, machines, "RemediationDeferred", message, waiting)
     # The condition is written before the deletion, so that deleting Machines count as remediations in flight.
     reported = _report_remediation(scope, machines, DELETING_REASON, "Machine is deleting", legacy(REMEDIATED, "True"))
-    return reported + _parallel(
-        [delete(MACHINE, machine, "the Machine is unhealthy and is replaced") for machine in machines]
+    return reported + _parallel([_remediated(scope, machine) for machine in machines])
+
+
+def _remediated(scope: MachineSetScope, machine: Object) -> Delete:
+    message = f"Machine {machine['metadata']['name']} is unhealthy; MachineSet {scope.name} replaces it"
+    return recording(
+        deleted(scope.machine_set, machine, "the Machine is unhealthy and is replaced"),
+        warning(MACHINE, machine, "MachineRemediated", message),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from herder.api.capi.conditions import (
     Condition,
     condition,
+    find,
     find_legacy,
     legacy,
     legacy_aggregate,
@@ -16,6 +18,7 @@ from herder.api.capi.conditions import (
 )
 from herder.api.capi.kinds import MACHINE_SET
 from herder.api.capi.names import is_deleting, labels_of
+from herder.api.events import recorded, warning
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.capi.machineset.propagation import PROPAGATED_INDEX, wanted_digests
 from herder.controllers.capi.replica_status import (
@@ -38,10 +41,13 @@ from herder.controllers.capi.set_members import (
     slow_deletions,
 )
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision
+from herder.engine.runtime.decision import Decision, Event
 
 AVAILABILITY_DELAY = 0.5
 """Seconds to collect further changes before newly available Machines are reported; rollouts wait for this status."""
+
+
+PREFLIGHT_FAILED = "PreflightCheckFailed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +91,17 @@ def report_status(machine_set: Object, members: SetMembers, findings: Findings, 
         "deprecated": _deprecated(machine_set, members, findings, now),
     }
     debounce = _status_debounce(machine_set, before, status)
-    writes = status_patch(MACHINE_SET, machine_set, status, "update the MachineSet status", debounce=debounce)
+    patches = status_patch(MACHINE_SET, machine_set, status, "update the MachineSet status", debounce=debounce)
+    writes = recorded(patches, _events(machine_set, findings))
     return Decision(writes=writes, wake_at=earliest(next_up_to_date_check, next_slow_deletion))
+
+
+def _events(machine_set: Object, findings: Findings) -> Iterator[Event]:
+    """Why no Machines can be created, if that is news. Preflight checks are waits, not failures."""
+    known = str((find(machine_set, "ScalingUp") or {}).get("message", ""))
+    is_failure = findings.legacy_reason != PREFLIGHT_FAILED
+    if is_failure and any(cause not in known for cause in findings.causes):
+        yield warning(MACHINE_SET, machine_set, "FailedCreate", "; ".join(findings.causes))
 
 
 def _status_debounce(machine_set: Object, before: Object, after: Object) -> float:

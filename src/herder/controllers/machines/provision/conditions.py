@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from herder.api.capi.conditions import condition, find
+from herder.api.capi.kinds import MACHINE
+from herder.api.events import normal, recorded, warning
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.writes import status_patch
 from herder.controllers.machines.provision.scope import ProvisionScope
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import DONE, Decision
+from herder.engine.runtime.decision import DONE, Decision, Event
 
 CREATE_JOB, DELETE_JOB, READY = "CreateJob", "DeleteJob", "Ready"
 CREATE_ERROR, DELETE_ERROR = "CreateError", "DeleteError"
 NOT_PREPARED = "NotPrepared"  # the Job cannot be created until a user fixes the problem
+POD_PENDING = "PodPending"  # the Job exists, but its pod cannot start
+_OUTCOMES = {"Created": "MachineCreated", "Deleted": "MachineRemoved"}
+_PROBLEMS = {CREATE_ERROR: "FailedCreate", DELETE_ERROR: "FailedDelete", NOT_PREPARED: NOT_PREPARED}
+"""Reasons of Events by the reason of the condition."""
 _FAILURE = ("failureReason", "failureMessage")
 
 
@@ -100,4 +107,22 @@ def _report_status(
     wanted = [condition(type_, status, reason, message), condition(READY, ready or status, reason, message)]
     before = {name: value for name, value in scope.status.items() if name not in _FAILURE}
     after = {**before, **fields, "conditions": merged_with_updates(before.get("conditions"), wanted, scope.view.now)}
-    return Decision(status_patch(scope.kind, scope.infra, after, message or f"{type_} is {status}"))
+    patches = status_patch(scope.kind, scope.infra, after, message or f"{type_} is {status}")
+    return Decision(recorded(patches, _events(scope, type_, reason, message)))
+
+
+def _events(scope: ProvisionScope, type_: str, reason: str, message: str) -> Iterator[Event]:
+    """Report an outcome on the machine object, and what is wrong on its Machine too."""
+    known = find(scope.infra, type_) or {}
+    if (known.get("reason"), known.get("message", "")) == (reason, message):
+        return
+    if reason in _OUTCOMES:
+        yield normal(scope.kind, scope.infra, _OUTCOMES[reason], f"{_OUTCOMES[reason]}: {scope.description}")
+    elif (name := _PROBLEMS.get(reason)) or message.partition(": ")[2]:
+        yield from _problem_events(scope, name or POD_PENDING, message)
+
+
+def _problem_events(scope: ProvisionScope, reason: str, message: str) -> Iterator[Event]:
+    yield warning(scope.kind, scope.infra, reason, message)
+    if scope.machine is not None:
+        yield warning(MACHINE, scope.machine, reason, message)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from herder.api import settings
 from herder.api.capi.kinds import MACHINE, POD, SECRET, SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_deleting, labels_of
+from herder.api.events import normal, recording, warning
 from herder.api.machines import jobs, names
 from herder.api.machines.archive import CONFIG_MAP_METADATA, FINISHED_AT
 from herder.api.machines.credentials import Problem, SecretKey, credential_key
@@ -133,7 +134,9 @@ def launch(scope: ProvisionScope, work: JobInputs) -> Decision:
         return conditions.not_prepared(scope, conflict, removes=work.removes) + waiting(conflict)
     report_status = conditions.deleting if work.removes else conditions.creating
     needed = Decision(writes=(Parallel((*_new_state(scope), *_job_dependencies(work))),))
-    job = Create(JOB, jobs.job(work), "remove the machine" if work.removes else "create the machine")
+    purpose = "remove the machine" if work.removes else "create the machine"
+    started = normal(scope.kind, scope.infra, "SuccessfulCreate", f"Created Job {work.job_name} to {purpose}")
+    job = Create(JOB, jobs.job(work), purpose, events=(started,))
     return needed + report_status(scope, **_removal_record(scope, work)) + Decision(writes=(job,))
 
 
@@ -255,7 +258,9 @@ def _delete_failed_machine(scope: ProvisionScope) -> Decision:
     at = failed + max(timeout, _failing_since(scope, failed))
     if at > scope.view.now:
         return waiting("the server could not be created; the MachineSet replaces it", ref(MACHINE, machine), wake_at=at)
-    return Decision(writes=(delete(MACHINE, machine, "the server could not be created"),))
+    message = f"Machine {scope.machine_name} has failed; its MachineSet replaces it"
+    replaced = warning(MACHINE, machine, "MachineReplaced", message)
+    return Decision(writes=(recording(delete(MACHINE, machine, "the server could not be created"), replaced),))
 
 
 def _failing_since(scope: ProvisionScope, until: datetime) -> timedelta:

@@ -16,6 +16,7 @@ from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE
 from herder.api.capi.names import cluster_key, is_deleting
 from herder.api.capi.nodes import node_by_name
+from herder.api.events import normal, warning
 from herder.api.guards import plan_changes
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
@@ -25,7 +26,7 @@ from herder.api.writes import ref
 from herder.controllers.planner.drain.pods import drain_pods
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, Wait, waiting
+from herder.engine.runtime.decision import DONE, Decision, Event, Patch, Ref, Wait, waiting
 from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
@@ -53,7 +54,7 @@ def reconcile(view: View) -> Decision:
     if machine is None or is_deleting(machine):
         return waiting("Machine is being deleted; Cluster API drains it")
     node = ((machine.get("status") or {}).get("nodeRef") or {}).get("name") or ""
-    machine_drain = _MachineDrain(view, plan, requested, options, node, _target(machine))
+    machine_drain = _MachineDrain(view, plan, requested, options, node, machine)
     return machine_drain.drain() if is_requested else machine_drain.uncordon()
 
 
@@ -72,14 +73,15 @@ class _MachineDrain:
     """The drain of one machine. `requested` is the text of the options, which identifies the request."""
 
     def __init__(
-        self, view: View, plan: PlanSecret, requested: str, options: Mapping[str, Any], node: str, cluster: str
+        self, view: View, plan: PlanSecret, requested: str, options: Mapping[str, Any], node: str, machine: Object
     ) -> None:
         self._view = view
         self._plan = plan
         self._requested = requested
         self._options = options
         self._node = node
-        self._cluster = cluster
+        self._machine = machine
+        self._cluster = _target(machine)
 
     def drain(self) -> Decision:
         """Cordon the Node, wait for the pre-drain hooks, then evict the Pods."""
@@ -151,18 +153,29 @@ class _MachineDrain:
             self._view, self._cluster, self._node, self._options, started, self._plan.secret["metadata"]["uid"]
         )
         if state.done:
-            return state.decision + self._annotate({names.DRAIN_DONE: self._requested})
+            return state.decision + self._annotate(
+                {names.DRAIN_DONE: self._requested},
+                normal(
+                    MACHINE, self._machine, "SuccessfulDrainNode", f'success draining Machine\'s node "{self._node}"'
+                ),
+            )
         has_actions = state.decision.writes or state.decision.effects
         problem = str(self._view.refused) if self._view.refused and has_actions else state.problem
         decision = (
-            _report_error(self._plan, problem) if problem else Decision(writes=_annotation_patch(self._plan, _NO_ERROR))
+            _report_error(self._plan, problem, self._failed(problem))
+            if problem
+            else Decision(writes=_annotation_patch(self._plan, _NO_ERROR))
         )
         return (
             decision + state.decision + Decision(wait=Wait(state.waiting))
         )  # the status comes first: writes after a refused one are not executed
 
-    def _annotate(self, annotations: Mapping[str, str | None]) -> Decision:
-        return Decision(writes=_annotation_patch(self._plan, {names.DRAIN_ERROR: None, **annotations}))
+    def _failed(self, problem: str) -> Event:
+        message = f'error draining Machine\'s node "{self._node}": {problem}'
+        return warning(MACHINE, self._machine, "FailedDrainNode", message)
+
+    def _annotate(self, annotations: Mapping[str, str | None], *events: Event) -> Decision:
+        return Decision(writes=_annotation_patch(self._plan, {names.DRAIN_ERROR: None, **annotations}, *events))
 
 
 _NO_ERROR: Mapping[str, str | None] = {names.DRAIN_ERROR: None}
@@ -172,18 +185,23 @@ def _hooks_of(options: Mapping[str, Any], phase: str) -> list[str]:
     return [str(hook["annotation"]) for hook in options.get(phase) or () if hook.get("annotation")]
 
 
-def _report_error(plan: PlanSecret, why: str) -> Decision:
-    return Decision(writes=_annotation_patch(plan, {names.DRAIN_ERROR: why}), wait=Wait(why))
+def _report_error(plan: PlanSecret, why: str, *events: Event) -> Decision:
+    return Decision(writes=_annotation_patch(plan, {names.DRAIN_ERROR: why}, *events), wait=Wait(why))
 
 
-def _annotation_patch(plan: PlanSecret, annotations: Mapping[str, str | None]) -> tuple[Patch, ...]:
+def _annotation_patch(plan: PlanSecret, annotations: Mapping[str, str | None], *events: Event) -> tuple[Patch, ...]:
     changes = {name: value for name, value in annotations.items() if plan.annotations.get(name) != value}
     if not changes:
         return ()
     version = plan.secret["metadata"]["resourceVersion"]
     return (
         Patch(
-            ref(PLAN_SECRET, plan.secret), {"metadata": {"annotations": changes}}, "progress of the drain", "", version
+            ref(PLAN_SECRET, plan.secret),
+            {"metadata": {"annotations": changes}},
+            "progress of the drain",
+            "",
+            version,
+            events=events,
         ),
     )
 

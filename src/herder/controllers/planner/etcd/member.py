@@ -11,9 +11,11 @@ from datetime import datetime, timedelta
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret, labels_of
+from herder.api.events import normal
 from herder.api.guards import plan_changes
 from herder.api.guards.members import is_unreachable, node_of
 from herder.api.rke import names
+from herder.api.rke.events import cluster_events
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.node.plan_secret import FAILED
 from herder.api.rke.strategy import is_lost, quorum
@@ -33,7 +35,7 @@ from herder.controllers.planner.rollout.status import machine_condition
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Ref, waiting
+from herder.engine.runtime.decision import DONE, Decision, Events, Observe, Patch, Ref, waiting
 from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
@@ -71,9 +73,18 @@ def _report_wait(view: View, machine: Object, decision: Decision) -> Decision:
     return Decision(machine_condition(machine, RECONCILED, condition, view.now, debounce=PROGRESS_DEBOUNCE)) + decision
 
 
-def _release(machine: Object) -> Decision:
+def _release(machine: Object, events: Events = ()) -> Decision:
     released = {"metadata": {"annotations": {names.ETCD_HOOK: None}}}
-    return Decision(writes=(Patch(ref(MACHINE, machine), released, "its etcd member is removed, or was never needed"),))
+    why = "its etcd member is removed, or was never needed"
+    return Decision(writes=(Patch(ref(MACHINE, machine), released, why, events=events),))
+
+
+def _removed_events(view: View, machine: Object, node: Object) -> Events:
+    cluster = labels_of(machine).get(CLUSTER_NAME, "")
+    message = f"etcd member of Node {node['metadata']['name']} is removed"
+    reason = "EtcdMemberRemoved"
+    on_cluster = cluster_events(view.get(CLUSTER, cluster), view.get(CONTROL_PLANE, cluster), reason, message)
+    return (normal(MACHINE, machine, reason, message), *on_cluster)
 
 
 def _removal_prefix(view: View, cluster: str) -> str:
@@ -112,7 +123,7 @@ def _remove_member(
         case _:
             return waiting(f"reading Node {known or 'of the machine'}")
     if node is not None and annotations_of(node).get(f"{prefix}/removed-node-name"):
-        return _release(own.machine)
+        return _release(own.machine, _removed_events(view, own.machine, node))
     wait = _wait_for_others(view, own, entries)
     if node is not None:
         return _cancel_removal(own, node, prefix, wait) if wait else _request_removal(own, node, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import msgspec
@@ -10,10 +11,12 @@ import msgspec
 from herder.api.capi.conditions import find, timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleting, is_paused
+from herder.api.events import recorded, warning
 from herder.api.guards import plan_changes
 from herder.api.machines.credentials import redact
 from herder.api.numbers import parse_int64
 from herder.api.rke import names
+from herder.api.rke.events import cluster_events
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
 from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.plan_secret import PlanSecret, encoded, zipped
@@ -27,11 +30,12 @@ from herder.controllers.planner.rollout.status import machine_condition
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Patch, Wait
+from herder.engine.runtime.decision import DONE, WARNING, Decision, Event, Patch, Wait
 from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 FAILED, FAILED_ON = "failed-plans", "failed-plans-on"
+PLAN_FAILED = "PlanFailed"
 COOLDOWN = timedelta(seconds=30)
 MAX_COOLDOWNS = 10  # a plan that keeps failing is retried every five minutes
 OUTPUT_TAIL = 600  # characters of an instruction's output
@@ -189,7 +193,20 @@ def _report_failure(view: View, plan: PlanSecret, machine: Object, retry_at: dat
     parts += [str(view.refused)] if view.refused else []
     tail = f": {_tail(view, plan, evidence.tail)}" if evidence and evidence.tail.strip() else ""
     message = "; ".join(parts) + tail
-    return machine_condition(machine, names.PLAN_APPLIED, ("False", "Error", message), view.now)
+    patches = machine_condition(machine, names.PLAN_APPLIED, ("False", "Error", message), view.now)
+    return recorded(patches, _failure_events(view, plan, machine, "; ".join(parts[1:-1]) + tail))
+
+
+def _failure_events(view: View, plan: PlanSecret, machine: Object, why: str) -> Iterator[Event]:
+    """Report each failed attempt on the Machine, and on the cluster that it belongs to."""
+    if (find(machine, names.PLAN_APPLIED) or {}).get("status") == "False" and plan.evidence is None:
+        return
+    cluster, name = plan.labels.get(names.CLUSTER_NAME, ""), machine["metadata"]["name"]
+    message = f"plan of machine {name} failed (attempt {_attempts(plan)}): {why}"
+    yield warning(MACHINE, machine, PLAN_FAILED, message)
+    yield from cluster_events(
+        view.get(CLUSTER, cluster), view.get(CONTROL_PLANE, cluster), PLAN_FAILED, message, WARNING
+    )
 
 
 def _unit(view: View, plan: PlanSecret) -> str:

@@ -6,10 +6,12 @@ from datetime import datetime
 
 from herder.api.capi.conditions import Condition, condition, find, legacy, merged, merged_legacy
 from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.events import recorded, warning
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
+from herder.controllers.planner.rollout.events import rollout_events
 from herder.controllers.planner.rollout.machines import RECONCILED
 from herder.controllers.planner.rollout.planner import MachineStatus, PlanScope, Result
 from herder.engine.meta.kinds import Object
@@ -37,7 +39,8 @@ def report_control_plane(scope: PlanScope, result: Result) -> tuple[Patch, ...]:
     status["conditions"] = merged_with_updates(before.get("conditions"), wanted, scope.view.now)
     urgent = result.initialized is not None or not result.waiting
     debounce = 0.0 if urgent or not find(scope.control_plane, READY) else PROGRESS_DEBOUNCE
-    return status_patch(CONTROL_PLANE, scope.control_plane, status, "rollout progress", debounce=debounce)
+    patches = status_patch(CONTROL_PLANE, scope.control_plane, status, "rollout progress", debounce=debounce)
+    return recorded(patches, rollout_events(scope, result))
 
 
 def report_error(control_plane: Object, error: str, now: datetime) -> tuple[Patch, ...]:
@@ -45,7 +48,9 @@ def report_error(control_plane: Object, error: str, now: datetime) -> tuple[Patc
     status = _with_observed_generation(control_plane)
     conditions = [condition(type_, "False", "Error", error) for type_ in (READY, RECONCILED)]
     status["conditions"] = merged_with_updates(status.get("conditions"), conditions, now)
-    return status_patch(CONTROL_PLANE, control_plane, status, "the spec is invalid")
+    is_news = (find(control_plane, READY) or {}).get("message") != error
+    events = (warning(CONTROL_PLANE, control_plane, "PlanningFailed", error),) if is_news else ()
+    return recorded(status_patch(CONTROL_PLANE, control_plane, status, "the spec is invalid"), events)
 
 
 def _with_observed_generation(control_plane: Object) -> Object:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from herder.api.capi.conditions import Condition, condition, find, is_false, is_true
 from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT
+from herder.api.events import recorded
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, display
 from herder.api.management.kinds import PROVISIONING_CLUSTER
@@ -21,6 +22,7 @@ from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_health import BY_LOST, BY_READY, BY_REGISTERED, lost_node
 from herder.api.writes import PROGRESS_DEBOUNCE, ref, status_patch
 from herder.controllers.provisioning.cluster.desired import Pool, pools_of
+from herder.controllers.provisioning.cluster.events import condition_events
 from herder.controllers.provisioning.management_cluster.status import UPDATED, copied
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
@@ -84,7 +86,8 @@ def patch_status(
     status["display"] = _display(view, reported, management)
     only_counts = {**status, "display": before.get("display")} == before
     debounce = PROGRESS_DEBOUNCE if only_counts else 0.0
-    return status_patch(PROVISIONING_CLUSTER, cluster, status, "the state of the cluster", debounce=debounce)
+    patches = status_patch(PROVISIONING_CLUSTER, cluster, status, "the state of the cluster", debounce=debounce)
+    return recorded(patches, condition_events(cluster, conditions))
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from herder.api.capi.conditions import Condition, condition
 from herder.api.capi.kinds import MACHINE, MACHINE_DRAIN_RULE
 from herder.api.capi.names import MACHINE_FINALIZER, is_deleting
+from herder.api.events import recording
 from herder.api.writes import delete, object_patch, ref
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import hooks
-from herder.controllers.capi.machine.deletion.drain import drain
+from herder.controllers.capi.machine.deletion.drain import drain, drained_event, is_drain_skipped
 from herder.controllers.capi.machine.deletion.node import (
     ACTIVE_CONTROL_PLANE,
     active_control_plane,
@@ -22,7 +23,7 @@ from herder.controllers.capi.machine.deletion.stage import STARTED, DeletionStep
 from herder.controllers.capi.machine.deletion.volumes import wait_for_volumes
 from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Decision, Observe, Wait, waiting
+from herder.engine.runtime.decision import Decision, Events, Observe, Wait, waiting
 from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
@@ -85,7 +86,11 @@ def _pre_terminate_hooks(scope: DeletionScope) -> Stage:
 def _infrastructure(scope: DeletionScope) -> Stage:
     reference = scope.machine["spec"].get("infrastructureRef")
     return _delete_reference(
-        scope.infrastructure, reference, "WaitingForInfrastructureDeletion", "its Machine is deleted"
+        scope.infrastructure,
+        reference,
+        "WaitingForInfrastructureDeletion",
+        "its Machine is deleted",
+        (drained_event(scope),) if scope.node.record is not None and not is_drain_skipped(scope) else (),
     )
 
 
@@ -105,7 +110,7 @@ STAGES: tuple[Callable[[DeletionScope], Stage], ...] = (
 )
 
 
-def _delete_reference(found: External, reference: Object | None, reason: str, why: str) -> Stage:
+def _delete_reference(found: External, reference: Object | None, reason: str, why: str, events: Events = ()) -> Stage:
     """Delete the referenced object and wait until it is gone."""
     if not reference or not reference.get("kind") or found.deleted:
         return StageDone()
@@ -113,7 +118,7 @@ def _delete_reference(found: External, reference: Object | None, reason: str, wh
         message = f"Failed to delete {reference['kind']}: {found.problem}"
         return StagePending("InternalError", message, waiting(message), debounce=0.0)
     message = f"Waiting for {reference['kind']} to be deleted"
-    writes = () if is_deleting(found.obj) else (delete(found.kind, found.obj, why),)
+    writes = () if is_deleting(found.obj) else (recording(delete(found.kind, found.obj, why), *events),)
     return StagePending(reason, message, Decision(writes=writes, wait=Wait(message, ref(found.kind, found.obj))))
 
 

@@ -8,8 +8,9 @@ from functools import partial
 
 from herder.api.capi.conditions import Condition, legacy, timestamp
 from herder.api.capi.drain_records import full_name
-from herder.api.capi.kinds import NODE
+from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.capi.names import EXCLUDE_NODE_DRAINING, annotations_of
+from herder.api.events import normal
 from herder.controllers.capi.machine.deletion.drain.filters import UnknownNamespace, drain_status, expired_at
 from herder.controllers.capi.machine.deletion.drain.observation import NotObserved, PodsObserved, observe_pods
 from herder.controllers.capi.machine.deletion.drain.plan import Evictions, Plan, PodDrain, evictions, plan
@@ -27,7 +28,17 @@ from herder.controllers.drain.evictions import (
     round_number,
 )
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Effect, EffectKey, EffectResult, Observe, Patch, Ref, waiting
+from herder.engine.runtime.decision import (
+    Decision,
+    Effect,
+    EffectKey,
+    EffectResult,
+    Event,
+    Observe,
+    Patch,
+    Ref,
+    waiting,
+)
 
 DRAINING = "DrainingNode"
 SUCCEEDED = "DrainingSucceeded"
@@ -39,7 +50,7 @@ UNREACHABLE_GRACE = 1  # Seconds. The kubelet is unreachable and would not use a
 
 def drain(scope: DeletionScope) -> Stage:
     clock = scope.clock(START, "nodeDrainTimeoutSeconds")
-    if _is_skipped(scope) or clock.ran_out(scope.view.now):
+    if is_drain_skipped(scope) or clock.ran_out(scope.view.now):
         return StageDone()
     node = scope.node
     if node.pending:
@@ -56,8 +67,14 @@ def drain(scope: DeletionScope) -> Stage:
         return _cannot_drain(scope, clock, str(error))
 
 
-def _is_skipped(scope: DeletionScope) -> bool:
+def is_drain_skipped(scope: DeletionScope) -> bool:
     return EXCLUDE_NODE_DRAINING in annotations_of(scope.machine) or scope.skips_workloads()
+
+
+def drained_event(scope: DeletionScope) -> Event:
+    """The Event about the end of the drain; recorded with the write that follows it."""
+    message = f'success draining Machine\'s node "{scope.node.name}"'
+    return normal(MACHINE, scope.machine, "SuccessfulDrainNode", message)
 
 
 def _cordon(scope: DeletionScope) -> StagePending:

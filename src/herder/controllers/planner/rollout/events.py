@@ -1,0 +1,30 @@
+"""Events about a rollout, from the difference between the status of the RKEControlPlane and the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from herder.api.capi.conditions import find, is_true
+from herder.api.rke.events import cluster_events
+from herder.controllers.planner.rollout.machines import RECONCILED
+from herder.controllers.planner.rollout.planner import PlanScope, Result
+from herder.engine.runtime.decision import WARNING, Event
+
+
+def rollout_events(scope: PlanScope, result: Result) -> Iterator[Event]:
+    plane, known = scope.control_plane, find(scope.control_plane, RECONCILED) or {}
+    wanted = str(scope.spec.get("kubernetesVersion") or "")
+    applied = str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")
+    if result.error:
+        if known.get("message") != result.error:
+            yield from cluster_events(scope.cluster, plane, "PlanningFailed", result.error, WARNING)
+    elif result.waiting:
+        if applied and applied != wanted and is_true(plane, RECONCILED):
+            message = f"Upgrade from {applied} to {wanted} has started"
+            yield from cluster_events(scope.cluster, plane, "UpgradeStarted", message)
+    elif applied and applied != wanted:
+        yield from cluster_events(
+            scope.cluster, plane, "UpgradeFinished", f"Upgrade from {applied} to {wanted} has finished"
+        )
+    elif not is_true(plane, RECONCILED):
+        yield from cluster_events(scope.cluster, plane, "Reconciled", "all machines have applied their plans")
