@@ -230,7 +230,7 @@ DEFINITIONS = {
         Definition(
             DELETE_FAILED_MACHINES_AFTER,
             "0s",
-            "Duration after which a Machine that could not be provisioned is deleted; 0s deletes it immediately.",
+            "Duration after which a Machine that could not be provisioned is deleted; at least its pool's back-off.",
             _duration,
         ),
         Definition(

@@ -16,14 +16,15 @@ from herder.api.capi.names import CLUSTER_NAME
 from herder.app.paths import kubeconfig_option, namespace_option, search_namespaces
 from herder.app.process import wall_clock
 from herder.cli.client import connect
+from herder.cli.cluster.diagnosis import diagnose, find_cluster
 from herder.cli.cluster.owned import cluster_id, is_kind, objects_of
-from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, render
+from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, conditions_tree, render
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.cli.terminal import escaped
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import Forbidden, NotFound, StatusError
+from herder.engine.meta.errors import Forbidden, NotFound, StatusError, not_found
 from herder.engine.meta.kinds import Kind, Object
 
 EXAMPLES = examples(
@@ -49,17 +50,43 @@ def command() -> None:
 @click.option("-o", "--output", type=click.Choice(["json"]), help="Output format: json. Default: a tree.")
 @kubeconfig_option
 def cluster(name: str, namespace: str | None, expand: bool, output: str | None, kubeconfig: str | None) -> None:
-    """Show the Cluster API cluster NAME with its control plane, workers and conditions."""
+    """Show the cluster NAME with its control plane, workers and conditions.
+
+    The first line says whether the cluster is ready, and if not, why.
+    """
     try:
         connection = connect(kubeconfig)
-        objects = asyncio.run(_read(connection, search_namespaces(namespace, connection.namespace), name))
+        namespaces = search_namespaces(namespace, connection.namespace)
+        state, objects = asyncio.run(_read_with_state(connection, namespaces, name))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
-    tree = cluster_tree(objects, expand=expand)
+    tree = cluster_tree(objects, expand=expand) if isinstance(objects, ClusterObjects) else conditions_tree(objects)
     if output == "json":
-        click.echo(json.dumps(as_data(tree), indent=2))
+        click.echo(json.dumps(({"summary": state} if state else {}) | as_data(tree), indent=2))
     else:
-        click.echo("\n".join(map(escaped, render(tree, wall_clock()))))
+        click.echo("\n".join(map(escaped, [*([state, ""] if state else []), *render(tree, wall_clock())])))
+
+
+async def _read_with_state(
+    connection: kubeconfigs.RestConfig, namespaces: Sequence[str], name: str
+) -> tuple[str, ClusterObjects | Object]:
+    """The state of the provisioning Cluster, if there is one, and the objects of Cluster API's Cluster.
+
+    Without the latter, as for an imported cluster or one that has just been created, the provisioning Cluster itself.
+    """
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+    try:
+        cluster = await find_cluster(client, namespaces, name)
+        if cluster is None:
+            return "", await _read(connection, namespaces, name)
+        state, namespace = await diagnose(client, cluster), cluster["metadata"]["namespace"]
+        with suppress(NotFound):
+            return state, await _read(connection, (namespace,), name)
+        return state, cluster
+    finally:
+        await client.close()
 
 
 async def show(connection: kubeconfigs.RestConfig, namespace: str, name: str) -> list[str]:
@@ -106,9 +133,7 @@ async def _read_own(client: Client, namespaces: Sequence[str], name: str) -> Clu
     objects = await _own_objects(client, namespaces, name)
     found = next((each for each in objects if is_kind(each, CLUSTER)), None)
     if found is None:
-        raise click.ClickException(
-            f"cluster {name} has no machines yet; check its log with: herder logs cluster {name}"
-        )
+        raise not_found(CLUSTER.resource.group_resource, name)
 
     def of_kind(kind: Kind) -> list[Object]:
         return [each for each in objects if is_kind(each, kind)]

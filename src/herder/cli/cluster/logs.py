@@ -13,6 +13,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import log
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
+from herder.cli.cluster.diagnosis import diagnose, find_cluster
 from herder.cli.cluster.owned import cluster_id, log_of
 from herder.cli.examples import examples
 from herder.engine.client.client import Client
@@ -31,13 +32,17 @@ POLL_SECONDS = 1.0
 def cluster(name: str, namespace: str, follow: bool, kubeconfig: str | None) -> None:
     """Show the provisioning log of the cluster NAME.
 
-    The output includes the logs of deleted clusters with the same name, oldest first. Only administrators see those.
+    The first line says whether the cluster is ready, and if not, why. The output includes the logs of deleted clusters
+    with the same name, oldest first. Only administrators see those.
     """
 
     async def show(client: Client) -> None:
+        found = await find_cluster(client, (namespace,), name)
         text = await _log(client, namespace, name)
-        if not text and not (follow and await _exists(client, namespace, name)):
+        if not text and found is None:
             raise click.ClickException(f'no logs found for cluster "{name}" in namespace "{namespace}"')
+        if found is not None:
+            click.echo(printable(await diagnose(client, found)))
         click.echo(printable(text), nl=False)
         if follow:
             await _follow(client, namespace, name, text, lambda new: click.echo(printable(new), nl=False))

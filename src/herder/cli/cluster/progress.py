@@ -10,15 +10,17 @@ from typing import Any
 import click
 
 from herder.api.capi.conditions import find, is_true
-from herder.api.capi.finalizers import blocking_finalizers, manager_of
+from herder.api.capi.finalizers import blocking_finalizers
 from herder.api.capi.kinds import MACHINE
-from herder.api.capi.names import MACHINE_FINALIZER, is_deleting
+from herder.api.capi.names import is_deleting
+from herder.api.machines.failure import needs_user
 from herder.api.management.clusters import STALLED
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_PROVISIONING
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.removal import REMOVED
+from herder.cli.cluster.failures import FailureLog, blocked_by, machine_failure
 from herder.cli.cluster.owned import deletion_of, is_kind, objects_of
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, NotFound, StatusError, Unauthorized
@@ -29,7 +31,6 @@ Say = Callable[[str], None]
 STALLED_SECONDS = 10.0  # referenced objects may be created right after the cluster
 GRANT_SECONDS = 30.0  # until the creator of a cluster has rights on it
 RETRY_SECONDS, POLL_SECONDS = 0.5, 1.0
-CREATE_ERROR = "CreateError: "  # in a Machine's InfrastructureReady message
 STEPS = ("Created", "RKECluster", "Provisioned", "Updated")  # conditions in the order in which they become True
 
 
@@ -86,11 +87,22 @@ class ClusterProgress:
     @property
     def stalled_reason(self) -> str:
         """Why the current spec cannot be applied; empty if it can, as far as known."""
+        if unprepared := self._unprepared_machine():
+            return unprepared
         if self.cluster is None or not is_true(self.cluster, STALLED):
             return ""
         observe = (self.cluster.get("status") or {}).get("observedGeneration")
         known = find(self.cluster, STALLED) or {}
         return str(known.get("message", "")) if observe == self.cluster["metadata"].get("generation") else ""
+
+    def _unprepared_machine(self) -> str:
+        """Why no machine is created until a user changes something, such as a missing credential."""
+        found = [name for name, machine in sorted(self.machines.items()) if needs_user(machine)]
+        return f"machine {found[0]}: {machine_failure(self.machines[found[0]])}" if found else ""
+
+    def lasting_failure(self, failures: FailureLog) -> str:
+        pools = ((self.cluster or {}).get("spec", {}).get("rkeConfig") or {}).get("machinePools") or ()
+        return failures.lasting(self.machines, {pool["name"]: pool.get("quantity", 1) for pool in pools})
 
     def waiting_for(self) -> str:
         """Message of the first condition that is not True; of a deleted cluster, what its deletion waits for."""
@@ -104,7 +116,7 @@ class ClusterProgress:
 
     def machine_failures(self) -> dict[str, str]:
         """Machines that could not be created or whose plan failed."""
-        status = {name: _failure(machine) for name, machine in sorted(self.machines.items())}
+        status = {name: machine_failure(machine) for name, machine in sorted(self.machines.items())}
         return {name: why for name, why in status.items() if why}
 
 
@@ -127,6 +139,9 @@ async def wait_until_ready(client: Client, namespace: str, name: str, say: Say, 
             f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.resource}.{PROVISIONING_CLUSTER.group} {name}"
         )
         raise click.ClickException(f"cluster {name} is stalled: {why}; fix it with: {edit}") from None
+    except _Failing as why:
+        retry = f"the manager retries with growing delays; fix the cause, then watch: herder describe cluster {name}"
+        raise click.ClickException(f"cluster {name} cannot be provisioned: {why}; {retry} -n {namespace}") from None
     say(f"cluster {name} is ready")
 
 
@@ -168,7 +183,7 @@ async def _print_progress(
     stall_timeout: float | None,
 ) -> None:
     """`stall_timeout`: how long to wait without events while the cluster is stalled."""
-    waited, phases, failures = "", dict[str, str](), dict[str, str]()
+    waited, phases, failures = "", dict[str, str](), FailureLog()
     while not done(progress):
         progress.changed.clear()
         waiting: asyncio.Task[Any] = asyncio.ensure_future(progress.changed.wait())
@@ -190,25 +205,14 @@ async def _print_progress(
         for machine in phases.keys() - progress.machines.keys():
             say(f"  machine {machine}: Deleted")
         phases = _phases(progress)
-        known, failures = failures, progress.machine_failures()
-        for machine, why in failures.items():
-            if known.get(machine) != why:
-                say(f"  machine {machine}: {why}")
+        for line in failures.lines(progress.machines):
+            say(line)
+        if stall_timeout is not None and (why := progress.lasting_failure(failures)):
+            raise _Failing(why)
         now = progress.waiting_for()
         if now and now != waited:
             say(f"  {now}")
         waited = now
-
-
-def _failure(machine: Object) -> str:
-    if blocking := blocking_finalizers(machine, (MACHINE_FINALIZER,)):
-        return f"finalizers of other controllers block the deletion: {_with_managers(machine, blocking)}"
-    plan = find(machine, names.PLAN_APPLIED) or {}
-    if plan.get("status") == "False":
-        return str(plan.get("message", ""))
-    made = find(machine, "InfrastructureReady") or {}
-    _, failed, why = str(made.get("message", "")).partition(CREATE_ERROR)
-    return f"creation failed: {why}" if failed and made.get("status") == "False" else ""
 
 
 def _deletion_message(cluster: Object) -> str:
@@ -217,13 +221,9 @@ def _deletion_message(cluster: Object) -> str:
     if not blocking:
         return message
     meta, kind = cluster["metadata"], PROVISIONING_CLUSTER.resource.group_resource
-    remove = f"kubectl -n {meta['namespace']} edit {kind} {meta['name']}"
-    owners = _with_managers(cluster, blocking)
-    return f"finalizers of other controllers block the deletion: {owners}; remove them with: {remove}"
-
-
-def _with_managers(obj: Object, finalizers: list[str]) -> str:
-    return ", ".join(f"{each} (set by {manager_of(obj, each) or 'an unknown client'})" for each in finalizers)
+    return (
+        f"{blocked_by(cluster, blocking)}; remove them with: kubectl -n {meta['namespace']} edit {kind} {meta['name']}"
+    )
 
 
 def _phases(progress: ClusterProgress) -> dict[str, str]:
@@ -235,6 +235,10 @@ def _phases(progress: ClusterProgress) -> dict[str, str]:
 
 class _Stalled(Exception):
     """The spec cannot be applied; the message says why."""
+
+
+class _Failing(Exception):
+    """Machines fail again and again; the message says why."""
 
 
 class _NotFound(Exception):

@@ -96,6 +96,14 @@ def cluster_tree(objects: ClusterObjects, *, expand: bool = False) -> Node:
     )
 
 
+def conditions_tree(cluster: Object) -> Node:
+    """A Cluster without Cluster API objects, such as an imported one: its conditions."""
+    conditions = (cluster.get("status") or {}).get("conditions") or ()
+    others = [each for each in conditions if each["type"] != "Ready"]
+    children = tuple(Node(each["type"], condition=each) for each in sorted(others, key=lambda each: str(each["type"])))
+    return Node(_name(cluster), condition=_condition_with_message(cluster, "Ready"), children=children)
+
+
 def _worker_nodes(objects: ClusterObjects, grouping: Grouping, expand: bool) -> Iterator[Node]:
     def set_nodes(sets: Iterable[Object]) -> tuple[Node, ...]:
         """Old sets that are empty and wanted so say nothing."""

@@ -9,14 +9,14 @@ from herder.api.capi.conditions import condition, find
 from herder.api.capi.kinds import MACHINE
 from herder.api.events import normal, recorded, warning
 from herder.api.machines.conditions import merged_with_updates
+from herder.api.machines.failure import CREATE_ERROR, NOT_PREPARED
 from herder.api.writes import status_patch
 from herder.controllers.machines.provision.scope import ProvisionScope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Decision, Event
 
 CREATE_JOB, DELETE_JOB, READY = "CreateJob", "DeleteJob", "Ready"
-CREATE_ERROR, DELETE_ERROR = "CreateError", "DeleteError"
-NOT_PREPARED = "NotPrepared"  # the Job cannot be created until a user fixes the problem
+DELETE_ERROR = "DeleteError"
 POD_PENDING = "PodPending"  # the Job exists, but its pod cannot start
 _OUTCOMES = {"Created": "MachineCreated", "Deleted": "MachineRemoved"}
 _PROBLEMS = {CREATE_ERROR: "FailedCreate", DELETE_ERROR: "FailedDelete", NOT_PREPARED: NOT_PREPARED}
@@ -123,6 +123,7 @@ def _events(scope: ProvisionScope, type_: str, reason: str, message: str) -> Ite
 
 
 def _problem_events(scope: ProvisionScope, reason: str, message: str) -> Iterator[Event]:
+    """What fails for good is an Event of the Machine anyway: its controller sees the failure."""
     yield warning(scope.kind, scope.infra, reason, message)
-    if scope.machine is not None:
+    if scope.machine is not None and reason in (NOT_PREPARED, POD_PENDING):
         yield warning(MACHINE, scope.machine, reason, message)

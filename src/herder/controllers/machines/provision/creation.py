@@ -40,8 +40,10 @@ from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Parall
 POD_GRACE = timedelta(seconds=10)
 """A Job may be seen as failed before its pod is; how long to wait for the pod."""
 
-FAILURE_WINDOW, MAX_BACKOFF = timedelta(minutes=30), timedelta(minutes=10)
-"""What counts as failing lately, and how long a failed Machine stays at most on that account."""
+FAILURE_WINDOW = timedelta(minutes=30)
+"""Failures of a MachineSet within this time count as one series."""
+MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=10)
+"""How long a failed Machine stays before it is replaced: users must be able to see why it failed."""
 
 JOB_IS_LOST = "the Job is lost and its outcome is unknown; delete the Machine to remove what it created"
 
@@ -255,7 +257,7 @@ def _delete_failed_machine(scope: ProvisionScope) -> Decision:
         return DONE
     timeout = timedelta(seconds=settings.parse_duration(scope.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
     failed = conditions.failed_at(scope.infra)
-    at = failed + max(timeout, _failing_since(scope, failed))
+    at = failed + max(timeout, _backoff(scope, failed))
     if at > scope.view.now:
         return waiting("the server could not be created; the MachineSet replaces it", ref(MACHINE, machine), wake_at=at)
     message = f"Machine {scope.machine_name} has failed; its MachineSet replaces it"
@@ -263,15 +265,15 @@ def _delete_failed_machine(scope: ProvisionScope) -> Decision:
     return Decision(writes=(recording(delete(MACHINE, machine, "the server could not be created"), replaced),))
 
 
-def _failing_since(scope: ProvisionScope, until: datetime) -> timedelta:
-    """How long Machines of this MachineSet have been failing recently.
+def _backoff(scope: ProvisionScope, until: datetime) -> timedelta:
+    """How long to keep a failed Machine: as long as Machines of its MachineSet have been failing recently.
 
     Waiting that long each time makes retries exponentially rarer: a pool that cannot work must not fill the archive,
-    and its failed Machine stays visible.
+    and its failed Machine stays visible. An edit of the pool creates another MachineSet, which begins anew.
     """
     logs_of_failures = scope.view.select(
         CONFIG_MAP_METADATA, index=(BY_MACHINE_SET, f"{scope.namespace}/{scope.machine_set}")
     )
     ends = [parse_time(annotations_of(log).get(FINISHED_AT)) for log in logs_of_failures]
     first = min((time for time in ends if time and until - FAILURE_WINDOW < time < until), default=until)
-    return min(until - first, MAX_BACKOFF)
+    return min(max(until - first, MIN_BACKOFF), MAX_BACKOFF)

@@ -10,8 +10,12 @@ from herder.controllers.planner.rollout.machines import RECONCILED
 from herder.controllers.planner.rollout.planner import PlanScope, Result
 from herder.engine.runtime.decision import WARNING, Event
 
+MACHINES_FAIL = "MachineCreationFailed"
+
 
 def rollout_events(scope: PlanScope, result: Result) -> Iterator[Event]:
+    if result.failure and result.failure not in str((find(scope.control_plane, "Ready") or {}).get("message", "")):
+        yield from cluster_events(scope.cluster, scope.control_plane, MACHINES_FAIL, result.failure, WARNING)
     plane, known = scope.control_plane, find(scope.control_plane, RECONCILED) or {}
     wanted = str(scope.spec.get("kubernetesVersion") or "")
     applied = str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")

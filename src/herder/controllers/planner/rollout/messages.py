@@ -5,10 +5,11 @@ Most are Rancher's: users, dashboards and tests match them, so they must stay by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import find
+from herder.api.machines.failure import creation_failure
 from herder.api.rke.names import PLAN_UPDATED
 from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
 from herder.api.times import parse_time
@@ -103,11 +104,28 @@ def _no_plan(entry: PlanEntry) -> str:
 
 def machine_problem(machine: Object) -> str:
     """Why a machine failed; empty if it has not."""
+    if why := creation_failure(machine):
+        return f"machine could not be created: {why}"
     if (machine.get("status") or {}).get("phase") != "Failed":
         return ""
     conditions = [find(machine, name) for name in ("InfrastructureReady", "BootstrapConfigReady", "Ready")]
     messages = [str(each["message"]) for each in conditions if each and each.get("message")]
     return messages[0] if messages else "the machine has failed"
+
+
+def failure_of(entries: Iterable[PlanEntry]) -> str:
+    """Why machines cannot be created; empty if all can.
+
+    Without their names: a machine that is replaced and fails again must not be news.
+    """
+    reasons = {why.replace(entry.name, "") for entry in entries if (why := machine_problem(entry.machine))}
+    return min(reasons, default="")
+
+
+def with_failure(waiting: str, entries: Iterable[PlanEntry]) -> str:
+    """Append why machines cannot be created to what the cluster waits for."""
+    why = failure_of(entries)
+    return f"{waiting}: {why}" if why else waiting
 
 
 def machine_wait(machine: Object) -> str:

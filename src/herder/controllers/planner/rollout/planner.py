@@ -97,6 +97,7 @@ class Result:
     unstable: bool = False
     initialized: bool | None = None  # new value of controlPlaneInitialized
     wake_at: datetime | None = None
+    failure: str = ""  # why machines cannot be created
     plans: bool = False  # the writes contain plans, which require the Beacon
 
 
@@ -110,7 +111,7 @@ class _RequeuePass(Exception):
 
 def plan(scope: PlanScope) -> Result:
     """Run one pass."""
-    result = Result()
+    result = Result(failure=messages.failure_of(scope.entries))
     try:
         for step in (_record_join_urls, _check_machines, _check_no_downgrade, _check_version_skip, _roll_out):
             step(scope, result)
@@ -161,7 +162,9 @@ def _check_machines(scope: PlanScope, result: Result) -> None:
         result.initialized = False if scope.initialized else None
         forced = force_remove_members(scope.view, scope.entries)
         result.writes += forced.writes
-        raise _PassEnded("waiting for all etcd machines to be deleted" if forced.all_deleting else messages.NO_MACHINES)
+        if forced.all_deleting:
+            raise _PassEnded("waiting for all etcd machines to be deleted")
+        raise _PassEnded(messages.with_failure(messages.NO_MACHINES, scope.entries))
     result.provisioned = True
     if is_paused(scope.cluster, scope.control_plane):
         raise _PassEnded(messages.PAUSED)
@@ -291,7 +294,7 @@ def _init_node(scope: PlanScope, result: Result) -> PlanEntry:
         raise _RequeuePass
     if election.init is None:
         result.unstable = election.waiting == LOST
-        raise _PassEnded(election.waiting)
+        raise _PassEnded(messages.with_failure(election.waiting, scope.entries))
     return election.init
 
 

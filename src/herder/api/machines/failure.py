@@ -1,0 +1,27 @@
+"""Why a machine could not be created, as the conditions of its Machine say."""
+
+from __future__ import annotations
+
+from herder.api.capi.conditions import find
+from herder.engine.meta.kinds import Object
+
+CREATE_ERROR = "CreateError"  # its Job failed; the MachineSet replaces the Machine
+NOT_PREPARED = "NotPrepared"  # its Job cannot be created until a user fixes the problem
+_PREAMBLE = "Running pre-create checks..."  # printed by every driver, before the error
+
+
+def creation_failure(machine: Object) -> str:
+    """Return why the infrastructure of a Machine could not be created; empty if it could, or may still be."""
+    known = find(machine, "InfrastructureReady") or {}
+    message = str(known.get("message", ""))
+    _, is_error, why = message.partition(f"{CREATE_ERROR}: ")
+    if known.get("status") != "False" or not (is_error or known.get("reason") == NOT_PREPARED):
+        return ""
+    why = why if is_error else message
+    return " ".join(why.replace(_PREAMBLE, "").split())
+
+
+def needs_user(machine: Object) -> bool:
+    """Return whether nothing is retried until a user changes something."""
+    known = find(machine, "InfrastructureReady") or {}
+    return known.get("status") == "False" and known.get("reason") == NOT_PREPARED
