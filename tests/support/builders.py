@@ -161,6 +161,12 @@ def _flatten(decision: Decision) -> Iterator[Write]:
             yield step
 
 
+def events_of(decision: Decision) -> list[str]:
+    """The Events of a decision in words: "Warning PlanFailed Machine a: message"."""
+    found = [*(event for write in writes_of(decision) for event in write.events), *decision.events]
+    return [f"{each.type} {each.reason} {each.about.kind.kind} {each.about.name}: {each.message}" for each in found]
+
+
 def patches_of(decision: Decision, kind: Kind | None = None) -> list[Patch]:
     """The patches among the writes of a decision; with `kind`, only those of objects of that kind."""
     return [write for write in writes_of(decision) if isinstance(write, Patch) and kind in (None, write.ref.kind)]
@@ -200,6 +206,7 @@ __all__ = [
     "NOW",
     "condition_fields",
     "condition_of",
+    "events_of",
     "legacy_condition_of",
     "merge_objects",
     "new_cluster",

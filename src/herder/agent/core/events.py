@@ -1,6 +1,6 @@
 """Events and actions of the core: plain values; `core.py` describes how they relate."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from herder.agent.core.outputs import PeriodicOutput
 from herder.agent.core.plan import File, Instruction, Probe
@@ -101,6 +101,7 @@ class Probed(NamedTuple):
     name: str
     succeeded: bool
     error: str = ""
+    service: Tuple[str, str] = ("", "")  # unit and state of the failing service behind the probe
 
 
 class Tick(NamedTuple):

@@ -18,6 +18,7 @@ class Probing:
         self._probes: List[Probe] = []
         self._statuses: Dict[str, ProbeStatus] = {}
         self._errors: Dict[str, str] = {}
+        self._service = ("", "")  # unit and state of a failing service
         self._round = 0
         self._asked: Set[str] = set()
         self._first_after_run = False
@@ -29,6 +30,7 @@ class Probing:
         self._probes = probes
         self._statuses = {probe.name: reported.get(probe.name, ProbeStatus()) for probe in probes}
         self._errors = {}
+        self._service = ("", "")
         self.stop()
 
     def stop(self) -> None:
@@ -62,6 +64,7 @@ class Probing:
         probe = next(each for each in self._probes if each.name == event.name)
         self._statuses[probe.name] = protocol.probe_answered(probe, self._statuses[probe.name], event.succeeded)
         self._errors[probe.name] = event.error
+        self._service = event.service if not event.succeeded else self._service
         if not self._asked:
             self.next_round = steady + self._pause(period)
 
@@ -78,8 +81,11 @@ class Probing:
 
     def with_changes(self, data: Data, always: bool = False) -> Data:
         """Return the data with reportable changes."""
-        if always or protocol.worth_reporting(self._probes, _reported_probes(data), self._statuses):
-            return protocol.with_probes(data, self._statuses, self._errors)
+        is_healthy = all(each.healthy for each in self._statuses.values())
+        service = ("", "") if is_healthy else self._service
+        is_news = protocol.is_service_news(data, service)
+        if always or is_news or protocol.worth_reporting(self._probes, _reported_probes(data), self._statuses):
+            return protocol.with_probes(data, self._statuses, self._errors, service)
         return data
 
 

@@ -1,7 +1,8 @@
 """The plan Secret protocol as pure functions: what to run, and what to report."""
 
 import json
-from typing import Dict, List, NamedTuple, Optional
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from herder.agent.core import outputs
 from herder.agent.core.events import Data, Evidence, Finished, Result
@@ -124,10 +125,15 @@ def with_periodic(data: Data, ran: Dict[str, PeriodicOutput]) -> Data:
     return new
 
 
-def with_probes(data: Data, statuses: Dict[str, ProbeStatus], errors: Dict[str, str]) -> Data:
+def with_probes(
+    data: Data, statuses: Dict[str, ProbeStatus], errors: Dict[str, str], service: Tuple[str, str] = ("", "")
+) -> Data:
+    """`service`: unit and state of the failing service behind the probes, which is reported like a probe."""
     new = dict(data)
     new[PROBE_STATUSES] = outputs.pack_probe_statuses(statuses)
     unhealthy = {name: error for name, error in errors.items() if error and not statuses[name].healthy}
+    if unhealthy and service[0]:
+        unhealthy[service[0]] = service[1]
     if unhealthy or PROBE_ERRORS in data:
         new[PROBE_ERRORS] = outputs.compact(unhealthy)
     return new
@@ -196,6 +202,22 @@ def probe_answered(probe: Probe, status: ProbeStatus, succeeded: bool) -> ProbeS
         return ProbeStatus(status.healthy or successes >= probe.success_threshold, successes, 0)
     failures = min(status.failures + 1, probe.failure_threshold)
     return ProbeStatus(status.healthy and failures < probe.failure_threshold, 0, failures)
+
+
+def is_service_news(data: Data, service: Tuple[str, str]) -> bool:
+    """Whether the state of a failing service must be reported: at first, and each time its restarts have doubled."""
+    unit, state = service
+    try:
+        known = json.loads(data.get(PROBE_ERRORS) or b"{}")
+        before = str(known.get(unit, "")) if isinstance(known, dict) else ""
+    except ValueError:
+        before = ""
+    return bool(unit) and _restarts(state) >= 2 * max(_restarts(before), 0 if not before else 1)
+
+
+def _restarts(state: str) -> int:
+    found = re.search(r", (\d{1,9}) restarts", state)
+    return int(found.group(1)) if found else 0
 
 
 def worth_reporting(probes: List[Probe], reported: Dict[str, ProbeStatus], known: Dict[str, ProbeStatus]) -> bool:

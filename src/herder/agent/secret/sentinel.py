@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Optional, Union
 
-from herder.agent.apply import probe
+from herder.agent.apply import probe, service
 from herder.agent.apply.executor import NodeExecutor
 from herder.agent.apply.journal import Journal
 from herder.agent.config import Connection
@@ -62,6 +62,7 @@ class Remote:
         self._writer: Optional[client.Api] = None
         self._writes = 0  # started and finished writes: odd while one is in flight
         self._stopping = threading.Event()
+        self._service = service.ServiceState()
 
     def run(self) -> None:
         """Run until `stop`, one event at a time; only the newest event of the watch is kept."""
@@ -244,4 +245,5 @@ class Remote:
         if self._stopping.wait(action.delay):
             return
         succeeded, error = probe.ask(action.probe)
-        self._events.put(Probed(action.round, action.probe.name, succeeded, error))
+        state = ("", "") if succeeded else self._service.read()
+        self._events.put(Probed(action.round, action.probe.name, succeeded, error, state))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from herder.api.capi.conditions import find
 from herder.engine.meta.kinds import Object
 
@@ -19,6 +21,11 @@ def creation_failure(machine: Object) -> str:
         return ""
     why = why if is_error else message
     return " ".join(why.replace(_PREAMBLE, "").split())
+
+
+def without_name(why: str, machine: str) -> str:
+    """Return a failure without the name of the machine, to compare it with those of others."""
+    return re.sub(rf"(?<![\w-]){re.escape(machine)}(?![\w-])", "…", why)
 
 
 def needs_user(machine: Object) -> bool:

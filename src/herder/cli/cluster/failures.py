@@ -9,7 +9,7 @@ from typing import NamedTuple
 from herder.api.capi.conditions import find
 from herder.api.capi.finalizers import blocking_finalizers, manager_of
 from herder.api.capi.names import MACHINE_FINALIZER, labels_of
-from herder.api.machines.failure import creation_failure
+from herder.api.machines.failure import creation_failure, without_name
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 
@@ -86,7 +86,7 @@ def _repeated(name: str, first: str, count: int) -> str:
 
 def _reason(name: str, why: str) -> str:
     """The failure without what differs between machines and attempts."""
-    return _ATTEMPT.sub("", why).replace(name, "")
+    return without_name(_ATTEMPT.sub("", why), name)
 
 
 def _pool(machine: Object) -> str:

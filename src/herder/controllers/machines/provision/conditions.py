@@ -117,7 +117,7 @@ def _events(scope: ProvisionScope, type_: str, reason: str, message: str) -> Ite
     if (known.get("reason"), known.get("message", "")) == (reason, message):
         return
     if reason in _OUTCOMES:
-        yield normal(scope.kind, scope.infra, _OUTCOMES[reason], f"{_OUTCOMES[reason]}: {scope.description}")
+        yield normal(scope.kind, scope.infra, _OUTCOMES[reason], f"{reason} {scope.description}")
     elif (name := _PROBLEMS.get(reason)) or message.partition(": ")[2]:
         yield from _problem_events(scope, name or POD_PENDING, message)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -13,7 +12,6 @@ from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleting, is_paused
 from herder.api.events import recorded, warning
 from herder.api.guards import plan_changes
-from herder.api.machines.credentials import redact
 from herder.api.numbers import parse_int64
 from herder.api.rke import names
 from herder.api.rke.events import cluster_events
@@ -25,6 +23,7 @@ from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
 from herder.controllers.planner.plan.render import PlanRecord
+from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.plan.writes import UNLIMITED, pending_state, reports_to_drop
 from herder.controllers.planner.rollout.status import machine_condition
 from herder.engine.control.cache import Change
@@ -220,9 +219,7 @@ def _unit(view: View, plan: PlanSecret) -> str:
 
 def _tail(view: View, plan: PlanSecret, output: str) -> str:
     """The end of the output, with join tokens redacted."""
-    tokens = view.get(TOKENS_SECRET, names.tokens_secret(plan.labels.get(names.CLUSTER_NAME, "")))
-    values = ((tokens or {}).get("data") or {}).values()
-    text = redact(output, [base64.b64decode(value).decode(errors="replace") for value in values]).strip()
+    text = redact_tokens(view, plan.labels.get(names.CLUSTER_NAME, ""), output).strip()
     return text if len(text) <= OUTPUT_TAIL else f"…{text[-OUTPUT_TAIL:]}"
 
 

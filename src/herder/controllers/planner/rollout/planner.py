@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from herder.api.capi.names import annotations_of, is_paused
@@ -22,6 +23,7 @@ from herder.controllers.planner.etcd.force_removal import force_remove_members
 from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs
 from herder.controllers.planner.plan.machine_inputs import machine_inputs
 from herder.controllers.planner.plan.render import Desired, Request, common_digest
+from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout import tier as tiers
 from herder.controllers.planner.rollout.init_node import LOST, elect
@@ -334,6 +336,7 @@ def _rollout_context(scope: PlanScope) -> RolloutContext:
         now=view.now,
         common=common_digest(distribution, cluster.for_workers),
         joinable=servers.known,
+        redact=partial(redact_tokens, view, view.name),
     )
 
 

@@ -54,6 +54,7 @@ class RolloutContext:
     joinable: Collection[str] = ()  # join URLs of servers
     pre_bootstrap_problem: str | None = None  # why pre-bootstrap Secrets are missing; None if it is complete
     refusal: Callable[[PlanEntry], str] = lambda _entry: ""  # why a guard refuses another plan for a worker
+    redact: Callable[[str], str] = lambda text: text  # redacts join tokens in what machines report
 
     def is_up_to_date(self, state: WorkerState) -> bool:
         """Whether the cluster wants nothing else of an idle worker."""
@@ -167,7 +168,7 @@ def _roll_out_machine(
 ) -> None:
     """Decide the next step of one machine. The order of the cases matters."""
     entry, details = desired.entry, progress.details[desired.entry.name]
-    status = messages.plan_status(entry, context.now)
+    status = context.redact(messages.plan_status(entry, context.now))
     if status:
         details.append(status)
     if entry.is_paused and (desired.differs or not entry.plan.has_plan):
