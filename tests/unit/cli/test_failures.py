@@ -68,6 +68,14 @@ def test_a_machine_that_waits_for_a_user_stalls_the_cluster() -> None:
     assert progress.stalled_reason == "machine m: creation failed: Secret ns/aws does not exist"
 
 
+def test_a_pod_that_cannot_start_is_reported() -> None:
+    message = "creating server [ns/m] of kind (Amazonec2Machine): pod is waiting: Back-off pulling image"
+    pending = machine("m")
+    pending["status"]["conditions"] = [new_condition("InfrastructureReady", "Unknown", "Creating", message=message)]
+    assert [*FailureLog().lines(named(pending))] == ["  machine m: pod is waiting: Back-off pulling image"]
+    assert summary(cluster(), [pending]).endswith(": machine m: pod is waiting: Back-off pulling image")
+
+
 def cluster(*conditions: Object, provisioned: bool = True, **metadata: object) -> Object:
     spec = {"rkeConfig": {}} if provisioned else {}
     status = {"conditions": [*conditions]}

@@ -9,6 +9,7 @@ from herder.engine.meta.kinds import Object
 
 CREATE_ERROR = "CreateError"  # its Job failed; the MachineSet replaces the Machine
 NOT_PREPARED = "NotPrepared"  # its Job cannot be created until a user fixes the problem
+POD_WAITS = "pod is waiting: "  # in the message, before the reason of the pod
 _PREAMBLE = "Running pre-create checks..."  # printed by every driver, before the error
 
 
@@ -21,6 +22,13 @@ def creation_failure(machine: Object) -> str:
         return ""
     why = why if is_error else message
     return " ".join(why.replace(_PREAMBLE, "").split())
+
+
+def creation_blocker(machine: Object) -> str:
+    """Return why the pod that creates the machine cannot start; empty if it can, as far as known."""
+    known = find(machine, "InfrastructureReady") or {}
+    _, is_blocked, why = str(known.get("message", "")).partition(POD_WAITS)
+    return " ".join(f"{POD_WAITS}{why}".split()) if is_blocked and known.get("status") == "Unknown" else ""
 
 
 def without_name(why: str, machine: str) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from herder.api.capi.conditions import find
 from herder.api.capi.finalizers import blocking_finalizers, manager_of
 from herder.api.capi.names import MACHINE_FINALIZER, labels_of
-from herder.api.machines.failure import creation_failure, without_name
+from herder.api.machines.failure import creation_blocker, creation_failure, without_name
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 
@@ -19,14 +19,14 @@ _ATTEMPT = re.compile(r"; attempt (?P<number>\d+), (?:the next at \S+|(?P<last>t
 
 
 def machine_failure(machine: Object) -> str:
-    """Why a machine could not be created or is not deleted, or why its plan failed; empty if nothing failed."""
+    """Why a machine cannot be created or deleted, or why its plan failed; empty if nothing failed."""
     if blocking := blocking_finalizers(machine, (MACHINE_FINALIZER,)):
         return blocked_by(machine, blocking)
     plan = find(machine, names.PLAN_APPLIED) or {}
     if plan.get("status") == "False":
         return str(plan.get("message", ""))
     why = creation_failure(machine)
-    return f"creation failed: {why}" if why else ""
+    return f"creation failed: {why}" if why else creation_blocker(machine)
 
 
 def blocked_by(obj: Object, finalizers: Sequence[str]) -> str:

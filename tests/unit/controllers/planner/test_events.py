@@ -73,6 +73,15 @@ def test_the_cluster_says_why_its_machines_cannot_be_created() -> None:
     assert events_of(again) == [], "its replacement fails for the same reason"
 
 
+def test_the_cluster_says_why_a_pod_cannot_start() -> None:
+    machine, secret = machine_with_plan("a")
+    message = "creating server [ns/a] of kind (Amazonec2Machine): pod is waiting: 0/1 nodes are available"
+    machine["status"]["conditions"] = [new_condition("InfrastructureReady", "Unknown", "Creating", message=message)]
+    decision = reconcile_planner(machine, secret)
+    why = "machine cannot be created: pod is waiting: 0/1 nodes are available"
+    assert control_plane_conditions(decision)["Ready"] == ("Unknown", f"waiting for viable init node: {why}")
+
+
 @pytest.mark.parametrize(
     ("applied", "reconciled", "expected"),
     [

@@ -16,6 +16,7 @@ from herder.api.events import normal, recording, warning
 from herder.api.machines import jobs, names
 from herder.api.machines.archive import CONFIG_MAP_METADATA, FINISHED_AT
 from herder.api.machines.credentials import Problem, SecretKey, credential_key
+from herder.api.machines.failure import POD_WAITS
 from herder.api.machines.jobs import JOB, JobInputs
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
 from herder.api.times import parse_time
@@ -234,7 +235,7 @@ def blocked_by(scope: ProvisionScope, job: Object) -> str:
     known_of = status.get("conditions") or ()
     unscheduled = [known for known in known_of if known["type"] == "PodScheduled" and known["status"] == "False"]
     messages = [cause["message"] for cause in (*waits, *unscheduled) if cause.get("message")]
-    return f"pod is waiting: {messages[0]}" if messages else ""
+    return f"{POD_WAITS}{messages[0]}" if messages else ""
 
 
 # --- cleanup --------------------------------------------------------------------------------------------------------

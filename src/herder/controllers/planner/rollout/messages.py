@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import find
-from herder.api.machines.failure import creation_failure, without_name
+from herder.api.machines.failure import creation_blocker, creation_failure, without_name
 from herder.api.rke.names import PLAN_UPDATED
 from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
 from herder.api.times import parse_time
@@ -118,8 +118,13 @@ def failure_of(entries: Iterable[PlanEntry]) -> str:
 
     Without their names: a machine that is replaced and fails again must not be news.
     """
-    reasons = {without_name(why, entry.name) for entry in entries if (why := machine_problem(entry.machine))}
+    reasons = {without_name(why, entry.name) for entry in entries if (why := _creation_problem(entry.machine))}
     return min(reasons, default="")
+
+
+def _creation_problem(machine: Object) -> str:
+    blocker = creation_blocker(machine)
+    return machine_problem(machine) or (f"machine cannot be created: {blocker}" if blocker else "")
 
 
 def with_failure(waiting: str, entries: Iterable[PlanEntry]) -> str:
