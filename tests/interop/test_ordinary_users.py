@@ -99,6 +99,30 @@ def test_a_user_imports_a_cluster(manager: Manager, dolly: Person) -> None:
     assert "cluster barn is deleted" in dolly.herder("delete", "cluster", "barn", "--yes")
 
 
+def test_an_imported_cluster_shows_no_machines_of_another_cluster_of_its_name(manager: Manager, dolly: Person) -> None:
+    """The gateway reads objects with the manager's rights: only of the Cluster that it created for this one."""
+    admin = manager.administrator
+    reference = {"apiGroup": "infrastructure.example.com", "kind": "Host", "name": "croft"}
+    meta = {"name": "croft", "namespace": NAMESPACE, "labels": {"cluster.x-k8s.io/cluster-name": "croft"}}
+    spec = {"clusterName": "croft", "bootstrap": {"dataSecretName": "croft"}, "infrastructureRef": reference}
+    kinds = {"Cluster": {"infrastructureRef": reference}, "Machine": spec}
+    for kind, fields in kinds.items():
+        obj = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind, "metadata": meta, "spec": fields}
+        admin.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+    id_ = dolly.herder("import", "croft").partition("has the ID ")[2].split(".")[0]
+    assert "croft" not in dolly.herder("get", "machines")
+    assert "Machine/" not in dolly.herder("describe", "cluster", "croft")
+    assert "is forbidden" in dolly.expect_failure("logs", "machine", "croft")
+    assert manager.status(dolly, f"/v3/clusters/{id_}/logs?machine=croft") == 404
+    for path in ("logs?machine=..%2F..%2Fclusters%2Fcroft", "logs?machine=croft%3Fx"):
+        assert manager.status(dolly, f"/v3/clusters/{id_}/{path}") == 400
+    for path in (f"{NAMESPACE}/..%2Fx/1", "../croft/1", f"{NAMESPACE}/croft/1"):
+        assert manager.status(dolly, f"/v3/deletions/{path}") in (400, 403, 404)
+    dolly.herder("delete", "cluster", "croft", "--yes")
+    for kind in ("machines", "clusters"):
+        admin.kubectl("-n", NAMESPACE, "delete", f"{kind}.cluster.x-k8s.io", "croft", "--wait=false")
+
+
 def test_a_typo_creates_no_namespace(manager: Manager, dolly: Person) -> None:
     assert "is forbidden" in dolly.expect_failure("create", "cluster", "fen", "-n", "flet-default")
     admin = manager.administrator

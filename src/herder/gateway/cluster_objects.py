@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from contextlib import suppress
+
+import msgspec
 
 from herder.api.capi.contract import definition_name, external_kind, reference_group
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, SECRET
-from herder.api.capi.names import CLUSTER_NAME, is_deleting, labels_of
+from herder.api.capi.names import CLUSTER_NAME, is_deleting
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.clusters import is_pair, source_provisioning_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import DEFAULT_TOKEN
+from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.management.registration import read_tokens
 from herder.api.references.catalogue import Target
 from herder.api.rke import log
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import NotFound, forbidden, not_found
+from herder.engine.meta import names
+from herder.engine.meta.errors import BadRequest, NotFound, forbidden, not_found
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.wire import Request, Response, User
 from herder.gateway.admission.access import Access
@@ -51,17 +55,19 @@ class ClusterObjects:
         if request.method != "GET":
             return None
         if deletion := _DELETION.fullmatch(request.path):
+            _check_names(*deletion.groups()[:2])
             return answer(await self._deletion(*deletion.groups()))
         path = _PATH.fullmatch(request.path)
         if path is None:
             return None
         cluster_id, part = path.groups()
+        _check_names(cluster_id)
         if not await self._access.may_use(user, cluster_id):
             raise not_found(MANAGEMENT_CLUSTER.resource.group_resource, cluster_id)
         cluster = await self._provisioning_cluster(cluster_id)
         await self._check_right(user, cluster, _VERBS[part])
         if part == OBJECTS:
-            return answer({"items": await self._objects(cluster)})
+            return _list_response(await self._objects(cluster))
         if part == REGISTRATION:
             return answer(await self._registration(cluster_id))
         machine = request.query.get("machine")
@@ -103,13 +109,22 @@ class ClusterObjects:
         namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
         found = [cluster]
         with suppress(NotFound):
-            core = await self._client.get(CLUSTER.resource, name, namespace=namespace)
+            core = await self._core_cluster(cluster)
             found.append(core)
             references = [core["spec"].get(field) for field in ("infrastructureRef", "controlPlaneRef")]
             found += [each for reference in references if reference for each in await self._referenced(core, reference)]
             pages = await asyncio.gather(*(self._of_cluster(kind, namespace, name) for kind in _OF_CLUSTER))
             found += [each for page in pages for each in page]
         return [_without_managed_fields(each) for each in found]
+
+    async def _core_cluster(self, cluster: Object) -> Object:
+        """The Cluster of Cluster API that was created for this one. Another one of the name may be another user's."""
+        namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
+        found = await self._client.get(CLUSTER.resource, name, namespace=namespace)
+        owners = found["metadata"].get("ownerReferences") or ()
+        if not any(each.get("controller") and each.get("uid") == cluster["metadata"]["uid"] for each in owners):
+            raise not_found(CLUSTER.resource.group_resource, name)
+        return found
 
     async def _of_cluster(self, kind: Kind, namespace: str, name: str) -> list[Object]:
         labels = f"{CLUSTER_NAME}={name}"
@@ -139,9 +154,10 @@ class ClusterObjects:
         return ""
 
     async def _machine_log(self, cluster: Object, name: str) -> str:
-        namespace = cluster["metadata"]["namespace"]
+        _check_names(name)
+        core, namespace = await self._core_cluster(cluster), cluster["metadata"]["namespace"]
         machine = await self._client.get(MACHINE.resource, name, namespace=namespace)
-        if labels_of(machine).get(CLUSTER_NAME) != cluster["metadata"]["name"]:
+        if machine["spec"].get("clusterName") != core["metadata"]["name"]:
             raise not_found(MACHINE.resource.group_resource, name)
         return await machine_log(self._client, namespace, machine["spec"]["infrastructureRef"]["name"])
 
@@ -153,10 +169,30 @@ class ClusterObjects:
             token = await self._client.get(REGISTRATION_TOKEN.resource, DEFAULT_TOKEN, namespace=cluster_id)
             status = token.get("status") or {}
             if status.get("tokenSecretName"):
-                secret = await self._client.get(SECRET.resource, status["tokenSecretName"], namespace=cluster_id)
+                secret = await self._client.get(SECRET.resource, token_secret(DEFAULT_TOKEN), namespace=cluster_id)
                 tokens = read_tokens(secret)
                 return {"status": status, "token": tokens.token if tokens else ""}
         return {}
+
+
+def _check_names(*found: str) -> None:
+    """Refuse what is not a name. The client does not encode names: others could change the path of its request, which
+    has the manager's rights."""
+    for name in found:
+        if names.dns1123_subdomain(name):
+            raise BadRequest("invalid name")
+
+
+def _list_response(items: list[Object]) -> Response:
+    """A cluster has up to 5,000 machines: each is encoded when it is sent, not all in one turn of the event loop."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"items":['
+        for number, each in enumerate(items):
+            yield (b"," if number else b"") + msgspec.json.encode(each)
+        yield b"]}"
+
+    return Response(200, {"content-type": "application/json", "cache-control": "no-store"}, stream=pieces())
 
 
 def _without_managed_fields(obj: Object) -> Object:

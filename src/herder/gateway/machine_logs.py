@@ -25,8 +25,11 @@ CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 
 
 async def machine_log(client: Client, namespace: str, name: str) -> str:
-    """The whole log of the machine with this infrastructure object, up to the size of an archived log."""
-    return log_tail("".join([text async for text in stream_machine_log(client, namespace, name)]))
+    """The end of the log of the machine with this infrastructure object, up to the size of an archived log."""
+    kept = ""
+    async for text in stream_machine_log(client, namespace, name):
+        kept = log_tail(kept + text)
+    return kept
 
 
 async def stream_machine_log(client: Client, namespace: str, name: str, *, follow: bool = False) -> AsyncIterator[str]:
