@@ -103,7 +103,7 @@ def test_get_shows_status_version_machines_and_reason(site: Site) -> None:
     eventually(lambda: clusters()[1][:4] == [NAME, "Ready", DEFAULT_VERSION, "3/3"], "the cluster is shown as ready")
     assert clusters()[0] == ["NAME", "STATUS", "VERSION", "MACHINES", "REASON", "AGE"]
     machines = site.herder("get", "machines", "-n", NAMESPACE).splitlines()
-    assert machines[0].split()[-1] == "REASON"
+    assert "REASON" in machines[0].split()
     assert len(machines) == 4
 
 

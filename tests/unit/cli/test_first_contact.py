@@ -86,7 +86,7 @@ def test_a_healthy_run_logs_no_warning(directory: Path, environment: dict[str, s
 
 def test_machines_are_listed_with_cluster_role_address_and_version(environment: dict[str, str]) -> None:
     header, *rows = [line.split() for line in herder("get", "machines", **environment).stdout.splitlines()]
-    assert header == ["NAME", "CLUSTER", "ROLES", "ADDRESS", "VERSION", "PHASE", "AGE"]
+    assert header == ["NAME", "CLUSTER", "ROLES", "ADDRESS", "VERSION", "PHASE", "REASON", "AGE"]
     assert [row[1:3] for row in rows] == [[NAME, "etcd,controlplane"], [NAME, "worker"]]
     assert all(row[3].startswith("127.") and row[4] == "v1.36.3+herder1" and row[5] == "Running" for row in rows)
 

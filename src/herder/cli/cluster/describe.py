@@ -177,10 +177,9 @@ async def _found(client: Client, namespaces: Sequence[str], name: str) -> Object
         return await client.get(CLUSTER.resource, name, namespace=last)
     except NotFound:
         where = " or ".join(namespaces)
-        message = (
-            f'cluster "{name}" not found in namespace {where}; list all with: herder get clusters.cluster.x-k8s.io -A'
-        )
-        raise click.ClickException(message) from None
+        raise NotFound(
+            f'cluster "{name}" not found in namespace {where}; list all with: herder get clusters -A'
+        ) from None
 
 
 async def _referenced(client: Client, reference: Object | None, namespace: str) -> Referenced | None:
