@@ -27,6 +27,7 @@ from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.services import IdentityServices
 from herder.gateway.proxy.management_api import RemoteManagementApi
 from herder.gateway.proxy.proxy import ClusterProxy
+from herder.gateway.proxy.rewrite import forbid_caching
 from herder.gateway.proxy.targets import PREFIXES, is_watch
 from herder.tunnel import websocket
 from herder.tunnel.registry import Registry
@@ -85,9 +86,10 @@ class Gateway:
 
     async def handle(self, request: Request) -> Response:
         try:
-            return await self._dispatch(request)
+            response = await self._dispatch(request)
         except StatusError as error:
-            return Response(error.code, {**_JSON, **error.headers}, msgspec.json.encode(error.to_status()))
+            response = Response(error.code, {**_JSON, **error.headers}, msgspec.json.encode(error.to_status()))
+        return forbid_caching(response)
 
     async def _dispatch(self, request: Request) -> Response:
         if request.path in TUNNELS:

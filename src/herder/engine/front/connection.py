@@ -472,7 +472,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _status_response(error: StatusError) -> Response:
-    headers = {"content-type": "application/json", **error.headers}
+    headers = {"content-type": "application/json", "cache-control": "no-store", **error.headers}
     return Response(error.code, headers, msgspec.json.encode(error.to_status()) + b"\n")
 
 

@@ -16,6 +16,7 @@ from herder.gateway.proxy.impersonation.impersonators import Tokens
 from herder.gateway.proxy.relay import buffered, relay
 from herder.gateway.proxy.rewrite import (
     Outgoing,
+    forbid_caching,
     forwarded_request,
     impersonated_request,
     response_headers,
@@ -192,7 +193,7 @@ class UpgradedConnections:
 
     def answer(self, hijack: Hijack, outcome: Exchange | Response, protocol: str, bind: Bind) -> None:
         if isinstance(outcome, Response):
-            _send_response(hijack, outcome)
+            _send_response(hijack, forbid_caching(outcome))
             return
         pump = Pump(outcome.channel, outcome.upgraded_data, self._over)
         hijack.take(pump, switching_head(outcome.headers, protocol))

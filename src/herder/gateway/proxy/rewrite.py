@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from herder.engine.meta.errors import BadRequest, Unauthorized
-from herder.engine.wire import Request, User
+from herder.engine.wire import Request, Response, User
 from herder.gateway.proxy.impersonation.identity import impersonation
 from herder.gateway.proxy.targets import ClusterPath, Target, has_dot_segments, is_sendable
 
@@ -136,6 +137,14 @@ def response_headers(headers: Headers, asked: ClusterPath) -> dict[str, str]:
         if value and (name in _RESPONSE_HEADERS or name == "location"):
             kept[name] = f"{kept[name]}, {value}" if name in kept else value
     return kept | _SAFE_PAGES
+
+
+def forbid_caching(response: Response) -> Response:
+    """Errors depend on the credentials and on the moment. Servers that set the header, such as kube-apiserver, know
+    better."""
+    if response.status >= HTTPStatus.BAD_REQUEST:
+        response.headers.setdefault("cache-control", "no-store")
+    return response
 
 
 def switching_head(headers: Headers, protocol: str) -> bytes:
