@@ -122,14 +122,14 @@ async def embedded_site(directory: Path) -> AsyncIterator[ManagerSite]:
 
 
 @asynccontextmanager
-async def real_site(directory: Path) -> AsyncIterator[ManagerSite]:
+async def real_site(directory: Path, *, webhooks: bool = True) -> AsyncIterator[ManagerSite]:
     kube_dir, data_dir, gateway = directory / "kube", directory / "herder", f"127.0.0.1:{free_port()}"
     kube_dir.mkdir()
-    flags = ("--runner", "--gateway-listen", gateway, *FLAGS, *webhook_flags())
+    flags = ("--runner", "--gateway-listen", gateway, *FLAGS, *(webhook_flags() if webhooks else ("--no-webhooks",)))
     with RealKube(kube_dir, controller_manager=True, controllers=CONTROLLERS) as kube, environment(**VARIABLES):
         engine = Engine("real", kube.kubeconfig)
         with host_shutdown(data_dir), HerderRun(engine, data_dir, *flags) as manager:
-            async with _ready(engine, manager, f"https://{gateway}", directory) as site:
+            async with _ready(engine, manager, f"https://{gateway}", directory, webhooks=webhooks) as site:
                 yield site
 
 
@@ -138,13 +138,14 @@ SITES: dict[str, Callable[[Path], Any]] = {"embedded": embedded_site, "real": re
 
 @asynccontextmanager
 async def _ready(
-    engine: Engine, manager: Embedded | HerderRun, url: str, directory: Path
+    engine: Engine, manager: Embedded | HerderRun, url: str, directory: Path, *, webhooks: bool = True
 ) -> AsyncIterator[ManagerSite]:
     with Host(directory / "others") as custom_host:
         site = ManagerSite(engine, manager, url, directory / "tests", custom_host)
         try:
             await wait_until_served(site.client, PROVISIONING_CLUSTER, PROCESS.config)
-            await wait_for_admission(site.client)
+            if webhooks:
+                await wait_for_admission(site.client)
             yield site
         finally:
             await site.client.close()

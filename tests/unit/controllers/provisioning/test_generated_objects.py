@@ -138,14 +138,20 @@ def test_all_fields_of_a_pool_reach_its_machine_deployment() -> None:
     assert machine_deployment["metadata"] == {
         "name": "meadow-servers",
         "namespace": WORKSPACE,
-        "labels": {"a": "1", "b": "<2>", "c": "3", "cattle.io/os": "linux"},
+        "labels": {"a": "1", "b": "<2>", "c": "3", "cattle.io/os": "linux", "cluster.x-k8s.io/cluster-name": NAME},
         "annotations": {"d": "4"},
     }
     assert machine_deployment["spec"] == {
         "clusterName": NAME,
         "replicas": 3,
         "paused": True,
-        "rollout": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}},
+        "rollout": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
+        "selector": {
+            "matchLabels": {
+                "cluster.x-k8s.io/cluster-name": NAME,
+                "cluster.x-k8s.io/deployment-name": "meadow-servers",
+            }
+        },
         "deletion": {"order": "Oldest"},
         "template": {
             "metadata": {
@@ -189,7 +195,7 @@ def test_all_fields_of_a_pool_reach_its_machine_deployment() -> None:
 
 def test_a_minimal_pool_uses_defaults() -> None:
     machine_deployment = deployment(pool("workers"))
-    assert "replicas" not in machine_deployment["spec"], "the default of Cluster API is one"
+    assert "replicas" not in machine_deployment["spec"], "users may scale the MachineDeployment"
     assert machine_deployment["spec"]["template"]["metadata"]["annotations"] == {
         "machine.cluster.x-k8s.io/exclude-node-draining": "true"
     }

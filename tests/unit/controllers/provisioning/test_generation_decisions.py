@@ -88,6 +88,24 @@ def test_machine_deployments_are_applied_after_the_objects_they_reference() -> N
         assert order.index(before) < order.index(after)
 
 
+@pytest.mark.parametrize(
+    ("fields", "replicas"),
+    [({}, 1), ({"autoscalingMinSize": 2, "autoscalingMaxSize": 4}, 2), ({"quantity": 0}, None)],
+    ids=["default", "autoscaled", "fixed"],
+)
+def test_replicas_that_nobody_has_set_are_set_once(fields: Object, replicas: int | None) -> None:
+    cluster = stored_cluster(pool("workers", **fields, **WITH_SCHEMA))
+    generated = [write for write in writes_of(decide(cluster)) if isinstance(write, Apply)]
+    [stored] = [write.obj for write in generated if write.kind == MACHINE_DEPLOYMENT]
+
+    def patches(deployment: Object) -> list[Object]:
+        writes = writes_of(decide(cluster, deployment))
+        return [each.patch for each in writes if isinstance(each, Patch) and each.ref.kind == MACHINE_DEPLOYMENT]
+
+    assert patches(stored) == ([] if replicas is None else [{"spec": {"replicas": replicas}}])
+    assert patches({**stored, "spec": {**stored["spec"], "replicas": 3}}) == []
+
+
 def test_nothing_is_generated_without_a_version() -> None:
     decision = decide(stored_cluster(spec={"kubernetesVersion": None}))
     assert applied(decision) == []

@@ -73,6 +73,7 @@ class _DesiredObjects:
         self._apply(template_objects, "templates of machine pools")
         deployments = [machine_pools.machine_deployment(pool, template) for pool, template in machines]
         self._apply([(MACHINE_DEPLOYMENT, deployment) for deployment in deployments], "a pool of machines")
+        self._step(patch for pool, _ in pairs for patch in _first_replicas(self._view, pool))
         checks = [check for pool, _ in pairs if (check := machine_pools.health_check(pool)) is not None]
         self._apply([(MACHINE_HEALTH_CHECK, check) for check in checks], "replace unhealthy machines")
 
@@ -254,6 +255,17 @@ def _adopt_config(pool: Pool, config: Object | None) -> tuple[Patch, ...]:
         return ()
     owned = with_owner(config, owner_reference(PROVISIONING_CLUSTER, pool.cluster, controller=True))
     return object_patch(pool.kinds.config, config, owned, "a machine pool uses it")
+
+
+def _first_replicas(view: View, pool: Pool) -> Iterator[Patch]:
+    """Set the replicas once if the pool does not, and no admission webhook did."""
+    deployment = view.get(MACHINE_DEPLOYMENT, pool.deployment)
+    replicas = machine_pools.first_replicas(deployment) if deployment is not None else None
+    if deployment is not None and replicas is not None:
+        spec = {**(deployment.get("spec") or {}), "replicas": replicas}
+        yield from object_patch(
+            MACHINE_DEPLOYMENT, deployment, {**deployment, "spec": spec}, "the pool does not set its size"
+        )
 
 
 def _machine_template(view: View, pool: Pool, config: Object | None) -> Object | None:

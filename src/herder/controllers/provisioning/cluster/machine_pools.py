@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from herder.api import gojson
 from herder.api.capi import names as core
+from herder.api.capi.admission import machine_deployment as admission
+from herder.api.capi.admission.values import value
 from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK
 from herder.api.machines.names import HOSTNAME_LIMIT
@@ -34,9 +36,34 @@ def machine_deployment(pool: Pool, template: Object | None) -> Object:
         "template": _machine(pool, template),
         "paused": bool(given.get("paused")),
     }
-    if not pool.is_autoscaled and given.get("quantity") is not None:
-        spec["replicas"] = given["quantity"]  # the autoscaler owns the replicas of an autoscaled pool
-    return obj | {"spec": spec}
+    if has_fixed_size(pool):
+        spec["replicas"] = given["quantity"]
+    return _with_defaults(pool, obj | {"spec": spec})
+
+
+def has_fixed_size(pool: Pool) -> bool:
+    """Whether the pool sets the number of its machines. Otherwise the autoscaler does, or users scale the
+    MachineDeployment."""
+    return not pool.is_autoscaled and pool.spec.get("quantity") is not None
+
+
+def _with_defaults(pool: Pool, deployment: Object) -> Object:
+    """Apply the defaults of admission, which API servers without webhooks do not apply.
+
+    Replicas that the pool does not set are left out, because apply would reset them; see `first_replicas`.
+    """
+    complete = admission.default(deployment, None)
+    if has_fixed_size(pool):
+        return complete
+    return {**complete, "spec": {name: value for name, value in complete["spec"].items() if name != "replicas"}}
+
+
+def first_replicas(deployment: Object) -> int | None:
+    """Replicas of a stored MachineDeployment that nobody has set; None if they are set."""
+    if value(deployment, "spec", "replicas") is not None:
+        return None
+    replicas: int | None = value(admission.default(deployment, None), "spec", "replicas")
+    return replicas
 
 
 def _annotations(pool: Pool) -> dict[str, str]:
