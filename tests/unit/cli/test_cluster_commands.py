@@ -172,6 +172,31 @@ def test_a_machine_config_of_another_user_is_recreated(site: Site) -> None:
     assert config["userdata"] == "#cloud-config"
     assert config["metadata"]["uid"] != before["metadata"]["uid"]
     site.herder("delete", "cluster", "fen")
+    assert site.kubectl("get", kind, "-n", NAMESPACE)["items"] == []
+
+
+def test_a_config_of_a_cluster_that_was_never_generated_is_deleted_with_it(site: Site) -> None:
+    """With a loopback server URL, Herder generates nothing for this driver, so the cluster never owns the config."""
+    arguments = ("--driver", "amazonec2", "--workers", "0", "--dry-run")
+    (site.directory / "dale.yaml").write_text(site.herder("create", "cluster", "dale", *arguments))
+    command = [peer("kubectl"), "--kubeconfig", site.server.kubeconfig, "create", "-f", site.directory / "dale.yaml"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    waiting = ("--for=condition=Stalled", "clusters.provisioning.cattle.io/dale", "-n", NAMESPACE)
+    site.kubectl("wait", *waiting, "--timeout=30s")
+    site.herder("delete", "cluster", "dale")
+    assert site.kubectl("get", "amazonec2configs.rke-machine-config.cattle.io", "-n", NAMESPACE)["items"] == []
+
+
+def test_configs_are_deleted_if_the_cluster_is_refused_last(site: Site) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    hard = {"hard": {"count/clusters.provisioning.cattle.io": "0"}}
+    (site.directory / "quota.json").write_text(json.dumps({**quota, "spec": hard}))
+    site.kubectl("create", "namespace", "full")
+    site.kubectl("create", "-n", "full", "-f", str(site.directory / "quota.json"))
+    arguments = ("create", "cluster", "glen", "--namespace", "full", "--no-wait")
+    output = expect_failure(*arguments, KUBECONFIG=str(site.server.kubeconfig))
+    assert "exceeded quota: none" in output
+    assert site.kubectl("get", "processconfigs.rke-machine-config.cattle.io", "-n", "full")["items"] == []
 
 
 def test_an_edited_config_is_applied_without_replacing_machines(site: Site) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 
 import click
@@ -13,13 +15,14 @@ from click.core import ParameterSource
 
 from herder.api.machines.kinds import CONFIG_GROUP, driver_of
 from herder.api.rke.sample import REPORT_ONLY, ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
+from herder.api.writes import owner_reference
 from herder.cli.cluster.creator import creator_annotation
 from herder.cli.cluster.options import change, cluster_options, missing_namespace, output_option
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.engine.client.client import Client
 from herder.engine.client.discovery import is_served
-from herder.engine.meta.errors import AlreadyExists
+from herder.engine.meta.errors import AlreadyExists, StatusError
 from herder.engine.meta.kinds import Kind, Object
 
 DEFAULT_VERSION = "v1.36.3+herder1"
@@ -162,10 +165,34 @@ async def _create(client: Client, namespace: str, objects: list[tuple[Kind, Obje
     # If it is refused, nothing has been created.
     with missing_namespace(namespace):
         await client.create(kind.resource, cluster, namespace=namespace, dry_run=True)
-    for trial in (True, False):
+    for each, obj in configs:
+        _check_fields(each, obj, await _store_config(client, each, obj, dry_run=True))
+    stored: list[tuple[Kind, Object]] = []
+    try:
         for each, obj in configs:
-            _check_fields(each, obj, await _store_config(client, each, obj, dry_run=trial))
-    await client.create(kind.resource, cluster, namespace=namespace)
+            stored.append((each, await _store_config(client, each, obj, dry_run=False)))
+        created = await client.create(kind.resource, cluster, namespace=namespace)
+    except StatusError as error:
+        if error.code < HTTPStatus.INTERNAL_SERVER_ERROR:  # After other errors the Cluster may exist.
+            await _delete_configs(client, stored)
+        raise
+    await _adopt_configs(client, stored, owner_reference(kind, created, controller=True))
+
+
+async def _delete_configs(client: Client, configs: Sequence[tuple[Kind, Object]]) -> None:
+    for kind, config in configs:
+        meta = config["metadata"]
+        with suppress(StatusError):  # The next attempt replaces it.
+            await client.delete(kind.resource, meta["name"], namespace=meta["namespace"], uid=meta["uid"])
+
+
+async def _adopt_configs(client: Client, configs: Sequence[tuple[Kind, Object]], owner: Object) -> None:
+    """Make the Cluster own its configs at once: it may be deleted before the manager sees it."""
+    for kind, config in configs:
+        meta = config["metadata"]
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": [owner]}}
+        with suppress(StatusError):  # The manager does it, too.
+            await client.patch(kind.resource, meta["name"], patch, namespace=meta["namespace"])
 
 
 async def _store_config(client: Client, kind: Kind, config: Object, *, dry_run: bool) -> Object:

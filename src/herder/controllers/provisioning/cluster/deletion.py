@@ -21,7 +21,12 @@ from herder.api.rke.removal import BLOCKED, REMOVED, machine_removal_condition, 
 from herder.api.rke.sets import HASH, set_hash
 from herder.api.writes import delete, object_patch
 from herder.controllers.provisioning.cluster.desired import pools_of
-from herder.controllers.provisioning.cluster.generation import PRUNED, definition_of, generated_objects
+from herder.controllers.provisioning.cluster.generation import (
+    PRUNED,
+    definition_of,
+    generated_objects,
+    unadopted_configs,
+)
 from herder.controllers.provisioning.cluster.status import patch_status
 from herder.controllers.provisioning.management_cluster.status import copied
 from herder.engine.meta.kinds import Kind, Object
@@ -112,6 +117,8 @@ def _leftovers(view: View, cluster: Object) -> Iterator[Delete]:
     for kind in sorted(kinds, key=str):
         if view.get(DEFINITION, definition_of(kind)) is not None:
             yield from _deletes(kind, view.select(kind, namespace=meta["namespace"], labels=mark))
+    for kind, configs in unadopted_configs(view, cluster).items():
+        yield from _deletes(kind, configs)
 
 
 def _deletes(kind: Kind, objects: list[Object]) -> Iterator[Delete]:

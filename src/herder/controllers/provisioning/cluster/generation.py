@@ -257,6 +257,21 @@ def _adopt_config(pool: Pool, config: Object | None) -> tuple[Patch, ...]:
     return object_patch(pool.kinds.config, config, owned, "a machine pool uses it")
 
 
+def unadopted_configs(view: View, cluster: Object) -> dict[Kind, list[Object]]:
+    """Machine configs without an owner that the author of the cluster may use: its pools were never generated."""
+    found: dict[Kind, list[Object]] = {}
+    for pool in _readable_pools(cluster):
+        kind, name = pool.kinds.config, pool.config["name"]
+        config = view.get(kind, name) if view.get(DEFINITION, definition_of(kind)) is not None else None
+        if config is None or is_deleting(config) or config["metadata"].get("ownerReferences"):
+            continue
+        target = Target(kind.group, kind.plural, view.namespace, name)
+        configs = found.setdefault(kind, [])
+        if config not in configs and not problem(cluster, pool.config_path, target, config["metadata"]["uid"]):
+            configs.append(config)
+    return found
+
+
 def _first_replicas(view: View, pool: Pool) -> Iterator[Patch]:
     """Set the replicas once if the pool does not, and no admission webhook did."""
     deployment = view.get(MACHINE_DEPLOYMENT, pool.deployment)
