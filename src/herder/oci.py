@@ -122,8 +122,11 @@ def image(layers: Sequence[Layer], running: Mapping[str, Any] | None = None) -> 
     return Image(as_json(manifest), {**blobs, digest_of(config): config})
 
 
-def write_archive(made: Image, name: str, to: IO[bytes]) -> None:
-    """Write an OCI archive that container runtimes and agents can import; `name` is the image's name there."""
+def write_archive(made: Image, name: str, to: IO[bytes], architecture: str = "") -> None:
+    """Write an OCI archive that container runtimes and agents can import; `name` is the image's name there.
+
+    `architecture`: of the image, by default that of this host.
+    """
     index = {
         "schemaVersion": 2,
         "mediaType": INDEX,
@@ -133,7 +136,7 @@ def write_archive(made: Image, name: str, to: IO[bytes]) -> None:
                 "digest": digest_of(made.manifest),
                 "size": len(made.manifest),
                 "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
-                "platform": {"os": "linux", "architecture": processor()},
+                "platform": {"os": "linux", "architecture": architecture or processor()},
             }
         ],
     }

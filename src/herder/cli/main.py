@@ -29,6 +29,7 @@ COMMANDS = {
     "import": ("cluster.import_cluster", "Import an existing cluster"),
     "register": ("machine.register", "Print the command that registers an existing machine in a cluster"),
     "agent": ("image.agent", "Run the cluster agent or build its image"),
+    "image": ("image.save", "Write images to archives, which a manager can serve to machines"),
     "installer": ("image.installer", "Build images that machines install Kubernetes from"),
     "login": ("auth.login", "Log in to a manager and update your kubeconfig"),
     "token": ("auth.token", "Create, list and revoke your API tokens"),

@@ -14,7 +14,8 @@ from typing import Any
 import herder
 from herder import packing
 from herder.clusteragent import interpreter
-from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError, Repository
+from herder.clusteragent.archive import manifest_for, oci_type
+from herder.clusteragent.registry import Login, Reference, RegistryError, Repository
 from herder.oci import CONFIG, MANIFEST, PACKED_LAYER, Image, Layer, digest_of, image, processor
 
 PLACE = "opt/herder"
@@ -35,7 +36,7 @@ async def push(base: str, target: str, login: Login | None = None) -> str:
     from_, to = Reference.parse(base), Reference.parse(target)
     source_login = login if from_.host == to.host else None
     async with Repository(from_, source_login) as source, Repository(to, login) as destination:
-        known = await _manifest_for_us(source)
+        known = json.loads(await manifest_for(source, processor()))
         config = json.loads(await source.blob(known["config"]["digest"]))
         _check_python(base, config)
         for each in known["layers"]:
@@ -51,24 +52,12 @@ async def push(base: str, target: str, login: Login | None = None) -> str:
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": {"mediaType": CONFIG, "digest": digest_of(written), "size": len(written)},
-            "layers": [*(_as_oci(each) for each in known["layers"]), added],
+            "layers": [*({**each, "mediaType": oci_type(each["mediaType"])} for each in known["layers"]), added],
         }
         return await destination.put_manifest(json.dumps(manifest).encode())
 
 
 # --- base image -----------------------------------------------------------------------------------------------------
-
-
-async def _manifest_for_us(source: Repository) -> dict[str, Any]:
-    found = await source.manifest(source.reference.version)
-    if found.get("mediaType") in INDEXES or "manifests" in found:
-        wanted = {"os": "linux", "architecture": processor()}
-        for each in found.get("manifests") or ():
-            place = each.get("platform") or {}
-            if all(place.get(key) == value for key, value in wanted.items()):
-                return await source.manifest(each["digest"])
-        raise RegistryError(f"{source.reference.name}: no image for linux/{processor()}")
-    return found
 
 
 def _check_python(base: str, config: dict[str, Any]) -> None:
@@ -79,11 +68,6 @@ def _check_python(base: str, config: dict[str, Any]) -> None:
             f"{base}: has Python {theirs or 'of an unknown version'}, but Herder runs on {ours[0]}.{ours[1]}; "
             f"use a base such as python:{ours[0]}.{ours[1]}-slim"
         )
-
-
-def _as_oci(layer_of_base: dict[str, Any]) -> dict[str, Any]:
-    media = str(layer_of_base["mediaType"])
-    return {**layer_of_base, "mediaType": PACKED_LAYER if media.endswith("tar.gzip") else media}
 
 
 # --- agent layer ----------------------------------------------------------------------------------------------------

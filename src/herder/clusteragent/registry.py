@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import io
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urljoin
 
 import aiohttp
@@ -91,6 +94,11 @@ class Repository:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def manifest(self, version: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.manifest_content(version))
+        return found
+
+    async def manifest_content(self, version: str) -> bytes:
+        """The bytes of a manifest, which is a JSON object."""
         accept = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
         _, body = await self._ask("GET", f"{self.reference.url}/manifests/{version}", headers=accept)
         if version.startswith("sha256:"):
@@ -101,14 +109,24 @@ class Repository:
             found = None
         if not isinstance(found, dict):
             raise RegistryError(f"{self._shown(version)}: its manifest is not a JSON object")
-        return found
+        return body
 
     async def blob(self, digest: str) -> bytes:
         _, body = await self._ask("GET", f"{self.reference.url}/blobs/{digest}", most=_MOST_BLOB)
         self._check(body, digest)
         return body
 
-    def _check(self, content: bytes, digest: str) -> None:
+    async def download(self, digest: str, size: int, to: Path) -> None:
+        """Write a blob of this size to a file; never more than its size, or than the largest allowed."""
+        if not 0 <= size <= _MOST_BLOB:
+            raise RegistryError(f"{self._shown(digest)}: {size} bytes are more than the limit of {_MOST_BLOB}")
+        with to.open("wb") as file:
+            answer = await self._send("GET", f"{self.reference.url}/blobs/{digest}", {}, b"", size, file)
+        if answer.status != HTTPStatus.OK:
+            raise RegistryError(f"{self._shown()}: the registry answered GET with HTTP status {answer.status}")
+        self._check(to, digest)
+
+    def _check(self, content: Content, digest: str) -> None:
         if not hmac.compare_digest(digest_of(content), digest):
             raise RegistryError(f"{self._shown(digest)}: the content does not match the digest")
 
@@ -158,34 +176,49 @@ class Repository:
         return answer.status, answer.body
 
     async def _send(
-        self, method: str, url: str, headers: Mapping[str, str], body: Content, most: int = _MOST_MANIFEST
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Content,
+        most: int = _MOST_MANIFEST,
+        into: IO[bytes] | None = None,
     ) -> _Answer:
-        """Authenticate once if the registry requires it, and repeat the request."""
-        answer = await self._once(method, url, headers, body, most)
+        """Authenticate once if the registry requires it, and repeat the request. `into`: a file for a 200 response."""
+        answer = await self._once(method, url, headers, body, most, into)
         challenge = answer.headers.get("WWW-Authenticate", "")
         if answer.status == 401 and challenge:
             self._authorization = await self._authorize(challenge)
-            answer = await self._once(method, url, headers, body, most)
+            answer = await self._once(method, url, headers, body, most, into)
         return answer
 
-    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: Content, most: int) -> _Answer:
+    async def _once(
+        self, method: str, url: str, headers: Mapping[str, str], body: Content, most: int, into: IO[bytes] | None = None
+    ) -> _Answer:
         given = {**headers, **({"Authorization": self._authorization} if self._authorization else {})}
         try:
             data = opened(body) if size_of(body) else None  # closed by the session
             async with self._session.request(method, url, headers=given, data=data) as answer:
+                if into is not None and answer.status == HTTPStatus.OK:
+                    await self._copy(answer, most, into)
+                    return _Answer(answer.status, answer.headers, b"")
+                most = most if into is None else _MOST_MANIFEST
                 return _Answer(answer.status, answer.headers, await self._read(answer, most))
         except (aiohttp.ClientError, TimeoutError) as error:
             raise RegistryError(f"{self._shown()}: {error or 'no answer in time'}") from None
 
     async def _read(self, answer: aiohttp.ClientResponse, most: int) -> bytes:
-        pieces: list[bytes] = []
+        content = io.BytesIO()
+        await self._copy(answer, most, content)
+        return content.getvalue()
+
+    async def _copy(self, answer: aiohttp.ClientResponse, most: int, to: IO[bytes]) -> None:
         size = 0
         async for piece in answer.content.iter_any():
-            pieces.append(piece)
             size += len(piece)
             if size > most:
                 raise RegistryError(f"{self._shown()}: the registry sends more than {most} bytes")
-        return b"".join(pieces)
+            to.write(piece)
 
     async def _authorize(self, challenge: str) -> str:
         scheme, _, rest = challenge.partition(" ")

@@ -52,6 +52,7 @@ def test_help_lists_every_command() -> None:
         "import",
         "register",
         "agent",
+        "image",
         "installer",
         "login",
         "token",
