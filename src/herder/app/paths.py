@@ -20,11 +20,12 @@ def kubeconfig_path(given: str | None) -> Path:
     """The first that exists: flag, KUBECONFIG, the embedded server's, the user's."""
     if given:
         return Path(given)
-    candidates = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    candidates += [data_directory() / "kubeconfig", Path.home() / ".kube" / "config"]
-    for path in candidates:
+    named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    for path in (*named, data_directory() / "kubeconfig", Path.home() / ".kube" / "config"):
         if path.exists():
             return path
+    if named:
+        raise click.UsageError(f"KUBECONFIG: {named[0]} does not exist; correct the variable or pass --kubeconfig")
     raise click.UsageError("no kubeconfig found; start 'herder up', set KUBECONFIG or pass --kubeconfig")
 
 
@@ -71,6 +72,6 @@ manager_kubeconfig_option = click.option(
 )
 data_dir_option = click.option(
     "--data-dir",
-    type=click.Path(path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     help="Data directory. Default: $HERDER_DATA_DIR, /var/lib/herder for root, else ~/.local/share/herder.",
 )

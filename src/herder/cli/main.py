@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
 
 import click
 
@@ -46,6 +48,30 @@ COMMANDS = {
 }
 
 
+class InvalidUsage(click.ClickException):
+    """A usage error whose first line is the cause. Click prints the usage and a blank line before it."""
+
+    exit_code = click.UsageError.exit_code
+
+    def __init__(self, error: click.UsageError) -> None:
+        super().__init__(error.format_message())
+        self._path = error.ctx.command_path if error.ctx is not None else "herder"
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        super().show(file)
+        click.echo(f"Run '{self._path} --help' for usage.", file=file, err=file is None)
+
+
+@contextmanager
+def _cause_first() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise InvalidUsage(error) from None
+
+
 class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -56,6 +82,14 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"herder.cli.{COMMANDS[name][0]}")
         command: click.Command = getattr(module, name, None) or module.command
         return command
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _cause_first():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _cause_first():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

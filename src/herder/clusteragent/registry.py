@@ -100,7 +100,10 @@ class Repository:
     async def manifest_content(self, version: str) -> bytes:
         """The bytes of a manifest, which is a JSON object."""
         accept = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
-        _, body = await self._ask("GET", f"{self.reference.url}/manifests/{version}", headers=accept)
+        accepted = (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
+        status, body = await self._ask("GET", f"{self.reference.url}/manifests/{version}", accept, accepted=accepted)
+        if status == HTTPStatus.NOT_FOUND:
+            raise RegistryError(f"{self._shown(version)}: not found in the registry; check the name and the tag")
         if version.startswith("sha256:"):
             self._check(body, version)
         try:

@@ -87,7 +87,7 @@ def test_images_of_docker_are_served_as_oci(source: Registry, pushed: Image, tmp
         (f"app:{TAG}", (), "must be REGISTRY/NAME:TAG"),
         (f"{NAME}:{TAG}", (), "names no registry; write for example docker.io/team/app:v1"),
         (f"HOST/{NAME}@sha256:{'0' * 64}", (), "archives name images by tag"),
-        (f"HOST/{NAME}:v2", (), "the registry answered GET with HTTP status 404"),
+        (f"HOST/{NAME}:v2", (), "team/app v2: not found in the registry"),
         (f"HOST/{NAME}:{TAG}", ("--architecture", "amd64"), "no image for linux/amd64; it exists for: arm64"),
         (f"HOST/{NAME}:{TAG}", ("--username", "shepherd"), "--username and --password-file must be used together"),
     ],

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import click
@@ -91,6 +92,8 @@ async def _log_in(server: str, certificates: bytes, username: str, password: str
         answer = json.loads(response.content() or b"{}")
     finally:
         await client.close()
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        raise click.ClickException(f"{server}: {answer.get('message')}; check the user name and the password")
     if response.status >= 400:
         raise click.ClickException(
             answer.get("message") or f"{server}: login failed with HTTP status {response.status}"

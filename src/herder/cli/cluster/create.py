@@ -22,6 +22,7 @@ from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.engine.client.client import Client
 from herder.engine.client.discovery import is_served
+from herder.engine.client.kubeconfig import yaml_problem
 from herder.engine.meta.errors import AlreadyExists, StatusError
 from herder.engine.meta.kinds import Kind, Object
 
@@ -256,7 +257,9 @@ def _check_roles(pools: Sequence[Pool]) -> None:
 def _configuration(file: Path) -> dict[str, object]:
     try:
         content = yaml.safe_load(file.read_text()) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except yaml.YAMLError as error:
+        raise click.BadParameter(f"{file}: invalid YAML: {yaml_problem(error)}", param_hint="--config") from None
+    except UnicodeDecodeError as error:
         raise click.BadParameter(f"{file}: invalid YAML: {error}", param_hint="--config") from None
     if not isinstance(content, dict):
         raise click.BadParameter(f"{file} must be a YAML mapping of machineGlobalConfig fields", param_hint="--config")

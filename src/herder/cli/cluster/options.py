@@ -161,7 +161,13 @@ def missing_namespace(namespace: str) -> Iterator[None]:
 async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Object], None]) -> Object:
     """Update the provisioning Cluster; retries on conflict."""
     for attempt in range(TRIES):
-        cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+        try:
+            cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+        except NotFound:
+            listing = f"herder get {PROVISIONING_CLUSTER.resource.group_resource} -A"
+            raise click.ClickException(
+                f"cluster {name} not found in namespace {namespace}; list all clusters with: {listing}"
+            ) from None
         mutate(cluster)
         try:
             return await client.update(PROVISIONING_CLUSTER.resource, cluster)

@@ -49,6 +49,7 @@ def scale_cluster(
     counts = dict(_count(each) for each in pools)
 
     def mutate(cluster: Object) -> None:
+        _check_provisioned(name, cluster, "scale")
         known = {pool["name"]: pool for pool in (cluster["spec"].get("rkeConfig") or {}).get("machinePools") or ()}
         had_etcd = _has_etcd(known.values())
         for pool, count in counts.items():
@@ -86,8 +87,7 @@ def upgrade_cluster(
     """
 
     def mutate(cluster: Object) -> None:
-        if not cluster["spec"].get("rkeConfig"):
-            raise click.ClickException(f"cluster {name} is imported; upgrade it with the tool that created it")
+        _check_provisioned(name, cluster, "upgrade")
         cluster["spec"]["kubernetesVersion"] = version
 
     change(
@@ -101,6 +101,11 @@ def upgrade_cluster(
     )
 
 
+def _check_provisioned(name: str, cluster: Object, verb: str) -> None:
+    if (cluster["spec"] or {}).get("rkeConfig") is None:
+        raise click.ClickException(f"cluster {name} is imported; {verb} it with the tool that created it")
+
+
 def _has_etcd(pools: Iterable[Object]) -> bool:
     return any(pool.get("etcdRole") and pool.get("quantity", 1) for pool in pools)
 
@@ -108,5 +113,8 @@ def _has_etcd(pools: Iterable[Object]) -> bool:
 def _count(text: str) -> tuple[str, int]:
     pool, equals, count = text.partition("=")
     if not pool or not equals or not count.isdecimal():
-        raise click.BadParameter(f"{text!r} is not POOL=COUNT, such as workers=3", param_hint="POOL=COUNT")
+        raise click.BadParameter(
+            f"{text!r} is not POOL=COUNT, such as workers=3; COUNT is a whole number, at least 0",
+            param_hint="POOL=COUNT",
+        )
     return pool, int(count)

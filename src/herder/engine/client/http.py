@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from errno import EACCES
+from errno import EACCES, ECONNREFUSED
 from functools import partial
 from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, socket
 from typing import Any
@@ -97,7 +97,7 @@ class HttpTransport:
         except TimeoutError as error:
             raise ServiceUnavailable(f"{_host(self.connection.server)}: response timed out") from error
         except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: session closed during a request
-            raise ServiceUnavailable(f"{_host(self.connection.server)}: {error}") from error
+            raise ServiceUnavailable(f"{_host(self.connection.server)}: {_cause(error)}") from error
         return Response(response.status, _headers(response), body)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -164,6 +164,17 @@ async def _stream(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
+
+
+def _cause(error: Exception) -> str:
+    """The cause of a failed connection, without the parts that aiohttp repeats."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        found = error.certificate_error
+        reason = getattr(found, "verify_message", "") or str(found)
+        return f"the server's certificate is not trusted ({reason}); use the kubeconfig or CA of this server"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == ECONNREFUSED:
+        return "connection refused; check the address, and whether the server runs"
+    return str(error)
 
 
 def _host(server: str) -> str:

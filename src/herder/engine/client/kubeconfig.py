@@ -70,8 +70,14 @@ def parse(text: str, *, context: str = "", base: Path | None = None) -> RestConf
     try:
         config = _mapping(text)
     except yaml.YAMLError as error:
-        raise KubeconfigError(f"not YAML: {error}") from error
+        raise KubeconfigError(f"not YAML: {yaml_problem(error)}") from error
     return _connection(config, context, base or Path.cwd())
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """The error in one line, with its place. PyYAML's own text has several, and quotes the content."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark and problem else "unreadable"
 
 
 def parse_untrusted(text: str) -> RestConfig:
