@@ -188,15 +188,20 @@ def test_a_config_of_a_cluster_that_was_never_generated_is_deleted_with_it(site:
 
 
 def test_configs_are_deleted_if_the_cluster_is_refused_last(site: Site) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
-    hard = {"hard": {"count/clusters.provisioning.cattle.io": "0"}}
-    (site.directory / "quota.json").write_text(json.dumps({**quota, "spec": hard}))
-    site.kubectl("create", "namespace", "full")
-    site.kubectl("create", "-n", "full", "-f", str(site.directory / "quota.json"))
-    arguments = ("create", "cluster", "glen", "--namespace", "full", "--no-wait")
-    output = expect_failure(*arguments, KUBECONFIG=str(site.server.kubeconfig))
-    assert "exceeded quota: none" in output
-    assert site.kubectl("get", "processconfigs.rke-machine-config.cattle.io", "-n", "full")["items"] == []
+    """The policy accepts the dry run, so the configs are created before the Cluster is refused."""
+    rule = {"apiGroups": ["provisioning.cattle.io"], "apiVersions": ["v1"], "resources": ["clusters"]}
+    matched = {"resourceRules": [{**rule, "operations": ["CREATE"]}]}
+    check = {"expression": "request.dryRun || object.metadata.name != 'glen'", "message": "glen is reserved"}
+    policy = {"matchConstraints": matched, "validations": [check]}
+    binding = {"policyName": "reserved", "validationActions": ["Deny"]}
+    for kind, spec in (("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)):
+        obj = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "reserved"}}
+        (site.directory / "reserved.json").write_text(json.dumps({**obj, "spec": spec}))
+        site.kubectl("create", "-f", str(site.directory / "reserved.json"))
+    output = expect_failure("create", "cluster", "glen", "--no-wait", KUBECONFIG=str(site.server.kubeconfig))
+    assert "glen is reserved" in output
+    configs = site.kubectl("get", "processconfigs.rke-machine-config.cattle.io", "-n", NAMESPACE)["items"]
+    assert [each for each in configs if "glen" in each["metadata"]["name"]] == []
 
 
 def test_an_edited_config_is_applied_without_replacing_machines(site: Site) -> None:
