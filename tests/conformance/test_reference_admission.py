@@ -19,6 +19,9 @@ from tests.support.api import Api
 from tests.support.rbac import grant, revoke
 
 CLUSTERS = resource_path(PROVISIONING_CLUSTER)
+OWNED_CLUSTER = [
+    {"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "resourceNames": ["one"], "verbs": ["update"]}
+]
 
 
 @pytest.fixture
@@ -114,6 +117,38 @@ async def test_secret_sync_needs_rights_on_the_target_cluster(admin: Api, mark: 
     (await guest.patch(url, {"stringData": {"key": "another"}})).expect(200)
     redirected = {"metadata": {"annotations": {"provisioning.cattle.io/sync-target-name": "elsewhere"}}}
     assert (await guest.patch(url, redirected)).status == 403
+
+
+async def creator_of_a_synced_secret(admin: Api) -> Api:
+    """An owner of the Cluster `one`, into which the Secret `synced` is synced. Its creator keeps rights on a Secret."""
+    await grant(admin, "creator", "creator", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
+    await grant(admin, "owner", "creator", OWNED_CLUSTER)
+    creator = admin.as_user("creator")
+    await admin.create(CLUSTERS, provisioning_cluster())
+    marks = {"provisioning.cattle.io/sync": "true", "rke.cattle.io/object-authorized-for-clusters": "one"}
+    await creator.create("secrets", secret("synced", **marks))
+    return creator
+
+
+async def test_a_former_owner_cannot_change_what_is_synced_into_the_cluster(admin: Api) -> None:
+    creator = await creator_of_a_synced_secret(admin)
+    url = creator.at("secrets", "synced")
+    (await creator.patch(url, {"stringData": {"key": "while an owner"}})).expect(200)
+    await revoke(admin, "owner", "creator", OWNED_CLUSTER)
+    answer = await creator.patch(url, {"stringData": {"key": "afterwards"}})
+    assert answer.status == 403, answer.text
+    assert 'cannot update resource "clusters"' in answer.message
+    assert (await creator.patch(url, {"data": {"another": "a2V5"}})).status == 403
+    (await creator.patch(url, {"metadata": {"labels": {"content": "unchanged"}}})).expect(200)
+    not_synced = {"metadata": {"annotations": {"provisioning.cattle.io/sync": None}}}
+    (await creator.patch(url, {**not_synced, "stringData": {"key": "not synced"}})).expect(200)
+
+
+async def test_the_creator_of_a_synced_secret_can_change_it_after_the_cluster_is_deleted(admin: Api) -> None:
+    creator = await creator_of_a_synced_secret(admin)
+    (await admin.delete(admin.at(CLUSTERS, "one"))).expect(200)
+    await revoke(admin, "owner", "creator", OWNED_CLUSTER)
+    (await creator.patch(creator.at("secrets", "synced"), {"stringData": {"key": "another"}})).expect(200)
 
 
 async def test_rights_on_one_name_do_not_approve_a_missing_object(admin: Api, mallory: Api) -> None:

@@ -97,6 +97,8 @@ class ReferenceAdmission:
         change = compare(obj, write.old, now, before)
         if len(change.new) > MAX_REFERENCES:
             raise _refused(write, f"{len(change.new)} references; an object may hold {MAX_REFERENCES}")
+        if write.old is not None and _data(write.obj) != _data(write.old):
+            await self._check_content(write, change.kept, now)
         if write.kind.group == capi.GROUP and change.new:
             await self._check_hosted(write, now)
         return with_record(obj, (*change.kept, *await self._reviewed(write, change)))
@@ -131,6 +133,23 @@ class ReferenceAdmission:
         if not await self._may(write.user, USE, Target(*NODE_DRIVER.resource.group_resource, "", driver)):
             why = _not_usable(write.user, driver)
             raise _refused(write, f"{field}: {why}" if field else why)
+
+    async def _check_content(
+        self, write: Write, kept: Iterable[Approval], references: Iterable[FieldReference]
+    ) -> None:
+        """The content of a Secret is copied to its targets. Who approved that needs the right for each new content:
+        the rights of a creator on the Secret outlast those on a cluster. Editors whom the author trusts need none.
+        """
+        own = {each.key: each.uid for each in kept if each.author == write.user.name}
+        for reference in references:
+            uid = own.get(reference.key)
+            if uid is None:
+                continue
+            target = await self._read(reference.target)
+            if uid and uid != _uid_of(target):
+                continue  # Controllers do not resolve it.
+            if not await self._is_allowed(write.user, reference, target):
+                raise _refused(write, _missing_right(write.user, reference))
 
     def _is_manager(self, user: User) -> bool:
         """Compare UID and groups too, which a user of the same name would lack."""
@@ -169,7 +188,7 @@ class ReferenceAdmission:
         # The manager creates machines from the target, and admission does not check the manager's writes.
         if driver := _HOSTED.get(reference.target[:2], ""):
             await self._check_use(write, driver, reference.field)
-        return str((target or {"metadata": {}})["metadata"].get("uid") or "")
+        return _uid_of(target)
 
     async def _is_allowed(self, user: User, reference: FieldReference, found: Object | None) -> bool:
         """A right on one name belongs to the creator of an object and ends shortly after its deletion.
@@ -199,9 +218,17 @@ def _is_too_large(obj: Object) -> bool:
     return count_values(_content(obj), MAX_VALUES) > MAX_VALUES
 
 
-def _parts(obj: Object) -> tuple[object, object]:
-    """The parts that hold references and their record."""
-    return obj.get("spec"), (obj.get("metadata") or {}).get("annotations")
+def _uid_of(target: Object | None) -> str:
+    return str((target or {"metadata": {}})["metadata"].get("uid") or "")
+
+
+def _parts(obj: Object) -> tuple[object, object, object]:
+    """The parts that hold references, their record, and the content that is copied to their targets."""
+    return obj.get("spec"), (obj.get("metadata") or {}).get("annotations"), _data(obj)
+
+
+def _data(obj: Object) -> object:
+    return obj.get("data") or {}
 
 
 def _content(obj: Object | None) -> Object:

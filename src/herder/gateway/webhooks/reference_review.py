@@ -50,7 +50,8 @@ def configurations(manager: User) -> tuple[Configuration, ...]:
         # The fields of machine configs are not in a spec, so every update is reviewed.
         concerns = "true" if group == CONFIG_GROUP else RULED
         hooks.append(_hook(Kind(group, "v1", "*", "*"), f"references.{group}", concerns=concerns))
-    hooks.append(_hook(SECRET, "references.secrets.herder.io", f"{_SYNCED} || {_WAS_RECORDED}"))
+    content = f"{RULED} || object.?data != oldObject.?data"
+    hooks.append(_hook(SECRET, "references.secrets.herder.io", f"{_SYNCED} || {_WAS_RECORDED}", content))
     limited = tuple(hook._replace(only=f"({hook.only}) && {concerned}") for hook in hooks)
     return (Configuration(MUTATING_WEBHOOKS, NAME, limited),)
 
