@@ -126,10 +126,13 @@ REFUSED = (
     _managed("an ordinary name of a namespace", "payroll"),
     Case("a generated name", MANAGEMENT_CLUSTER, {"generateName": "kube-"}, {"spec": {}}),
     _managed("the namespace of a project", "c-m-abcdefgh-p-xyz"),
+    _managed("the generated name of another cluster", "c-m-abcdefgh"),
+    Case("a prefix of generated names", MANAGEMENT_CLUSTER, {"generateName": "c-m-abc"}, {"spec": {}}),
     _managed("a workspace in a system namespace", "c-aaaaa", fleetWorkspaceName="kube-system"),
     # Provisioning Clusters.
     _provisioned("asks for a system namespace", "p-one", **{MANAGEMENT_NAME: "cattle-system"}),
     _provisioned("asks for the manager's own", "p-two", **{MANAGEMENT_NAME: "local"}),
+    _provisioned("asks for the generated name of another cluster", "p-four", **{MANAGEMENT_NAME: "c-m-abcdefgh"}),
     _provisioned("in a system namespace", "p-three", "kube-system"),
     _provisioned("the manager's own name in another namespace", "local"),
     _provisioned("the name of the pair of a management Cluster", "c-aaaa1"),
@@ -192,7 +195,7 @@ ALLOWED = (
     _managed("a label", "c-labelled", {"metadata": {"labels": {"a": "b"}}}),
     _managed("a legacy cluster", "c-bbbbb", fleetWorkspaceName="fleet-default"),
     _provisioned("a provisioned cluster", "tenancy"),
-    _provisioned("with a name of its own", "tenancy-2", **{MANAGEMENT_NAME: "c-m-22222222"}),
+    _provisioned("with a name of its own", "tenancy-2", **{MANAGEMENT_NAME: "c-own-22222222"}),
     _project("a project", "p-fine"),
     Case("a namespace", NAMESPACE, {"name": "tenancy-plain"}, patch={"metadata": {"labels": {"a": "b"}}}),
     Case(

@@ -42,13 +42,14 @@ from herder.engine.meta.kinds import Kind, Object
 
 CLUSTER_NAME = "^c-[a-z0-9]([-a-z0-9]{0,58}[a-z0-9])?$"
 """A management Cluster owns the namespace of its name. Namespaces for other purposes never begin with `c-`."""
+GENERATED_CLUSTER_NAME = "^c-m-[a-z0-9]{8}$"  # Kubeconfigs outlive a cluster: users cannot choose its name again.
 PROJECT_NAMESPACE = "-p-[a-z0-9]+$"  # suffix of the namespace with a project's bindings
 SYSTEM_PREFIXES = ("kube-", "cattle-", "herder-")
 RANDOM_SUFFIX = "xxxxx"  # placeholder for what the server appends to generateName
 
 BAD_CLUSTER_NAME = (
-    "a management Cluster owns the namespace of its name: the name must begin with c- and must not be that of a "
-    "project's namespace (…-p-…); choose another name"
+    "a management Cluster owns the namespace of its name: the name must begin with c-; …-p-… are project namespaces, "
+    "and the manager generates c-m- and eight letters or digits; choose another name"
 )
 BAD_INTERNAL = "spec.internal: only the manager's own cluster is internal; remove the field"
 BAD_WORKSPACE = "spec.fleetWorkspaceName: you may not create provisioning Clusters in this namespace; choose another"
@@ -272,6 +273,10 @@ def is_cluster_name(name: str) -> bool:
     return bool(_CLUSTER_NAME.search(name)) and not _PROJECT_NAMESPACE.search(name)
 
 
+def _may_be_chosen(name: str) -> bool:
+    return is_cluster_name(name) and not re.search(GENERATED_CLUSTER_NAME, name)
+
+
 _CLUSTER_NAME, _PROJECT_NAMESPACE = re.compile(CLUSTER_NAME), re.compile(PROJECT_NAMESPACE)
 _GENERATED_NAME, _GRANTED_ROLE = re.compile(GENERATED_NAME), re.compile(GRANTED_ROLE)
 
@@ -282,7 +287,7 @@ def _spec(obj: Object | None) -> Object:
 
 
 def _management_cluster(old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
-    if old is None and not is_cluster_name(name_of(new)):
+    if old is None and not _may_be_chosen(name_of(new)):
         yield BAD_CLUSTER_NAME
     if _spec(new).get("internal") and _spec(new).get("internal") != _spec(old).get("internal"):
         yield BAD_INTERNAL
@@ -296,7 +301,7 @@ def _management_cluster(old: Object | None, new: Object, _user: str, may: Rights
 
 def _provisioning_cluster(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
     asked = annotations_of(new).get(MANAGEMENT_NAME)
-    if asked and asked != annotations_of(old or {"metadata": {}}).get(MANAGEMENT_NAME) and not is_cluster_name(asked):
+    if asked and asked != annotations_of(old or {"metadata": {}}).get(MANAGEMENT_NAME) and not _may_be_chosen(asked):
         yield f"annotation {MANAGEMENT_NAME}: {BAD_CLUSTER_NAME}"
     if old is None and _is_system(new["metadata"].get("namespace") or ""):
         yield BAD_PLACE

@@ -64,8 +64,10 @@ _NAME = (
 )
 
 
-def _is_cluster_name(text: str) -> str:
-    return f"({text}.matches({_text(tenancy.CLUSTER_NAME)}) && !{text}.matches({_text(tenancy.PROJECT_NAMESPACE)}))"
+def _may_be_chosen(text: str) -> str:
+    reserved = (tenancy.PROJECT_NAMESPACE, tenancy.GENERATED_CLUSTER_NAME)
+    others = " && ".join(f"!{text}.matches({_text(each)})" for each in reserved)
+    return f"({text}.matches({_text(tenancy.CLUSTER_NAME)}) && {others})"
 
 
 def _is_system(text: str) -> str:
@@ -241,7 +243,7 @@ POLICIES = (
         "herder-cluster-names",
         (MANAGEMENT_CLUSTER,),
         ("CREATE",),
-        f"!{_is_cluster_name(_NAME)}",
+        f"!{_may_be_chosen(_NAME)}",
         _IS_MANAGER,
         tenancy.BAD_CLUSTER_NAME,
     ),
@@ -273,7 +275,7 @@ POLICIES = (
         "herder-requested-names",
         (PROVISIONING_CLUSTER,),
         _WRITTEN,
-        f"{_changed(_ASKED)} && !{_is_cluster_name(_new(_ASKED))}",
+        f"{_changed(_ASKED)} && !{_may_be_chosen(_new(_ASKED))}",
         _IS_MANAGER,
         f"annotation {MANAGEMENT_NAME}: {tenancy.BAD_CLUSTER_NAME}",
     ),
