@@ -14,7 +14,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from herder.machine.state.kubernetes import Conflict, Secret, SecretClient
 from herder.machine.state.saved_machine import by_machine
 
 _MOST_BYTES = 4 << 20  # more than the API server accepts
+_IDLE_SECONDS = 30
 
 
 def checked(data: bytes, store_path: str, driver: str) -> bytes:
@@ -54,14 +55,18 @@ def relayed(client: SecretClient, directory: Path, *, store_path: str, driver: s
     path = f"{prefix}/api/v1/namespaces/{client.namespace}/secrets/{client.name}"
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _IDLE_SECONDS
+
         def do_GET(self) -> None:
             self._answer(lambda: _with_checked(client.read(), store_path, driver))
 
         def do_PUT(self) -> None:
+            self._answer(self._replace)
+
+        def _replace(self) -> Secret:
             size = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(min(size, _MOST_BYTES))
-            content_type = self.headers.get("Content-Type") or "application/json"
-            self._answer(lambda: client.replace_encoded(body, content_type))
+            return client.replace_encoded(body, self.headers.get("Content-Type") or "application/json")
 
         def _answer(self, act: Callable[[], Secret]) -> None:
             if not hmac.compare_digest(self.path.partition("?")[0].encode(), path.encode()):
@@ -87,7 +92,8 @@ def relayed(client: SecretClient, directory: Path, *, store_path: str, driver: s
         def log_message(self, *_arguments: object) -> None:
             """Disabled: this output is the machine's log."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    # A thread for each connection: programs of the host that know only the port must not keep the Job waiting.
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         kubeconfig = directory / "kubeconfig"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -89,3 +91,15 @@ def test_other_users_of_the_host_cannot_read_the_secret(server: Server, tmp_path
         for other in (f"{url}/api/v1/namespaces/ns/secrets/other", url.rpartition("/")[0]):
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(f"{other}/api/v1/namespaces/ns/secrets/state")
+
+
+def test_an_idle_connection_of_another_program_of_the_host_does_not_block_the_job(
+    server: Server, tmp_path: Path
+) -> None:
+    with relayed(client_of(server), tmp_path, store_path=STORE, driver="none") as kubeconfig:
+        url = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        address = urlsplit(url)
+        with socket.create_connection((address.hostname, address.port)) as idle:
+            idle.sendall(b"GET ")
+            with urllib.request.urlopen(f"{url}/api/v1/namespaces/ns/secrets/state", timeout=10) as response:
+                assert "data" in json.load(response)
