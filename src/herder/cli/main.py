@@ -11,6 +11,7 @@ import click
 
 from herder import __version__
 from herder.cli.examples import examples
+from herder.engine.meta.printable import printable
 
 # Subcommand → (module, summary). `herder --help` is rendered from this table without importing the modules.
 COMMANDS = {
@@ -70,6 +71,9 @@ def _cause_first() -> Iterator[None]:
         raise
     except click.UsageError as error:
         raise InvalidUsage(error) from None
+    except click.ClickException as error:
+        error.message = printable(error.message)  # It may quote objects and servers, which must not control the terminal.
+        raise
 
 
 class LazyGroup(click.Group):

@@ -22,6 +22,14 @@ class KubeconfigError(ValueError):
     """A kubeconfig that cannot be used; the message names the field."""
 
 
+class _UnusableEntry(KubeconfigError):
+    """An entry that is missing or incomplete; `unquoted` is the message without its name."""
+
+    def __init__(self, message: str, unquoted: str) -> None:
+        super().__init__(message)
+        self.unquoted = unquoted
+
+
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
     """Exec credential plugin (client.authentication.k8s.io)."""
@@ -105,7 +113,10 @@ def parse_untrusted(text: str) -> RestConfig:
                     raise KubeconfigError(
                         f"{section}.{what}.{field}: not allowed in this kubeconfig; embed the data instead"
                     )
-    found = _connection(config, "", Path())
+    try:
+        found = _connection(config, "", Path())
+    except _UnusableEntry as error:
+        raise KubeconfigError(error.unquoted) from None
     _check_server(found.server)
     return found
 
@@ -147,7 +158,8 @@ def _connection(config: Object, context: str, base: Path) -> RestConfig:
     user = _named(config, "users", chosen["user"], "user") if chosen.get("user") else {}
     files = _Files(base)
     if not cluster.get("server"):
-        raise KubeconfigError(f'clusters: cluster "{chosen.get("cluster")}" has no server')
+        message = f'clusters: cluster "{chosen.get("cluster")}" has no server'
+        raise _UnusableEntry(message, "clusters: the cluster has no server")
     return RestConfig(
         server=str(cluster["server"]).rstrip("/"),
         ca=files.content(cluster, "certificate-authority"),
@@ -218,9 +230,12 @@ def _named(config: Object, section: str, name: str, what: str) -> Object:
         if isinstance(entry, dict) and entry.get("name") == name:
             found: Any = entry.get(what) or {}
             if not isinstance(found, dict):
-                raise KubeconfigError(f'{section}: {what} "{name}" must be a mapping')
+                message = f'{section}: {what} "{name}" must be a mapping'
+                raise _UnusableEntry(message, f"{section}: the {what} must be a mapping")
             return found
-    raise KubeconfigError(f'{section}: no {what} named "{name}"' if name else f"current-context: no {what} is chosen")
+    if not name:
+        raise KubeconfigError(f"current-context: no {what} is chosen")
+    raise _UnusableEntry(f'{section}: no {what} named "{name}"', f"{section}: the {what} that is referenced is missing")
 
 
 def _exec_plugin(config: Any) -> ExecPlugin | None:

@@ -141,7 +141,7 @@ async def _opened(
         raise Unreachable(
             f"{where} refuses connections", "check that the SSH server is running and that the port is correct"
         ) from error
-    except (asyncssh.Error, OSError) as error:
+    except (asyncssh.Error, OSError, ValueError) as error:  # ValueError: no host, user or algorithm of SSH
         reason = getattr(error, "strerror", None) or str(error)
         raise Unreachable(f"cannot reach {where} by SSH: {reason}", "check the address") from error
 

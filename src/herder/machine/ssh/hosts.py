@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, MutableMapping
 
 from herder.machine.driver import Reach
@@ -13,6 +15,7 @@ from herder.machine.state.saved_machine import KNOWN_HOSTS
 
 # Signature algorithms by key type: a server with several keys must use the known one.
 _ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+_KEY_TYPE = re.compile(r"[a-z0-9@.-]{1,64}")
 
 
 class HostKeyChanged(MachineError):
@@ -83,7 +86,17 @@ def _lines(content: bytes) -> tuple[str, ...]:
 
 
 def _bare(line: str) -> str:
-    return " ".join(line.split()[:2])
+    """Return type and key, without a comment. Editors of the state Secret can write anything there."""
+    kind, _, key = " ".join(line.split()[:2]).partition(" ")
+    try:
+        is_key = bool(_KEY_TYPE.fullmatch(kind) and base64.b64decode(key, validate=True))
+    except (binascii.Error, ValueError):
+        is_key = False
+    if not is_key:
+        raise MachineError(
+            "the host key in the machine state is not a host key", "restore the state Secret from a backup"
+        )
+    return f"{kind} {key}"
 
 
 def _name(reach: Reach) -> str:

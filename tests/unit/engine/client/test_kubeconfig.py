@@ -141,7 +141,7 @@ def test_inline_values_are_accepted_in_untrusted_kubeconfigs() -> None:
             "users.user.exec: not allowed in this kubeconfig",
         ),
         (config(users="many"), "users: must be a list"),
-        (config(users=[7, {"name": "u", "user": 7}]), 'user "u" must be a mapping'),
+        (config(users=[7, {"name": "u", "user": 7}]), "users: the user must be a mapping"),
     ],
 )
 def test_untrusted_kubeconfigs_cannot_access_local_files_or_run_commands(document: Any, message: str) -> None:
@@ -149,7 +149,20 @@ def test_untrusted_kubeconfigs_cannot_access_local_files_or_run_commands(documen
         kubeconfig.parse_untrusted(yaml.safe_dump(document))
 
 
-@pytest.mark.parametrize("text", ["token: s3cret\n  : [", "{s3cret", "- s3cret", "s3cret", "\ts3cret: 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token: s3cret\n  : [",
+        "{s3cret",
+        "- s3cret",
+        "s3cret",
+        "\ts3cret: 1",
+        "current-context: s3cret",
+        "{current-context: c, contexts: [{name: c, context: {cluster: s3cret}}]}",
+        "{current-context: c, contexts: [{name: c, context: {cluster: s3cret}}], clusters: [{name: s3cret}]}",
+        "{current-context: s3cret, contexts: [{name: s3cret, context: 7}]}",
+    ],
+)
 def test_errors_do_not_repeat_the_content_of_untrusted_kubeconfigs(text: str) -> None:
     with pytest.raises(KubeconfigError) as raised:
         kubeconfig.parse_untrusted(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from herder.machine.driver import Reach
+from herder.machine.errors import MachineError
 from herder.machine.ssh.hosts import HostKeys, fingerprint
 from herder.machine.ssh.keys import new_key_pair, new_rsa_key_pair
 
@@ -66,3 +67,21 @@ def test_a_new_key_is_accepted_on_request() -> None:
 def test_a_server_with_several_keys_must_present_the_pinned_one(key: str, algorithms: list[str]) -> None:
     assert HostKeys(Reach("192.0.2.1", host_keys=(key,)), {}).algorithms() == algorithms
     assert HostKeys(Reach("192.0.2.1"), {}).algorithms() is None
+
+
+@pytest.mark.parametrize(
+    "key", ["\x1b]0;owned\x07 AAAA", "ssh-ed25519", "ssh-ed25519 A", "ssh-ed25519 \x1b[2J", "x\x00 AAAA"]
+)
+def test_a_host_key_in_the_state_that_is_none_is_an_error(key: str) -> None:
+    """Editors of the state Secret choose it."""
+    for reach, files in (
+        (Reach("192.0.2.1", host_keys=(key,)), {}),
+        (Reach("192.0.2.1"), {"known_hosts": f"192.0.2.1 {ONE}\n192.0.2.1 {key}\n".encode()}),
+    ):
+        with pytest.raises(MachineError, match="host key in the machine state") as raised:
+            HostKeys(reach, files)
+        assert str(raised.value).isprintable()
+
+
+def test_a_damaged_known_host_key_can_be_replaced() -> None:
+    assert HostKeys(Reach("192.0.2.1"), {"known_hosts": b"192.0.2.1 ssh-ed25519 A\n"}, accept_new=True).accepts(ONE)
