@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from herder.api.machines.archive import NAME_OF, NAMESPACE_OF, log_tail
+from herder.api.capi.kinds import SECRET
+from herder.api.machines.archive import MAX_LOG_BYTES, NAME_OF, NAMESPACE_OF, log_tail
+from herder.api.machines.credentials import redact
 from herder.api.machines.names import (
     ARCHIVE_NAMESPACE,
     CREATE_LOG,
@@ -14,6 +18,7 @@ from herder.api.machines.names import (
     REMOVE_LOG,
     archived_log,
     archived_log_before,
+    environment_secret,
 )
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, NotFound
@@ -23,22 +28,49 @@ from herder.engine.wire import Query
 PODS = GroupVersionResource("", "v1", "pods")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 
+MAX_PODS, MAX_LINES = 10, 5_000
+_END = Query([("tailLines", str(MAX_LINES)), ("limitBytes", str(MAX_LOG_BYTES))])
+NOT_REDACTABLE = "(log not shown: the Secret that lists the values to redact does not exist anymore)\n"
+
 
 async def machine_log(client: Client, namespace: str, name: str) -> str:
-    """The end of the log of the machine with this infrastructure object, up to the size of an archived log."""
-    kept = ""
-    async for text in stream_machine_log(client, namespace, name):
-        kept = log_tail(kept + text)
-    return kept
+    """The log of the machine with this infrastructure object, redacted, up to the size of an archived log.
+
+    Its readers may not read the credential that the Job uses. Editors of the namespace can create pods with its label,
+    as many as they want, whose logs have any size.
+    """
+    pods = (await _pods(client, namespace, name))[-MAX_PODS:]
+    sensitive = await _sensitive_values(client, namespace, name) if pods else ()
+    if sensitive is None:
+        return NOT_REDACTABLE
+    text = "".join([part async for part in _logs(client, namespace, name, pods, _END)])
+    end = log_tail(text)
+    whole_lines = end if end == text else end.partition("\n")[2]  # part of a value would not be recognized
+    return await asyncio.to_thread(redact, whole_lines, sensitive)
 
 
 async def stream_machine_log(client: Client, namespace: str, name: str, *, follow: bool = False) -> AsyncIterator[str]:
     """Log of the creation, then that of the removal."""
-    pods, archived = await _pods(client, namespace, name), await _archived(client, namespace, name)
+    pods = await _pods(client, namespace, name)
+    async for text in _logs(client, namespace, name, pods, Query([("follow", "true")] if follow else [])):
+        yield text
+
+
+async def _sensitive_values(client: Client, namespace: str, name: str) -> tuple[str, ...] | None:
+    """All values in the environment Secret of the Job; None if it does not exist."""
+    try:
+        secret = await client.get(SECRET.resource, environment_secret(name), namespace=namespace)
+    except NotFound:
+        return None
+    return tuple(base64.b64decode(value).decode(errors="replace") for value in (secret.get("data") or {}).values())
+
+
+async def _logs(client: Client, namespace: str, name: str, pods: Sequence[Object], query: Query) -> AsyncIterator[str]:
+    archived = await _archived(client, namespace, name)
     for key, removing in ((CREATE_LOG, False), (REMOVE_LOG, True)):
         own = [pod for pod in pods if (INFRA_REMOVE_LABEL in _labels(pod)) is removing]
         for pod in own:
-            async for text in _pod_log(client, pod, follow):
+            async for text in _pod_log(client, pod, query):
                 yield text
         if not own and key in archived:
             yield archived[key] if archived[key].endswith("\n") else archived[key] + "\n"
@@ -63,9 +95,8 @@ async def _archived(client: Client, namespace: str, machine: str) -> dict[str, s
     return {}
 
 
-async def _pod_log(client: Client, pod: Object, follow: bool) -> AsyncIterator[str]:
+async def _pod_log(client: Client, pod: Object, query: Query) -> AsyncIterator[str]:
     meta = pod["metadata"]
-    query = Query([("follow", "true")] if follow else [])
     response = await client.raw("GET", PODS.path(meta["namespace"], meta["name"], "log"), query)
     if response.status >= 400:
         return  # not started, just deleted, or forbidden
