@@ -65,6 +65,7 @@ class InvalidUsage(click.ClickException):
 
 @contextmanager
 def _cause_first() -> Iterator[None]:
+    """Report errors with their cause in the first line, without control characters."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -72,8 +73,8 @@ def _cause_first() -> Iterator[None]:
     except click.UsageError as error:
         raise InvalidUsage(error) from None
     except click.ClickException as error:
-        error.message = printable(error.message)  # It may quote objects and servers, which must not control the terminal.
-        raise
+        # It may quote objects and servers, which must not control the terminal.
+        raise click.ClickException(printable(error.message)) from error
 
 
 class LazyGroup(click.Group):
