@@ -20,7 +20,7 @@ from tests.support.site import require_local_machines
 
 USER, PASSWORD = "dolly", "hidden"
 CONFIG = 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
-HOST, IMAGE = "images.example", "images.example/farm/sheep:1"
+HOST, IMAGE = "registry.example.com", "registry.example.com/farm/sheep:1"
 
 
 class Containerd:
