@@ -86,6 +86,18 @@ def test_a_missing_credential_stalls_the_cluster(server: Embedded) -> None:
     assert why in described(server, "clusters.provisioning.cattle.io", "lost").partition("Events:")[2]
 
 
+def test_a_quota_on_jobs_is_the_reason(server: Embedded) -> None:
+    kubectl = (str(peer("kubectl")), "-n", NAMESPACE)
+    output_of(server, *kubectl, "wait", "--for=create", f"namespace/{NAMESPACE}", "--timeout=60s")
+    output_of(server, *kubectl, "create", "quota", "no-jobs", "--hard=count/jobs.batch=0")
+    flags = ("--kubernetes", "v1.36.3+herder1", "--servers", "1", "--workers", "0", "--timeout", "15")
+    output = herder(server, "create", "cluster", "full", *flags, exit_code=1)
+    assert "exceeded quota: no-jobs" in output, output
+    assert "exceeded quota: no-jobs" in herder(server, "describe", "cluster", "full").splitlines()[0]
+    output_of(server, *kubectl, "delete", "quota", "no-jobs")
+    herder(server, "delete", "cluster", "full", "--yes")
+
+
 def test_an_imported_cluster_is_described(server: Embedded) -> None:
     herder(server, "import", "flock")
     for command in ("describe", "logs"):

@@ -10,6 +10,7 @@ from herder.engine.meta.kinds import Object
 CREATE_ERROR = "CreateError"  # its Job failed; the MachineSet replaces the Machine
 NOT_PREPARED = "NotPrepared"  # its Job cannot be created until a user fixes the problem
 POD_WAITS = "pod is waiting: "  # in the message, before the reason of the pod
+_BLOCKED = re.compile(rf"({POD_WAITS}|Failed to (?:create|update|delete) ).*", re.DOTALL)  # the latter of a quota
 _PREAMBLE = "Running pre-create checks..."  # printed by every driver, before the error
 
 
@@ -25,10 +26,10 @@ def creation_failure(machine: Object) -> str:
 
 
 def creation_blocker(machine: Object) -> str:
-    """Return why the pod that creates the machine cannot start; empty if it can, as far as known."""
+    """Return why the Job that creates the machine or its pod cannot start; empty if it can, as far as known."""
     known = find(machine, "InfrastructureReady") or {}
-    _, is_blocked, why = str(known.get("message", "")).partition(POD_WAITS)
-    return " ".join(f"{POD_WAITS}{why}".split()) if is_blocked and known.get("status") == "Unknown" else ""
+    found = _BLOCKED.search(str(known.get("message", ""))) if known.get("status") == "Unknown" else None
+    return " ".join(found[0].split()) if found else ""
 
 
 def without_name(why: str, machine: str) -> str:

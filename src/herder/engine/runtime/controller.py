@@ -75,7 +75,7 @@ class ControllerWorker:
         controller: Controller,
         *,
         now: Callable[[], datetime],
-        view_of: Callable[[Key, Refusal | None], View],
+        view_of: Callable[[Key, Refusal | None, str], View],
         executor: DecisionExecutor,
         object_of: Callable[[Key], Object | None],
         indexed: Lookup,
@@ -143,7 +143,7 @@ class ControllerWorker:
 
     async def _reconcile(self, key: Key) -> None:
         await self._executor.resolve_uncertain()
-        view = self._view_of(key, self._refused.get(key))
+        view = self._view_of(key, self._refused.get(key), self._executor.rejected(key))
         try:
             outcome = await self._execute(self._decide(view), view)
         except KindNotWatched as met:

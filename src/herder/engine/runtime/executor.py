@@ -14,6 +14,7 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome, Parallel, Patch, Refusal, Write
 from herder.engine.runtime.events.recorder import ControllerEvents
+from herder.engine.runtime.rejection import rejection_of
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
 
@@ -44,6 +45,7 @@ class DecisionExecutor:
         self._guards = tuple(guards)
         self._perform = perform
         self._events = events
+        self._rejected: dict[Key, str] = {}
         self._deferred_since: dict[Key, datetime] = {}  # when the first debounced write of a key was deferred
 
     async def resolve_uncertain(self) -> None:
@@ -53,6 +55,7 @@ class DecisionExecutor:
     async def execute(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
         outcome = Outcome(decision, now)
         await self._execute(decision, view, manager, outcome)
+        self._rejected.pop(view.key, None)
         if outcome.deferred_until is None:
             self._deferred_since.pop(view.key, None)
         return outcome
@@ -78,8 +81,13 @@ class DecisionExecutor:
             outcome.error = outcome.error or (f"effect {effect.performer}: {error}" if error else "")
             outcome.done += 1
 
+    def rejected(self, key: Key) -> str:
+        """Message about the last write for the key, if the API server rejected it."""
+        return self._rejected.get(key, "")
+
     def forget(self, key: Key) -> None:
         self._deferred_since.pop(key, None)
+        self._rejected.pop(key, None)
 
     def _check_guards(self, actions: Sequence[Action], view: View, earlier: list[Action]) -> Refusal | None:
         """Check actions one by one, each with those before it, so that a batch cannot bypass a guard that counts."""
@@ -138,8 +146,11 @@ class DecisionExecutor:
         try:
             changed = await self._writer.write(write, manager)
         except Exception as error:
-            if self._events is not None:
-                self._events.write_failed(key, write, error, creates=self._writer.creates(write))
+            rejection = rejection_of(key, write, error, creates=self._writer.creates(write))
+            if rejection is not None:
+                self._rejected[key] = rejection.message
+                if self._events is not None:
+                    self._events.rejected(key, rejection)
             raise
         if changed and self._events is not None:
             for event in write.events:

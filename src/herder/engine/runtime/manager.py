@@ -131,7 +131,7 @@ class Manager:
         return ControllerWorker(
             controller,
             now=self._clock,
-            view_of=lambda key, refused: self._view(key, caches, dynamic_cache, refused),
+            view_of=lambda key, refused, rejected: self._view(key, caches, dynamic_cache, refused, rejected),
             executor=executor,
             object_of=own.get,
             indexed=own.indexed,
@@ -265,6 +265,7 @@ class Manager:
         caches: Mapping[Kind, Cache],
         dynamic_cache: Callable[[Kind], Cache | None] | None = None,
         refused: Refusal | None = None,
+        rejected: str = "",
     ) -> View:
         return View(
             key=key,
@@ -280,6 +281,7 @@ class Manager:
             dynamic_cache=dynamic_cache,
             groups=self._groups_in_scope,
             refused=refused,
+            rejected=rejected,
         )
 
     def _event_handler(self, kind: Kind) -> Callable[[Change], None]:

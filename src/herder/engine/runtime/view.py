@@ -97,12 +97,14 @@ class View:
         dynamic_cache: Callable[[Kind], Cache | None] | None = None,
         groups: Callable[[Grouping[Any], str], Mapping[Any, Collection[Key]]] = _no_groups,
         refused: Refusal | None = None,
+        rejected: str = "",
     ) -> None:
         self.key = key
         self.now = now
         self.namespace = key.namespace
         self.name = key.name
         self.refused = refused  # guard refusal of the last decision, to be reported in a condition
+        self.rejected = rejected  # message about a write of the last decision that the API server rejected, likewise
         self._caches = caches
         self._all_caches = caches if all_caches is None else all_caches
         self._results = results

@@ -135,12 +135,15 @@ def launch(scope: ProvisionScope, work: JobInputs) -> Decision:
     """Create the Job last, after its dependencies and the status that a later pass relies on."""
     if conflict := _name_conflict(scope, work):
         return conditions.not_prepared(scope, conflict, removes=work.removes) + waiting(conflict)
-    report_status = conditions.deleting if work.removes else conditions.creating
+    report = conditions.deleting if work.removes else conditions.creating
+    status = report(scope, scope.view.rejected, **_removal_record(scope, work))
     needed = Decision(writes=(Parallel((*_new_state(scope), *_job_dependencies(work))),))
     purpose = "remove the machine" if work.removes else "create the machine"
     started = normal(scope.kind, scope.infra, "SuccessfulCreate", f"Created Job {work.job_name} to {purpose}")
     job = Create(JOB, jobs.job(work), purpose, events=(started,))
-    return needed + report_status(scope, **_removal_record(scope, work)) + Decision(writes=(job,))
+    # A rejected write, such as by a quota, is reported first: those after it are not executed.
+    steps = (status, needed) if scope.view.rejected else (needed, status)
+    return steps[0] + steps[1] + Decision(writes=(job,))
 
 
 def _name_conflict(scope: ProvisionScope, work: JobInputs) -> str:

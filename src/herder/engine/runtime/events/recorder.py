@@ -12,8 +12,9 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.engine.meta.names import dns1123_subdomain
-from herder.engine.runtime.decision import MANAGEMENT, WARNING, Delete, Event, Patch, Ref, Refusal, Write
+from herder.engine.runtime.decision import WARNING, Event, Ref, Refusal
 from herder.engine.runtime.events.correlator import Correlator, Observation, SourcedEvent
+from herder.engine.runtime.rejection import Rejection
 
 log = get_logger(__name__)
 
@@ -175,30 +176,12 @@ class ControllerEvents:
     def refused(self, key: Key, refusal: Refusal) -> None:
         self._warn(key, GUARD_REFUSED, f"{refusal.guard}: {refusal.reason}")
 
-    def write_failed(self, key: Key, write: Write, error: Exception, *, creates: bool) -> None:
-        """Record a write that the API server rejects; conflicts and outages are retried and concern no user.
-
-        Only writes in the namespace of the object: its readers may not read other namespaces. The message of an
-        invalid Secret could quote it.
-        """
-        if not isinstance(error, StatusError) or error.code not in _CLIENT_ERRORS or error.code in (404, 409, 410, 429):
-            return
-        written = _target(write)
-        if write.target != MANAGEMENT or not key.namespace or written.namespace != key.namespace:
-            return
-        detail = error.reason if written.kind.kind == "Secret" else str(error)
-        verb = "Create" if creates else "Delete" if isinstance(write, Delete) else "Update"
-        self._warn(key, f"Failed{verb}", f"Failed to {verb.lower()} {written}: {detail}")
+    def rejected(self, key: Key, rejection: Rejection) -> None:
+        """Record a write that the API server rejects."""
+        self._warn(key, *rejection)
 
     def _warn(self, key: Key, reason: str, message: str) -> None:
         obj = self._object_of(key)
         if obj is not None:
             about = Ref(self._kind, key.name, key.namespace)
             self.record(Event(about, obj["metadata"].get("uid", ""), reason, message, WARNING))
-
-
-def _target(write: Write) -> Ref:
-    if isinstance(write, (Patch, Delete)):
-        return write.ref
-    meta = write.obj["metadata"]
-    return Ref(write.kind, meta.get("name", ""), meta.get("namespace", ""))
