@@ -147,7 +147,7 @@ def test_an_owner_deletes_the_cluster_and_waits_until_it_is_gone(manager: Manage
 
 
 def test_a_foreign_finalizer_is_named_with_its_author_while_it_blocks_a_deletion(
-    manager: Manager, dolly: Person
+    manager: Manager, dolly: Person, molly: Person
 ) -> None:
     dolly.herder("import", "shed")
     kind, admin = "clusters.provisioning.cattle.io", manager.administrator
@@ -159,6 +159,9 @@ def test_a_foreign_finalizer_is_named_with_its_author_while_it_blocks_a_deletion
     conditions = json.loads(admin.kubectl("-n", NAMESPACE, "get", kind, "shed", "-o", "json"))["status"]["conditions"]
     removed = next(each for each in conditions if each["type"] == "Removed")
     assert removed["reason"] == "BlockedByFinalizer"
+    uid = admin.kubectl("-n", NAMESPACE, "get", kind, "shed", "-o", "jsonpath={.metadata.uid}")
+    followed = [manager.status(user, f"/v3/deletions/{NAMESPACE}/shed/{uid}") for user in (dolly, molly)]
+    assert followed == [200, 404], "only the creator follows the deletion"
     assert '"example.com/hold" of another controller blocks the deletion' in removed["message"]
     drop = '[{"op": "remove", "path": "/metadata/finalizers"}]'
     admin.kubectl("-n", NAMESPACE, "patch", kind, "shed", "--type=json", "-p", drop)

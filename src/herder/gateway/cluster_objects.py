@@ -16,8 +16,9 @@ import msgspec
 from herder.api.capi.contract import definition_name, external_kind, reference_group
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, SECRET
-from herder.api.capi.names import CLUSTER_NAME, is_deleting
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, is_deleting
 from herder.api.machines.archive import CONFIG_MAP
+from herder.api.machines.credentials import CREATOR
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.clusters import is_pair, source_provisioning_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
@@ -56,7 +57,7 @@ class ClusterObjects:
             return None
         if deletion := _DELETION.fullmatch(request.path):
             _check_names(*deletion.groups()[:2])
-            return answer(await self._deletion(*deletion.groups()))
+            return answer(await self._deletion(user, *deletion.groups()))
         path = _PATH.fullmatch(request.path)
         if path is None:
             return None
@@ -90,17 +91,24 @@ class ClusterObjects:
             why = f'User "{user.name}" cannot {verb} this cluster; only its owners may read this'
             raise forbidden(kind.resource.group_resource, meta["name"], why)
 
-    async def _deletion(self, namespace: str, name: str, uid: str) -> Object:
-        """What the deletion of a Cluster waits for.
+    async def _deletion(self, user: User, namespace: str, name: str, uid: str) -> Object:
+        """What the deletion of a Cluster waits for, for its creator and for users who may still read it.
 
-        The rights of its owners end when the deletion begins. The UID is known only to users who could read it.
+        The rights of its owners end when the deletion begins, so that they do not extend to a successor of its name.
         """
         cluster = await self._client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
-        if cluster["metadata"]["uid"] != uid or not is_deleting(cluster):
+        is_same = cluster["metadata"]["uid"] == uid and is_deleting(cluster)
+        if not is_same or not await self._may_follow(user, cluster):
             raise not_found(PROVISIONING_CLUSTER.resource.group_resource, name)
         shown = ("name", "namespace", "uid", "deletionTimestamp", "finalizers", "managedFields")
         metadata = {key: value for key, value in cluster["metadata"].items() if key in shown}
         return {"metadata": metadata, "status": {"conditions": (cluster.get("status") or {}).get("conditions") or []}}
+
+    async def _may_follow(self, user: User, cluster: Object) -> bool:
+        kind, meta = PROVISIONING_CLUSTER, cluster["metadata"]
+        if annotations_of(cluster).get(CREATOR) == user.name:
+            return True
+        return await self._access.may(user, "get", Target(kind.group, kind.plural, meta["namespace"], meta["name"]))
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
