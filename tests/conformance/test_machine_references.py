@@ -137,6 +137,22 @@ async def test_default_users_can_reference_only_their_own_objects(admin: Api, dr
     assert len(record(await alice.create(CLUSTERS, cluster)) or ()) == 2
 
 
+@pytest.mark.parametrize("field", ["infrastructureRef", "machineConfigRef of another version"])
+async def test_creators_use_a_machine_config_only_in_machine_pools(admin: Api, driver: str, field: str) -> None:
+    """Cluster API makes a Cluster own its infrastructure and deletes it. The config may be that of another cluster."""
+    kind, resource = f"{driver.capitalize()}Config", f"{CONFIGS}/v1/{driver}configs"
+    alice = await default_user(admin, "alice")
+    config = await alice.create(resource, {"apiVersion": f"{CONFIGS}/v1", "kind": kind, "metadata": {"name": "sheds"}})
+    reference = {"apiVersion": config["apiVersion"], "kind": kind, "name": "sheds"}
+    pool = {"name": "a", "machineConfigRef": {**reference, "apiVersion": f"{CONFIGS}/v2"}}
+    used = {"infrastructureRef": reference} if field == "infrastructureRef" else {"machinePools": [pool]}
+    answer = await alice.post(alice.at(CLUSTERS), provisioning_cluster(**used))
+    assert (answer.status, 'which a reference to "sheds" needs' in answer.message) == (403, True), answer.text
+    updating = {"apiGroups": [CONFIGS], "resources": ["*"], "verbs": ["update"]}
+    await grant(admin, "updating", "alice", [updating])
+    await alice.create(CLUSTERS, provisioning_cluster(**used))
+
+
 @pytest.fixture(scope="session", params=HOSTED_DRIVERS)
 async def hosted_driver(admission_admin: Api, request: pytest.FixtureRequest) -> str:
     """A node driver whose machines are processes on the manager's host, with config and template CRDs."""

@@ -51,7 +51,7 @@ class FieldReference(NamedTuple):
     """A reference. `path` does not change when list entries are reordered; `field` is for messages.
 
     `context` is another field on which the trust in the reference depends. If it changes, the reference is reviewed
-    again.
+    again. `is_machine_config`: a node driver reads the target, and nothing else is done with it.
     """
 
     path: str
@@ -59,6 +59,7 @@ class FieldReference(NamedTuple):
     verb: str
     field: str
     context: str = ""
+    is_machine_config: bool = False
 
     @property
     def key(self) -> tuple[str, Target]:
@@ -167,7 +168,8 @@ def _machine_config(reference: Any, namespace: str, path: str) -> Iterator[Field
     if _text(reference, "apiVersion") not in ("", f"{CONFIG_GROUP}/{VERSIONS[CONFIG_GROUP]}"):
         yield from _object(reference, namespace, path)
     elif kind and name:
-        yield from _named(kinds_of(driver_of(kind)).config, name, namespace, path)
+        for each in _named(kinds_of(driver_of(kind)).config, name, namespace, path):
+            yield each._replace(is_machine_config=True)
 
 
 def _config_fields(pool: Any, namespace: str, path: str) -> Iterator[FieldReference]:

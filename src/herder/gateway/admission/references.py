@@ -108,7 +108,7 @@ class ReferenceAdmission:
         too."""
         for reference in implied_references(write.kind, write.obj, write.namespace):
             target = await self._read(reference.target)
-            if target is None or _is_creator(write.user, reference.target, target):
+            if target is None or _is_creator(write.user, reference, target):
                 continue
             if not await self._may(write.user, reference.verb, reference.target):
                 raise _refused(write, _missing_right(write.user, reference))
@@ -181,7 +181,7 @@ class ReferenceAdmission:
         it exists."""
         target = await self._read(reference.target)
         allowed = await self._is_allowed(write.user, reference, target)
-        if not (allowed or _is_creator(write.user, reference.target, target)) and not (
+        if not (allowed or _is_creator(write.user, reference, target)) and not (
             target is None and await self._could_create(write, reference.target)
         ):
             raise _refused(write, _missing_right(write.user, reference))
@@ -259,9 +259,13 @@ def _with_creator(write: Write) -> Object:
     return {**write.obj, "metadata": {**meta, "annotations": marks | ({CREATOR: creator} if creator else {})}}
 
 
-def _is_creator(user: User, target: Target, found: Object | None) -> bool:
-    """By the annotation of a machine config, or of a cloud credential until its creator has a role."""
-    if found is None or not user.name or (target.group != CONFIG_GROUP and target[:2] != SECRETS):
+def _is_creator(user: User, reference: FieldReference, found: Object | None) -> bool:
+    """By the annotation of a machine config, or of a cloud credential until its creator has a role.
+
+    A creator may use a machine config in machine pools alone. As infrastructure, the Cluster would own it, show it to
+    the creator and delete it, also if it is that of a cluster whose owners removed the creator.
+    """
+    if found is None or not user.name or not (reference.is_machine_config or reference.target[:2] == SECRETS):
         return False
     return bool((found["metadata"].get("annotations") or {}).get(CREATOR) == user.name)
 
