@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from herder.api.identity.names import LOCAL_PRINCIPAL
+from herder.api.management.kinds import CLUSTER_BINDING
 from tests.support.users import MANAGERS, Manager, Person
 
 NAME, NAMESPACE = "meadow", "fleet-default"
@@ -203,3 +205,23 @@ def test_grants_are_listed_and_revoked(manager: Manager) -> None:
         "revoke", "holly", "--cluster", "local", "--role", "member"
     )
     assert "has no" in admin.expect_failure("revoke", "holly", "--cluster", "local", "--role", "member")
+
+
+def test_a_binding_by_principal_is_listed_and_revoked(manager: Manager) -> None:
+    """A user who keeps such a binding keeps the role, whatever the command says."""
+    manager.user("polly")
+    admin = manager.administrator
+    id_ = next(line.split()[0] for line in admin.herder("users", "list").splitlines() if " polly " in line)
+    binding = {
+        "apiVersion": CLUSTER_BINDING.api_version,
+        "kind": CLUSTER_BINDING.kind,
+        "metadata": {"name": "by-principal", "namespace": "local"},
+        "clusterName": "local",
+        "roleTemplateName": "cluster-member",
+        "userPrincipalName": f"{LOCAL_PRINCIPAL}{id_}",
+    }
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(binding))
+    assert "by-principal" in admin.herder("grant", "polly", "--list")
+    assert "already has" in admin.herder("grant", "polly", "--cluster", "local", "--role", "member")
+    admin.herder("revoke", "polly", "--cluster", "local", "--role", "member")
+    assert "by-principal" not in admin.herder("grant", "polly", "--list")

@@ -20,7 +20,7 @@ from herder.api.management.kinds import (
     ROLE_TEMPLATE,
 )
 from herder.app.paths import kubeconfig_option
-from herder.cli.auth.user_lookup import user_named
+from herder.cli.auth.user_lookup import is_of_user, user_named
 from herder.cli.client import ask
 from herder.cli.cluster.lookup import cluster_named
 from herder.cli.examples import examples
@@ -181,8 +181,12 @@ async def _project(client: Client, cluster: str, name: str) -> Object:
 
 
 async def _matching(client: Client, wanted: RoleBinding) -> list[Object]:
+    """Bindings that grant the role, also those that name the user by principal."""
+    fields = dict(wanted.fields)
+    user = fields.pop("userName")
     listed = (await client.list_all(wanted.kind.resource, namespace=wanted.namespace)).items
-    return [each for each in listed if all(each.get(name) == value for name, value in wanted.fields.items())]
+    same = (each for each in listed if all(each.get(name) == value for name, value in fields.items()))
+    return [each for each in same if is_of_user(each, user)]
 
 
 async def _create(client: Client, wanted: RoleBinding) -> Object:
@@ -227,7 +231,7 @@ async def _roles(client: Client, user: str) -> list[tuple[str, str, str, str]]:
     rows = []
     for kind in (GLOBAL_ROLE_BINDING, CLUSTER_BINDING, PROJECT_BINDING):
         for each in (await client.list_all(kind.resource)).items:
-            if each.get("userName") == name:
+            if is_of_user(each, name):
                 role = each.get("globalRoleName") or each.get("roleTemplateName") or ""
                 rows.append((_scope(each), role, shown, each["metadata"]["name"]))
     return rows

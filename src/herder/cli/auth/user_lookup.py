@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from herder.api.identity.roles import subject_of
 from herder.api.management.kinds import USER
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
@@ -19,3 +20,9 @@ async def user_named(client: Client, name: str) -> Object:
         if found:
             return found[0]
     raise click.ClickException(f'user "{name}" not found; list users with: herder users list')
+
+
+def is_of_user(binding: Object, user: str) -> bool:
+    """Whether a binding grants its role to the user with this ID, by ID or by principal."""
+    subject = subject_of(binding)
+    return isinstance(subject, dict) and (subject["kind"], subject["name"]) == ("User", user)

@@ -9,7 +9,7 @@ import click
 
 from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE_BINDING, PROJECT_BINDING, USER
 from herder.app.paths import kubeconfig_option
-from herder.cli.auth.user_lookup import user_named
+from herder.cli.auth.user_lookup import is_of_user, user_named
 from herder.cli.client import ask, password_from, password_option
 from herder.cli.confirmation import confirm, yes_option
 from herder.cli.examples import examples
@@ -122,7 +122,7 @@ def delete(username: str, yes: bool, kubeconfig: str | None) -> None:
 
 async def _count_bindings(client: Client, kind: Kind, user: str) -> int:
     listed = (await client.list_all(kind.resource)).items
-    return sum(each.get("userName") == user for each in listed)
+    return sum(is_of_user(each, user) for each in listed)
 
 
 def _joined(parts: list[str]) -> str:
