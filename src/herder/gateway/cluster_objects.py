@@ -6,9 +6,8 @@ only all together or name by name, so the gateway reads them for users with righ
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -39,6 +38,7 @@ OBJECTS, LOGS, REGISTRATION = "objects", "logs", "registration"
 _PATH = re.compile(rf"/v3/clusters/([^/]+)/({OBJECTS}|{LOGS}|{REGISTRATION})")
 _DELETION = re.compile(r"/v3/deletions/([^/]+)/([^/]+)/([^/]+)")
 _OF_CLUSTER = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
+PAGE_SIZE = 100
 _VERBS = {OBJECTS: "get", LOGS: "update", REGISTRATION: "update"}
 """Right on the provisioning Cluster that a path needs. Logs and registration tokens are for owners."""
 
@@ -112,18 +112,29 @@ class ClusterObjects:
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    async def _objects(self, cluster: Object) -> list[Object]:
-        """The provisioning Cluster, the Cluster with the objects that it references, and its machines."""
-        namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
-        found = [cluster]
+    async def _objects(self, cluster: Object) -> AsyncIterator[Object]:
+        """The provisioning Cluster, the Cluster with the objects that it references, and its machines.
+
+        The first ones are read at once, so that an error is a response.
+        """
+        found, namespace, name = [cluster], cluster["metadata"]["namespace"], cluster["metadata"]["name"]
+        kinds: Sequence[Kind] = ()
         with suppress(NotFound):
             core = await self._core_cluster(cluster)
             found.append(core)
             references = [core["spec"].get(field) for field in ("infrastructureRef", "controlPlaneRef")]
             found += [each for reference in references if reference for each in await self._referenced(core, reference)]
-            pages = await asyncio.gather(*(self._of_cluster(kind, namespace, name) for kind in _OF_CLUSTER))
-            found += [each for page in pages for each in page]
-        return [_without_managed_fields(each) for each in found]
+            kinds = _OF_CLUSTER
+
+        async def all_objects() -> AsyncIterator[Object]:
+            for each in found:
+                yield _without_managed_fields(each)
+            for kind in kinds:
+                with suppress(NotFound):
+                    async for each in self._of_cluster(kind, namespace, name):
+                        yield _without_managed_fields(each)
+
+        return all_objects()
 
     async def _core_cluster(self, cluster: Object) -> Object:
         """The Cluster of Cluster API that was created for this one. Another one of the name may be another user's."""
@@ -134,9 +145,20 @@ class ClusterObjects:
             raise not_found(CLUSTER.resource.group_resource, name)
         return found
 
-    async def _of_cluster(self, kind: Kind, namespace: str, name: str) -> list[Object]:
-        labels = f"{CLUSTER_NAME}={name}"
-        return (await self._client.list_all(kind.resource, namespace=namespace, labels=labels)).items
+    async def _of_cluster(self, kind: Kind, namespace: str, name: str) -> AsyncIterator[Object]:
+        """Objects of one consistent list. A page is read when the page before it is sent: slow readers would keep
+        whole lists in memory."""
+        token = ""
+        while True:
+            labels = f"{CLUSTER_NAME}={name}"
+            page = await self._client.list(
+                kind.resource, namespace=namespace, labels=labels, limit=PAGE_SIZE, continue_token=token
+            )
+            for each in page.items:
+                yield each
+            token = page.continue_token
+            if not token:
+                return
 
     async def _referenced(self, core: Object, reference: Object) -> list[Object]:
         """The referenced object, if the Cluster owns it. The reference alone must not reveal objects of others."""
@@ -191,13 +213,14 @@ def _check_names(*found: str) -> None:
             raise BadRequest("invalid name")
 
 
-def _list_response(items: list[Object]) -> Response:
+def _list_response(items: AsyncIterator[Object]) -> Response:
     """A cluster has up to 5,000 machines: each is encoded when it is sent, not all in one turn of the event loop."""
 
     async def pieces() -> AsyncIterator[bytes]:
-        yield b'{"items":['
-        for number, each in enumerate(items):
-            yield (b"," if number else b"") + msgspec.json.encode(each)
+        separator = b'{"items":['
+        async for each in items:
+            yield separator + msgspec.json.encode(each)
+            separator = b","
         yield b"]}"
 
     return Response(200, {"content-type": "application/json", "cache-control": "no-store"}, stream=pieces())

@@ -67,3 +67,50 @@ async def test_a_machine_name_is_no_path_to_another_object() -> None:
     request = Request("GET", "/v3/clusters/c-own/logs", Query([("machine", name)]))
     with pytest.raises(BadRequest):
         await objects.handle(request, User("mallory"))
+
+
+CORE = {
+    "metadata": {"name": "own", "namespace": "fleet-default", "ownerReferences": [{"controller": True, "uid": "1"}]},
+    "spec": {},
+}
+PAGES = 5
+
+
+class PagedServer(Balancer):
+    """Serves a cluster with several pages of one Machine each, and counts the pages that were requested."""
+
+    def __init__(self) -> None:
+        self.requested = 0
+
+    async def send(self, request: Request) -> Response:
+        *_, resource = request.path.split("/")
+        if request.path == "/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet-default/clusters/own":
+            found: Any = CORE
+        elif resource == "machines":
+            self.requested += 1
+            number = int(request.query.get("continue") or 0)
+            left = {"continue": str(number + 1)} if number + 1 < PAGES else {}
+            found = {"metadata": left, "items": [{"metadata": {"name": f"m{number}", "managedFields": []}}]}
+        elif resource.startswith("machine"):
+            found = {"metadata": {}, "items": []}
+        else:
+            return await super().send(request)
+        return Response(200, {"content-type": "application/json"}, msgspec.json.encode(found))
+
+
+async def test_a_slow_reader_keeps_one_page_in_memory() -> None:
+    """A cluster has up to 5,000 machines, and each of its members can send many requests."""
+    server = PagedServer()
+    objects = ClusterObjects(Client(cast("Any", server)), cast(Access, Owner()))
+    response = await objects.handle(Request("GET", "/v3/clusters/c-own/objects", Query([])), User("member"))
+    assert response is not None
+    assert response.stream is not None
+    pieces = aiter(response.stream)
+    read = b""
+    while b'"m0"' not in read:
+        read += await anext(pieces)
+    assert server.requested == 1
+    read += b"".join([piece async for piece in pieces])
+    names = [each["metadata"]["name"] for each in msgspec.json.decode(read)["items"]]
+    assert names == ["own", "own", "m0", "m1", "m2", "m3", "m4"]
+    assert b"managedFields" not in read
