@@ -49,6 +49,15 @@ def test_a_failing_service_is_described(
         assert text.endswith("starting k3s | fatal: failed to find memory cgroup (v2)")
 
 
+def test_a_long_log_is_cut_between_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manager redacts join tokens, and would not recognize a part of one."""
+    install(tmp_path, monkeypatch, k3s="failed failed 1")
+    end = " end" * 170  # the limit is in the middle of the token
+    (tmp_path / "journalctl").write_text(f"#!/bin/sh\necho '--token={'t0k3n' * 10}{end}'\n")
+    text = ServiceState().read()[1]
+    assert text.endswith(f"last log lines: {end.strip()}")
+
+
 def test_several_probes_read_the_service_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, k3s="failed failed 1")
     known = ServiceState()

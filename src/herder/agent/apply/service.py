@@ -49,9 +49,14 @@ def _is_failing(shown: Dict[str, str]) -> bool:
 def _state(unit: str, shown: Dict[str, str]) -> str:
     restarts = shown.get("NRestarts") or "0"
     journal = _output(["journalctl", "--unit", unit, f"--lines={JOURNAL_LINES}", "--no-pager", "--output=cat"])
-    lines = " | ".join(line.strip() for line in journal.splitlines() if line.strip())[-MAX_JOURNAL:]
+    lines = _end(" | ".join(line.strip() for line in journal.splitlines() if line.strip()))
     state = f"{shown.get('ActiveState')} ({shown.get('SubState')}), {restarts} restarts"
     return f"{state}; last log lines: {lines}" if lines else state
+
+
+def _end(text: str) -> str:
+    """Return the last words: the manager redacts join tokens, and would not recognize a part of one."""
+    return text if len(text) <= MAX_JOURNAL else text[-MAX_JOURNAL:].partition(" ")[2]
 
 
 def _properties(unit: str) -> Dict[str, str]:
