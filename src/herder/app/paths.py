@@ -17,11 +17,14 @@ DEFAULT_LISTEN = "127.0.0.1:7443"
 
 
 def kubeconfig_path(given: str | None) -> Path:
-    """The first that exists: flag, KUBECONFIG, the embedded server's, the user's."""
+    """The flag, else the first file of KUBECONFIG, else the embedded server's, else the user's.
+
+    If KUBECONFIG is set, only its files count: the embedded server's makes the user an administrator.
+    """
     if given:
         return Path(given)
     named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    for path in (*named, data_directory() / "kubeconfig", Path.home() / ".kube" / "config"):
+    for path in named or (data_directory() / "kubeconfig", Path.home() / ".kube" / "config"):
         if path.exists():
             return path
     if named:

@@ -89,7 +89,7 @@ def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
     elif (known_release := release_of(before)) and (problem := skip_error(known_release, version, annotations_of(obj))):
         yield invalid_value("spec.kubernetesVersion", version, problem)
     elif current is not None and desired.release < current.release and _is_up_to_date(old or {}):
-        message = f"is lower than {before}, which the cluster has; restore a snapshot of the older version"
+        message = f"is lower than {before}, which the cluster has; a cluster cannot be downgraded"
         yield invalid_value("spec.kubernetesVersion", version, message)
 
 
