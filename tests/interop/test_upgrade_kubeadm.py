@@ -32,7 +32,7 @@ LONG_RUNNING = (
     "kubelet",
 )
 
-EXTENDED = {"/etc/rancher/kubeadm/manifests/nodes.yaml"}
+EXTENDED = {f"/etc/rancher/kubeadm/manifests/{name}.yaml" for name in ("cluster-agent", "nodes")}
 """Manifests that this release extends: servers apply them again, and nothing restarts."""
 
 __all__ = ["previous_release"]

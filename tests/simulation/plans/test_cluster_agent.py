@@ -11,7 +11,8 @@ from herder.api.capi.kinds import MACHINE, NAMESPACE, NODE, POD
 from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.management.manifest import NAME as AGENT
 from herder.api.management.names import SYSTEM_NAMESPACE
-from herder.controllers.provisioning.cluster_agent import HOOK, MOVE_TIMEOUT
+from herder.api.rke.names import AGENT_HOOK
+from herder.controllers.provisioning.cluster_agent import MOVE_TIMEOUT
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
@@ -71,7 +72,7 @@ class Servers:
 
     async def is_marked(self) -> bool:
         machine = await self.machine()
-        return machine is not None and HOOK in annotations_of(machine)
+        return machine is not None and AGENT_HOOK in annotations_of(machine)
 
     async def is_released(self) -> bool:
         return not await self.is_marked()

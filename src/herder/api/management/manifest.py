@@ -80,6 +80,7 @@ class Agent:
     environment: Sequence[Mapping[str, str]] = ()  # the cluster's agentEnvVars
     pre_bootstrap: bool = False  # pre-bootstrap: the cluster needs Secrets of ours before anything else runs
     customization: Mapping[str, object] = field(default_factory=dict)  # clusterAgentDeploymentCustomization
+    is_scheduled: bool = True  # the embedded distribution has no scheduler: the first server runs the agent
 
     def __repr__(self) -> str:
         return f"Agent(server_url={self.server_url!r}, image={self.image!r})"
@@ -203,7 +204,7 @@ def _pod(agent: Agent) -> Object:
     return {
         "serviceAccountName": AGENT_ACCOUNT,
         **({"hostNetwork": True} if agent.pre_bootstrap else {}),
-        "affinity": affinity or _AFFINITY,
+        **({"affinity": affinity or _AFFINITY} if agent.is_scheduled else {}),
         "tolerations": _tolerations(agent),
         "containers": [
             {
@@ -236,7 +237,9 @@ def _tolerations(agent: Agent) -> list[Object]:
     tolerations: list[Object] = [{"key": key, "effect": effect, "operator": "Exists"} for key, effect in tolerated]
     added = _added_tolerations(agent)
     chosen = [each.get("key") for each in added]  # the shortest of several tolerations of a taint would count
-    leaves = [key for key in _UNREACHABLE if key not in chosen] if not agent.pre_bootstrap else []
+    leaves = (
+        [key for key in _UNREACHABLE if key not in chosen] if agent.is_scheduled and not agent.pre_bootstrap else []
+    )
     limited = {"effect": "NoExecute", "operator": "Exists", "tolerationSeconds": _TOLERATION_SECONDS}
     return [*tolerations, *({"key": key, **limited} for key in leaves), *added]
 

@@ -85,6 +85,7 @@ ADMINISTRATED = "provisioning.cattle.io/administrated"  # on a management Cluste
 RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
 ETCD_HOOK = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/rke-bootstrap-cleanup"
 ETCD_HOOK_OWNER = "rke-bootstrap-controller"
+AGENT_HOOK = "pre-drain.delete.hook.machine.cluster.x-k8s.io/cluster-agent"
 
 PLANNER = "planner"  # owner of a Beacon while the planner has plans to write
 MAKE_TOKENS = "cluster-tokens"  # effect: generate the join tokens

@@ -15,13 +15,14 @@ from datetime import datetime, timedelta
 
 from herder.api.capi.core import DEPLOYMENT
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, POD
-from herder.api.capi.names import PRE_DRAIN_HOOK, annotations_of, cluster_key, is_deleting
+from herder.api.capi.names import annotations_of, cluster_key, is_deleting
 from herder.api.capi.nodes import node_by_name
 from herder.api.capi.typed import mapping, mappings, text
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.manifest import NAME as AGENT
 from herder.api.management.names import SYSTEM_NAMESPACE
+from herder.api.rke.names import AGENT_HOOK
 from herder.api.rke.removal import cluster_of
 from herder.api.rke.strategy import is_lost
 from herder.api.writes import delete, ref
@@ -34,7 +35,6 @@ from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Proje
 from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, View
 
-HOOK = f"{PRE_DRAIN_HOOK}/cluster-agent"
 HOOK_OWNER = "herder"
 REPLICAS = 2
 MOVE_TIMEOUT = timedelta(minutes=2)
@@ -129,14 +129,14 @@ def _mark(view: View, management: Object, pods: Sequence[Object]) -> Iterable[Pa
     hosts = [each for node in nodes for each in view.select(MACHINE, index=(BY_NODE, f"{cluster}/{node}"))]
     marked = view.select(MACHINE, index=(BY_HOOK, cluster))
     names = {each["metadata"]["name"] for each in hosts}
-    for machine in (each for each in hosts if HOOK not in annotations_of(each) and not is_deleting(each)):
+    for machine in (each for each in hosts if AGENT_HOOK not in annotations_of(each) and not is_deleting(each)):
         yield _hook(machine, HOOK_OWNER, "its Node runs the cluster agent")
     for machine in (each for each in marked if each["metadata"]["name"] not in names and not is_deleting(each)):
         yield _hook(machine, None, "its Node runs no cluster agent")
 
 
 def _hook(machine: Object, value: str | None, reason: str) -> Patch:
-    return Patch(ref(MACHINE, machine), {"metadata": {"annotations": {HOOK: value}}}, reason)
+    return Patch(ref(MACHINE, machine), {"metadata": {"annotations": {AGENT_HOOK: value}}}, reason)
 
 
 # --- move -------------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _hook(machine: Object, value: str | None, reason: str) -> Patch:
 
 def move(view: View) -> Decision:
     machine = view.get(MACHINE, view.name)
-    if machine is None or not is_deleting(machine) or HOOK not in annotations_of(machine):
+    if machine is None or not is_deleting(machine) or AGENT_HOOK not in annotations_of(machine):
         return DONE
     deadline = datetime.fromisoformat(machine["metadata"]["deletionTimestamp"]) + MOVE_TIMEOUT
     provisioning = view.get(PROVISIONING_CLUSTER, machine["spec"]["clusterName"])
@@ -190,7 +190,7 @@ def _node_of(machine: Object) -> Iterable[str]:
 
 
 def _marked_in(machine: Object) -> Iterable[str]:
-    return cluster_of(machine) if HOOK in annotations_of(machine) else ()
+    return cluster_of(machine) if AGENT_HOOK in annotations_of(machine) else ()
 
 
 def _its_management(provisioning: Object) -> Iterable[Key]:

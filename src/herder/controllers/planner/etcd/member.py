@@ -51,6 +51,9 @@ def reconcile(view: View) -> Decision:
     machine = view.get(MACHINE, view.name)
     if machine is None or not awaits_etcd_removal(machine):
         return DONE
+    if names.AGENT_HOOK in annotations_of(machine):
+        # K3s and RKE2 stop a server whose member is removed, and with it the cluster agent that must move first.
+        return waiting("waiting for the cluster agent to leave the machine", ref(MACHINE, machine))
     cluster = labels_of(machine).get(CLUSTER_NAME, "")
     entries = entries_of(view, machines_of(view, view.namespace, cluster))
     own = next((entry for entry in entries if entry.name == view.name), None)
