@@ -80,7 +80,6 @@ class Agent:
     environment: Sequence[Mapping[str, str]] = ()  # the cluster's agentEnvVars
     pre_bootstrap: bool = False  # pre-bootstrap: the cluster needs Secrets of ours before anything else runs
     customization: Mapping[str, object] = field(default_factory=dict)  # clusterAgentDeploymentCustomization
-    is_scheduled: bool = True  # the embedded distribution has no scheduler: the first server runs the agent
 
     def __repr__(self) -> str:
         return f"Agent(server_url={self.server_url!r}, image={self.image!r})"
@@ -92,8 +91,10 @@ class Agent:
         return f"cattle-credentials-{digest[:10]}"
 
 
-def manifest(agent: Agent) -> list[Object]:
-    return [*_rights(), _namespace(), _account(), _account_token(), _credentials(agent), _deployment(agent), _service()]
+def manifest(agent: Agent, *, scheduled: bool = True) -> list[Object]:
+    """Objects of the agent. `scheduled`: a scheduler places its pods; the embedded distribution has none."""
+    deployment = _deployment(agent, scheduled)
+    return [*_rights(), _namespace(), _account(), _account_token(), _credentials(agent), deployment, _service()]
 
 
 _MAX_YAML_BYTES = 32 << 10
@@ -187,25 +188,25 @@ def _credentials(agent: Agent) -> Object:
 # --- workload -------------------------------------------------------------------------------------------------------
 
 
-def _deployment(agent: Agent) -> Object:
+def _deployment(agent: Agent, scheduled: bool) -> Object:
     obj = _object("apps/v1", "Deployment", BOOTSTRAP_NAME if agent.pre_bootstrap else NAME, SYSTEM_NAMESPACE)
     obj["metadata"]["annotations"] = {"management.cattle.io/scale-available": "2"}
     obj["spec"] = {
         "selector": {"matchLabels": _LABELS},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-        "template": {"metadata": {"labels": _LABELS}, "spec": _pod(agent)},
+        "template": {"metadata": {"labels": _LABELS}, "spec": _pod(agent, scheduled)},
     }
     return obj
 
 
-def _pod(agent: Agent) -> Object:
+def _pod(agent: Agent, scheduled: bool) -> Object:
     secret = {"secretName": agent.credentials, "defaultMode": 0o500}
     affinity, resources = (_mapping(agent, part) for part in ("overrideAffinity", "overrideResourceRequirements"))
     return {
         "serviceAccountName": AGENT_ACCOUNT,
         **({"hostNetwork": True} if agent.pre_bootstrap else {}),
-        **({"affinity": affinity or _AFFINITY} if agent.is_scheduled else {}),
-        "tolerations": _tolerations(agent),
+        **({"affinity": affinity or _AFFINITY} if scheduled else {}),
+        "tolerations": _tolerations(agent, scheduled),
         "containers": [
             {
                 "name": "cluster-register",
@@ -231,15 +232,13 @@ def _mapping(agent: Agent, part: str) -> Object:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
-def _tolerations(agent: Agent) -> list[Object]:
+def _tolerations(agent: Agent, scheduled: bool) -> list[Object]:
     """Before a network exists, all Nodes are not ready: there the agent has nowhere to go."""
     tolerated = _TOLERATED_BOOTSTRAP if agent.pre_bootstrap else _TOLERATED
     tolerations: list[Object] = [{"key": key, "effect": effect, "operator": "Exists"} for key, effect in tolerated]
     added = _added_tolerations(agent)
     chosen = [each.get("key") for each in added]  # the shortest of several tolerations of a taint would count
-    leaves = (
-        [key for key in _UNREACHABLE if key not in chosen] if agent.is_scheduled and not agent.pre_bootstrap else []
-    )
+    leaves = [key for key in _UNREACHABLE if key not in chosen] if scheduled and not agent.pre_bootstrap else []
     limited = {"effect": "NoExecute", "operator": "Exists", "tolerationSeconds": _TOLERATION_SECONDS}
     return [*tolerations, *({"key": key, **limited} for key in leaves), *added]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -100,7 +99,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
         yield file(f"{directory}/server/tls/ca.crt", authority.certificate)
         yield file(f"{directory}/server/tls/ca.key", authority.key)
         if cluster.agent is not None:
-            objects = as_yaml(manifest(replace(cluster.agent, is_scheduled=False)))
+            objects = as_yaml(manifest(cluster.agent, scheduled=False))
             yield file(f"{directory}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)
         addons = "" if cluster.is_pre_bootstrap else cluster.spec.get("additionalManifest") or ""
         yield file(f"{directory}/server/manifests/rancher/addons.yaml", addons, dynamic=True)
