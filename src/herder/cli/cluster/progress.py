@@ -170,8 +170,11 @@ async def _wait(
     try:
         await _print_progress(progress, watches, lambda text: say(printable(text)), done, stall_timeout)
     finally:
-        for each in watches:
-            each.cancel()
+        pending = set(watches)
+        while pending:  # A cancellation is lost if it arrives together with an error that the task handles.
+            for each in pending:
+                each.cancel()
+            _, pending = await asyncio.wait(pending, timeout=RETRY_SECONDS)
         await asyncio.gather(*watches, return_exceptions=True)
 
 
