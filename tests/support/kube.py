@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import ipaddress
+import secrets
 import signal
 import socket
 import ssl
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -30,10 +32,17 @@ from tests.support.peers import peer
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
+LISTENED_PORTS = range(10_000, 30_000)
+"""Below the ports of outgoing connections, one of which could take the port of a server that is down for a moment."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = secrets.choice(LISTENED_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Authority:

@@ -9,7 +9,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ from herder.api.rke.kinds import BOOTSTRAP
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.meta.errors import Conflict, NotFound
+from herder.engine.client.kubeconfig import RestConfig
+from herder.engine.meta.errors import Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.wire import Request
 from herder.machine.host.client import HostClient
 from tests.support.capi import (
+    TIMEOUT,
     HerderRun,
     condition_status,
     ensure_namespace,
@@ -146,9 +149,24 @@ async def _ready(
             await wait_until_served(site.client, PROVISIONING_CLUSTER, PROCESS.config)
             if webhooks:
                 await wait_for_admission(site.client)
+            await _wait_for_gateway(url)
             yield site
         finally:
             await site.client.close()
+
+
+async def _wait_for_gateway(url: str) -> None:
+    """Controllers run before the gateway listens. Machines retry until it does; simulated ones do not."""
+    transport = HttpTransport(RestConfig(url, skip_tls_verify=True))
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                with suppress(OSError, StatusError):
+                    await transport.send(Request("GET", "/healthz"))
+                    return
+                await asyncio.sleep(0.1)
+    finally:
+        await transport.close()
 
 
 # --- clusters -------------------------------------------------------------------------------------------------------

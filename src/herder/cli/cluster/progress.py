@@ -170,11 +170,8 @@ async def _wait(
     try:
         await _print_progress(progress, watches, lambda text: say(printable(text)), done, stall_timeout)
     finally:
-        pending = set(watches)
-        while pending:  # A cancellation is lost if it arrives together with an error that the task handles.
-            for each in pending:
-                each.cancel()
-            _, pending = await asyncio.wait(pending, timeout=RETRY_SECONDS)
+        for each in watches:
+            each.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
 
 
@@ -289,13 +286,14 @@ async def _watch_machines(client: Client, progress: ClusterProgress, namespace: 
         asyncio.ensure_future(_watch_forever(client, progress, CONTROL_PLANE, namespace, fields=own)),
         asyncio.ensure_future(_watch_forever(client, progress, MACHINE, namespace, labels=of_cluster)),
     ]
-    try:  # A TaskGroup could lose a cancellation that arrives together with the error.
+    try:
         await asyncio.gather(*watches)
     except Forbidden as refusal:
         error = refusal
     finally:
         for each in watches:
             each.cancel()
+    _raise_if_canceled()
     clock = asyncio.get_running_loop().time
     while True:
         since = clock()
@@ -304,6 +302,13 @@ async def _watch_machines(client: Client, progress: ClusterProgress, namespace: 
                 await _poll(client, progress, id_, error)
         # A large cluster takes long to read, and is read less often.
         await asyncio.sleep(max(POLL_SECONDS, 10 * (clock() - since)))
+
+
+def _raise_if_canceled() -> None:
+    """A task that is canceled in the same turn of the loop in which its future failed gets only the failure."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _poll(client: Client, progress: ClusterProgress, id_: str, error: BaseException) -> None:
