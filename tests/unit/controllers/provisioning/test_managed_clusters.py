@@ -119,6 +119,16 @@ def test_no_management_cluster_is_created_under_an_invalid_name_in_a_status(name
     assert "cannot be the name of a management Cluster" in decision.wait.reason
 
 
+def test_a_status_does_not_choose_the_generated_name_of_another_cluster() -> None:
+    """Kubeconfigs outlive a cluster: those of a deleted one would lead to the cluster of whoever writes this status."""
+    former = new_provisioning_cluster(clusterName="c-m-abcdefgh")
+    (write,) = writes_of(decide(provisioning_cluster.CONTROLLER, "ws/meadow", former))
+    (own,) = writes_of(decide(provisioning_cluster.CONTROLLER, "ws/meadow", new_provisioning_cluster()))
+    assert isinstance(write, Patch)
+    assert isinstance(own, Patch)
+    assert write.patch["status"]["clusterName"] == own.patch["status"]["clusterName"] != "c-m-abcdefgh"
+
+
 @pytest.mark.parametrize("created_for", ["ws/meadow", "fleet-default/victim", ""])
 def test_no_log_is_written_to_a_namespace_that_only_a_status_names(created_for: str) -> None:
     condition = new_condition("Updated", "Unknown", message="news")

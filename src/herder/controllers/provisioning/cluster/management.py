@@ -7,7 +7,7 @@ import re
 from herder.api import settings
 from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import annotations_of, kubeconfig_secret
-from herder.api.identity.tenancy import is_cluster_name
+from herder.api.identity.tenancy import GENERATED_CLUSTER_NAME, is_cluster_name
 from herder.api.management import clusters, names
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
@@ -20,10 +20,16 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def management_name(view: View, cluster: Object) -> str:
-    """The name of the management Cluster: as recorded, as requested, or generated."""
-    recorded = (cluster.get("status") or {}).get("clusterName")
+    """The name of the management Cluster: as recorded, as requested, or generated.
+
+    Users can write the status. A generated name in it counts only while its management Cluster exists: otherwise it may
+    be that of a deleted cluster, whose kubeconfigs would lead to this one.
+    """
+    recorded = str((cluster.get("status") or {}).get("clusterName") or "")
+    if recorded and (not re.search(GENERATED_CLUSTER_NAME, recorded) or view.get(MANAGEMENT_CLUSTER, recorded)):
+        return recorded
     requested = annotations_of(cluster).get(names.MANAGEMENT_NAME)
-    return str(recorded or requested or f"c-m-{view.unique(cluster['metadata']['uid'], 8)}")
+    return str(requested or f"c-m-{view.unique(cluster['metadata']['uid'], 8)}")
 
 
 def naming_problem(view: View, cluster: Object, name: str) -> str:
