@@ -13,18 +13,22 @@ import pytest
 from herder.api.capi.conditions import find, timestamp
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.crds import SETTING_CRD
-from herder.api.machines.jobs import ROLE
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.management import clusters, names
 from herder.api.management.crds import CRDS
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.registration import RENEW, Tokens, read_tokens
 from herder.api.rke.crds import CRDS as RKE_CRDS
+from herder.app.admission.tenancy import install_tenancy_admission
 from herder.controllers.provisioning import cluster_registration_token
 from herder.controllers.provisioning.cluster import controller as provisioning_cluster
 from herder.controllers.provisioning.management_cluster import controller as management_cluster
 from herder.effects.registration_token import Renewal
-from herder.engine.meta.errors import NotFound
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Forbidden, NotFound
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.wire import User
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
@@ -163,6 +167,47 @@ def test_a_provisioning_cluster_is_deleted_with_its_management_cluster() -> None
                 await world.until(partial(manager.is_gone, kind))
 
     loop.run(run(Manager(0)))
+
+
+class _SeveralClusters(Manager):
+    def invariant(self, _kind: Kind, _event: str, _obj: Object) -> None:
+        """Clusters with different management Clusters are expected."""
+
+
+def test_an_editor_cannot_take_the_generated_name_of_a_deleted_cluster() -> None:
+    """Kubeconfigs outlive a cluster. Admission rejects the name in the annotation; the status must not allow it."""
+
+    async def run(manager: Manager) -> None:
+        async with manager.world as world:
+            install_tenancy_admission(world.server, world.client)
+            former = await manager.create_cluster()
+            await world.client.delete(PROVISIONING_CLUSTER.resource, NAME, namespace=WORKSPACE)
+            await world.until(partial(manager.is_gone, MANAGEMENT_CLUSTER))
+            rules = [{"apiGroups": [PROVISIONING_CLUSTER.group], "resources": ["*"], "verbs": ["*"]}]
+            role = new_manifest(ROLE, "editor", WORKSPACE) | {"rules": rules}
+            reference = {"apiGroup": ROLE.group, "kind": ROLE.kind, "name": "editor"}
+            subjects = [{"apiGroup": ROLE.group, "kind": "User", "name": "editor"}]
+            binding = new_manifest(ROLE_BINDING, "editor", WORKSPACE) | {"roleRef": reference, "subjects": subjects}
+            await world.client.create(ROLE.resource, role, namespace=WORKSPACE)
+            await world.client.create(ROLE_BINDING.resource, binding, namespace=WORKSPACE)
+            editor = Client(InProcess(world.server, User("editor", groups=("system:authenticated",))))
+            asking = new_manifest(PROVISIONING_CLUSTER, "asking", WORKSPACE, spec={})
+            asking["metadata"]["annotations"] = {names.MANAGEMENT_NAME: former}
+            with pytest.raises(Forbidden):
+                await editor.create(PROVISIONING_CLUSTER.resource, asking, namespace=WORKSPACE)
+            trap = new_manifest(PROVISIONING_CLUSTER, "trap", WORKSPACE, spec={})
+            await editor.create(PROVISIONING_CLUSTER.resource, trap, namespace=WORKSPACE)
+            await asyncio.sleep(1 * MINUTES)
+            status = {"status": {"clusterName": former}}
+            kind = PROVISIONING_CLUSTER.resource
+            await editor.patch(kind, "trap", status, namespace=WORKSPACE, subresource="status")
+            await asyncio.sleep(1 * MINUTES)
+            listed = (await world.client.list_all(MANAGEMENT_CLUSTER.resource)).items
+            assert former not in [each["metadata"]["name"] for each in listed]
+            found = await world.client.get(kind, "trap", namespace=WORKSPACE)
+            assert found["status"]["clusterName"] in [each["metadata"]["name"] for each in listed]
+
+    loop.run(run(_SeveralClusters(0)))
 
 
 def test_the_local_cluster_exists_as_a_pair_and_is_always_connected() -> None:
