@@ -80,10 +80,12 @@ def _run_other(words: Sequence[str], environment: Mapping[str, str], log: Binary
     import subprocess
 
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else (word,))]
-    with _checked_secret(words, environment) as reached:
+    program = rancher.program(environment)
+    with _checked_secret(words, environment) as reached, _private_plugins(program, environment) as (relay, variables):
         child = subprocess.Popen(
-            [rancher.program(environment), *reached, *split],
-            env=dict(environment),
+            [relay, *reached, *split],  # it starts plugins by the name by which it was started itself
+            executable=program,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -96,6 +98,19 @@ def _run_other(words: Sequence[str], environment: Mapping[str, str], log: Binary
                 target.flush()
         status = child.wait()
     return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def _private_plugins(program: str, environment: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the name and environment with which rancher-machine starts each plugin behind our relay."""
+    import tempfile
+
+    from herder.machine import plugin_relay
+
+    with tempfile.TemporaryDirectory(prefix="herder-plugins-") as directory:
+        relay = plugin_relay.write_programs(Path(directory), environment.get(DRIVER_VARIABLE, ""))
+        path = f"{directory}:{environment.get('PATH', os.defpath)}"
+        yield str(relay), {**environment, "PATH": path, plugin_relay.PROGRAM_VARIABLE: program}
 
 
 @contextlib.contextmanager
