@@ -19,7 +19,7 @@ from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, 
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER, PROJECT_BINDING
-from herder.api.management.names import CONNECTED_SINCE
+from herder.api.management.names import CONNECTED_SINCE, PROVISIONING_CLUSTER_OF
 from herder.api.policies import POLICY, POLICY_BINDING
 from herder.app.install import install_kinds, install_role_policies
 from herder.engine.client.client import Client
@@ -126,10 +126,12 @@ async def _assert_only_the_manager_sets_creators(client: Client, user: str, name
     try:
         assert await create(**{CREATOR: "somebody"}) == 403
         assert await create(**{CONNECTED_SINCE: "2026-01-01T00:00:00Z"}) == 403
+        assert await create(**{CREATOR: user, PROVISIONING_CLUSTER_OF: ""}) == 403
         assert await create(**{CREATOR: user, "mine": "1"}) == 201
         assert await annotate(**{CREATOR: "somebody"}) == 403
         assert await annotate(**{CREATOR: None}) == 403
         assert await annotate(**{CONNECTED_SINCE: "2026-01-01T00:00:00Z"}) == 403
+        assert await annotate(**{PROVISIONING_CLUSTER_OF: ""}) == 403
         assert await annotate(mine="2") == 200
     finally:
         with suppress(NotFound):

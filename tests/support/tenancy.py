@@ -179,6 +179,7 @@ REFUSED = (
     _secret("named as an authority", "meadow-ca"),
     _secret("named as a plan", "pool-1-abc-machine-plan"),
     _secret("named as an agent's credential", "cluster-serviceaccounttoken-c-m-abcdefgh", "cattle-global-data"),
+    _secret("with an empty mark of the manager", "cc-empty", annotations={CREATOR: USER, CREATED_BY: ""}),
     _secret("in the name of another user", "cc-theirs", type=CREDENTIAL_TYPE, annotations={CREATOR: "victim"}),
     Case(
         "a credential that exists becomes their own",
@@ -327,8 +328,8 @@ def _of_creator(id_: str, patch: Object) -> Case:
     return Case(id_, SECRET, meta, {"type": CREDENTIAL_TYPE}, patch)
 
 
-def _taken(name: str, patch: Object, **fields: Any) -> Case:
-    meta = {"name": name, "namespace": "fleet-default", "annotations": {CREATOR: "somebody"}}
+def _taken(name: str, patch: Object, marks: Object | None = None, **fields: Any) -> Case:
+    meta = {"name": name, "namespace": "fleet-default", "annotations": {CREATOR: "somebody", **(marks or {})}}
     return Case(name, SECRET, meta, {"data": {"zz-vcenter": _encoded("theirs")}, **fields}, patch)
 
 
@@ -336,6 +337,7 @@ TAKEN = (
     _taken("taken-plain", {"stringData": {"password": "value"}}),
     _taken("taken-registry", {"data": {"password": _encoded("value")}}, type=names.AUTH_SECRET_TYPE),
     _taken("taken-credential", {"data": {"password": _encoded("value")}}, type=CREDENTIAL_TYPE),
+    _taken("taken-marked", {"stringData": {"password": "value"}}, {CREATED_BY: ""}),
 )
 """What an administrator's `kubectl apply` sends if a user created a Secret of that name: keys and annotations of that
 user remain, such as the cluster that the content is synced into, or the server that gets the password."""

@@ -35,7 +35,7 @@ _BEFORE = (
     "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations.orValue({})"
     f" : {{'{CREATOR}': request.userInfo.username}})"
 )
-_NOTHING_NEW = f"{_GIVEN}.all(name, !{_OURS} || {_BEFORE}[?name].orValue('') == {_GIVEN}[name])"
+_NOTHING_NEW = f"{_GIVEN}.all(name, !{_OURS} || (name in {_BEFORE} && {_BEFORE}[name] == {_GIVEN}[name]))"
 _NOTHING_GONE = f"(request.operation == 'CREATE' || {_BEFORE}.all(name, !{_OURS} || name in {_GIVEN}))"
 
 

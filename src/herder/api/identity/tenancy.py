@@ -434,9 +434,9 @@ def is_token_controller(user: str) -> bool:
     return user == "system:kube-controller-manager" or user.startswith(_COMPONENT_ACCOUNTS)
 
 
-def _managed_marks(secret: Object | None) -> list[str]:
+def _managed_marks(secret: Object | None) -> list[str | None]:
     marks = annotations_of(secret or {"metadata": {}})
-    return [marks.get(name, "") for name in MANAGED_MARKS]
+    return [marks.get(name) for name in MANAGED_MARKS]
 
 
 def _created_by(secret: Object | None) -> str:

@@ -52,6 +52,11 @@ def _changed(path: str) -> str:
     return f"{_new(path)} != '' && {_new(path)} != {_before(path)}"
 
 
+def _marked(path: str) -> str:
+    """Whether a write adds, changes or removes a value; an empty one counts."""
+    return f"({_CREATED} ? object.{path}.hasValue() : object.{path} != oldObject.{path})"
+
+
 def _annotation(name: str) -> str:
     return f"metadata.?annotations[?'{name}']"
 
@@ -221,8 +226,10 @@ _BECOMES_CORE = (
 
 _CREATOR = _annotation(CREATOR)
 _CREATED_BY = _annotation(CREATED_BY)
-_READER = f"oldObject.{_CREATED_BY}.orValue(oldObject.{_CREATOR}.orValue(''))"
-"""Who created a Secret without the right to change others."""
+_READER = (
+    f"(oldObject.{_CREATED_BY}.orValue('') != '' ? oldObject.{_CREATED_BY}.value() : oldObject.{_CREATOR}.orValue(''))"
+)
+"""Who created a Secret without the right to change others. An empty annotation names nobody."""
 _OTHER_CREATOR = f"{_changed(_CREATOR)} && !({_CREATED} && {_new(_CREATOR)} == request.userInfo.username)"
 
 _PROJECT_NAMESPACES = policy(
@@ -400,7 +407,7 @@ POLICIES = (
         "herder-credential-creators",
         (SECRET,),
         _WRITTEN,
-        " || ".join(f"{_new(_annotation(mark))} != {_before(_annotation(mark))}" for mark in tenancy.MANAGED_MARKS),
+        " || ".join(_marked(_annotation(mark)) for mark in tenancy.MANAGED_MARKS),
         _IS_MANAGER,
         tenancy.BAD_MARK,
     ),
