@@ -151,6 +151,30 @@ async def test_the_creator_of_a_synced_secret_can_change_it_after_the_cluster_is
     (await creator.patch(creator.at("secrets", "synced"), {"stringData": {"key": "another"}})).expect(200)
 
 
+@pytest.mark.parametrize("case", [case for case in FOREIGN if case != "cloud provider configuration"])  # not on k3s
+async def test_a_former_owner_cannot_change_a_secret_that_the_cluster_uses(admin: Api, case: str) -> None:
+    """The creator of a cloud credential keeps rights on it. Its content could be a file on the cluster's machines."""
+    await admin.create(CLUSTERS, provisioning_cluster())
+    await grant(admin, "creator", "creator", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
+    await grant(admin, "owner", "creator", OWNED_CLUSTER)
+    creator = admin.as_user("creator")
+    await creator.create("secrets", secret("theirs", **{"field.cattle.io/creatorId": "creator"}))
+    stored = await admin.get(admin.at(CLUSTERS, "one"))
+    cluster = in_namespace(FOREIGN[case][0], admin.namespace)
+    changed = {**stored.body, "spec": cluster["spec"]}
+    (await creator.put(creator.at(CLUSTERS, "one"), changed)).expect(200)
+    url = creator.at("secrets", "theirs")
+    (await creator.patch(url, {"stringData": {"key": "while an owner"}})).expect(200)
+    await revoke(admin, "owner", "creator", OWNED_CLUSTER)
+    answer = await creator.patch(url, {"stringData": {"key": "afterwards"}})
+    assert answer.status == 403, answer.text
+    assert f"clusters.provisioning.cattle.io {admin.namespace}/one uses the Secret" in answer.message
+    (await creator.patch(url, {"metadata": {"labels": {"content": "unchanged"}}})).expect(200)
+    current = (await admin.get(admin.at(CLUSTERS, "one"))).body
+    (await admin.put(admin.at(CLUSTERS, "one"), {**current, "spec": stored.body["spec"]})).expect(200)
+    (await creator.patch(url, {"stringData": {"key": "not used"}})).expect(200)
+
+
 async def test_rights_on_one_name_do_not_approve_a_missing_object(admin: Api, mallory: Api) -> None:
     """The creator of a Secret has such a permission until shortly after its deletion. The next Secret may be another
     user's."""

@@ -23,7 +23,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import forbidden, invalid
 from herder.engine.meta.kinds import GroupKind, Kind, Object
 from herder.engine.wire import User
-from herder.gateway.admission.references import ReferenceAdmission, Write, is_recorded
+from herder.gateway.admission.references import ReferenceAdmission, Write, changes_own_secret, is_recorded
 
 
 def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: True) -> None:
@@ -140,12 +140,18 @@ def install_reference_admission(server: ApiServer, client: Client, manager: User
 
     async def admit_secret(attributes: Attributes) -> None:
         # Nearly all Secrets lack these annotations and must not pay for the few that have them.
-        if has_sync_annotation(attributes.obj) or is_recorded((attributes.obj, attributes.old)):
+        is_synced = has_sync_annotation(attributes.obj) or is_recorded((attributes.obj, attributes.old))
+        if is_synced or _changes_own_secret(attributes):
             await admit(attributes)
 
     resources = [kind.resource.group_resource for kind in KINDS]
     server.deps.admission.add_mutating("references", resources, admit, groups=DRIVER_GROUPS)
     server.deps.admission.add_mutating("synced Secrets", [SECRET.resource.group_resource], admit_secret)
+
+
+def _changes_own_secret(attributes: Attributes) -> bool:
+    obj, kind = attributes.obj or {}, SECRET.group_kind
+    return changes_own_secret(kind, attributes.old, obj, attributes.user.name)
 
 
 def _install_creators(server: ApiServer) -> None:

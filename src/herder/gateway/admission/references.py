@@ -7,13 +7,16 @@ reference need no access review.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from herder.api.capi import kinds as capi
 from herder.api.capi.admission.values import count_values
-from herder.api.machines.credentials import CREATOR
+from herder.api.capi.names import annotations_of, is_deleting
+from herder.api.machines.credentials import CREATED_BY, CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of, kinds_of
+from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import (
     APPROVED,
     Approval,
@@ -24,6 +27,7 @@ from herder.api.references.approvals import (
     with_record,
 )
 from herder.api.references.catalogue import (
+    CHANGE,
     DRIVER_GROUPS,
     SECRETS,
     USE,
@@ -33,6 +37,7 @@ from herder.api.references.catalogue import (
     field_references,
     implied_references,
 )
+from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, NotFound, forbidden
 from herder.engine.meta.kinds import GroupKind, GroupResource, GroupVersionResource, Object
@@ -47,6 +52,12 @@ MAX_REFERENCES = 2000
 
 MAX_VALUES = 40_000
 """Maximum number of values in a user's object: all are visited on the event loop before validation."""
+
+
+_CLUSTERS = (PROVISIONING_CLUSTER, CONTROL_PLANE)
+"""Kinds whose references to Secrets are copied to machines."""
+_PAGE_SIZE = 100
+"""Clusters in memory at a time, when the creator of a Secret changes it."""
 
 
 _HOSTED = {
@@ -91,6 +102,8 @@ class ReferenceAdmission:
             await self._check_name(write)
         if write.old is not None and _parts(write.obj) == _parts(write.old):
             return write.obj
+        if changes_own_secret(write.kind, write.old, write.obj, write.user.name):
+            await self._check_clusters(write)
         obj, (now, before) = _with_creator(write), _both(write)
         if not now:
             return with_record(obj, None)
@@ -150,6 +163,35 @@ class ReferenceAdmission:
                 continue  # Controllers do not resolve it.
             if not await self._is_allowed(write.user, reference, target):
                 raise _refused(write, _missing_right(write.user, reference))
+
+    async def _check_clusters(self, write: Write) -> None:
+        """The same for clusters that reference the Secret, such as for files on their machines.
+
+        Only the creator of a Secret has rights on it that outlast those on a cluster. A cluster that is being deleted
+        gets no new content, but its machines may need another credential to be removed.
+        """
+        target, uid = Target(*SECRETS, write.namespace, write.name), _uid_of(write.old)
+
+        def is_approval(each: Approval) -> bool:
+            return each.key[1] == target and each.author == write.user.name and each.uid in ("", uid)
+
+        def reduced(cluster: Object) -> Object:
+            uses = not is_deleting(cluster) and any(is_approval(each) for each in recorded(cluster) or ())
+            return {"metadata": cluster["metadata"]} if uses else {}
+
+        for kind in _CLUSTERS:
+            with suppress(NotFound):  # The kind may not be installed.
+                page = await self._client.list_all(kind.resource, page_size=_PAGE_SIZE, transform=reduced)
+                for meta in (each["metadata"] for each in page.items if each):
+                    await self._check_cluster(write, meta["namespace"], meta["name"])
+
+    async def _check_cluster(self, write: Write, namespace: str, name: str) -> None:
+        """The manager derives an RKEControlPlane from a provisioning Cluster, on which owners have no rights."""
+        targets = [Target(*kind.resource.group_resource, namespace, name) for kind in _CLUSTERS]
+        for target in targets:
+            if await self._may(write.user, CHANGE, target):
+                return
+        raise _refused(write, _used_elsewhere(write.user, targets[0]))
 
     def _is_manager(self, user: User) -> bool:
         """Compare UID and groups too, which a user of the same name would lack."""
@@ -270,6 +312,14 @@ def _is_creator(user: User, reference: FieldReference, found: Object | None) -> 
     return bool((found["metadata"].get("annotations") or {}).get(CREATOR) == user.name)
 
 
+def changes_own_secret(kind: GroupKind, old: Object | None, new: Object, user: str) -> bool:
+    """Whether the creator of a Secret changes its content."""
+    if kind != capi.SECRET.group_kind or old is None or _data(old) == _data(new):
+        return False
+    marks = annotations_of(old)
+    return bool(user) and user in (marks.get(CREATED_BY), marks.get(CREATOR))
+
+
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +329,13 @@ def _missing_right(user: User, reference: FieldReference) -> str:
     return (
         f'{reference.field}: User "{user.name}" cannot {reference.verb} resource "{target.resource}" in API group '
         f'"{target.group}"{place}, which a reference to "{target.name}" needs; name an object that you may use'
+    )
+
+
+def _used_elsewhere(user: User, cluster: Target) -> str:
+    return (
+        f'data: {cluster} uses the Secret, and User "{user.name}" cannot {CHANGE} it; delete the Secret and create '
+        "another, or ask an owner of the cluster to remove the reference"
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from herder.api.capi.core import MUTATING_WEBHOOKS
 from herder.api.capi.kinds import SECRET
+from herder.api.machines.credentials import CREATED_BY, CREATOR
 from herder.api.machines.kinds import CONFIG_GROUP
 from herder.api.management.secret_sync import SYNC, SYNC_BOOTSTRAP
 from herder.api.references.approvals import APPROVED
@@ -39,6 +40,11 @@ async def own_user(client: Client) -> User:
 _MARKS = "metadata.?annotations"
 _SYNCED = " || ".join(f"object.{_MARKS}[?'{mark}'].hasValue()" for mark in (SYNC, SYNC_BOOTSTRAP, APPROVED))
 _WAS_RECORDED = f"(request.operation == 'UPDATE' && oldObject.{_MARKS}[?'{APPROVED}'].hasValue())"
+_BY_CREATOR = " || ".join(
+    f"oldObject.{_MARKS}[?'{mark}'].orValue('') == request.userInfo.username" for mark in (CREATED_BY, CREATOR)
+)
+_IS_OWN = f"(request.operation == 'UPDATE' && object.?data != oldObject.?data && ({_BY_CREATOR}))"
+"""The creator of a Secret changes its content."""
 
 
 def configurations(manager: User) -> tuple[Configuration, ...]:
@@ -51,7 +57,7 @@ def configurations(manager: User) -> tuple[Configuration, ...]:
         concerns = "true" if group == CONFIG_GROUP else RULED
         hooks.append(_hook(Kind(group, "v1", "*", "*"), f"references.{group}", concerns=concerns))
     content = f"{RULED} || object.?data != oldObject.?data"
-    hooks.append(_hook(SECRET, "references.secrets.herder.io", f"{_SYNCED} || {_WAS_RECORDED}", content))
+    hooks.append(_hook(SECRET, "references.secrets.herder.io", f"{_SYNCED} || {_WAS_RECORDED} || {_IS_OWN}", content))
     limited = tuple(hook._replace(only=f"({hook.only}) && {concerned}") for hook in hooks)
     return (Configuration(MUTATING_WEBHOOKS, NAME, limited),)
 
