@@ -7,8 +7,9 @@ only all together or name by name, so the gateway reads them for users with righ
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -27,7 +28,7 @@ from herder.api.references.catalogue import Target
 from herder.api.rke import log
 from herder.engine.client.client import Client
 from herder.engine.meta import names
-from herder.engine.meta.errors import BadRequest, NotFound, forbidden, not_found
+from herder.engine.meta.errors import BadRequest, NotFound, StatusError, forbidden, not_found
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.wire import Request, Response, User
 from herder.gateway.admission.access import Access
@@ -41,6 +42,9 @@ _OF_CLUSTER = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
 PAGE_SIZE = 100
 _VERBS = {OBJECTS: "get", LOGS: "update", REGISTRATION: "update"}
 """Right on the provisioning Cluster that a path needs. Logs and registration tokens are for owners."""
+
+Permitted = Callable[[], Awaitable[Object]]
+"""Returns the provisioning Cluster while the user has the rights on it. Raises StatusError."""
 
 
 class ClusterObjects:
@@ -63,16 +67,21 @@ class ClusterObjects:
             return None
         cluster_id, part = path.groups()
         _check_names(cluster_id)
-        if not await self._access.may_use(user, cluster_id):
-            raise not_found(MANAGEMENT_CLUSTER.resource.group_resource, cluster_id)
-        cluster = await self._provisioning_cluster(cluster_id)
-        await self._check_right(user, cluster, _VERBS[part])
+        cluster = await self._permitted(user, cluster_id, part)
         if part == OBJECTS:
-            return _list_response(await self._objects(cluster))
+            return _list_response(await self._objects(cluster, partial(self._permitted, user, cluster_id, part)))
         if part == REGISTRATION:
             return answer(await self._registration(cluster_id))
         machine = request.query.get("machine")
         return answer({"log": await self._machine_log(cluster, machine) if machine else await self._log(cluster)})
+
+    async def _permitted(self, user: User, cluster_id: str, part: str) -> Object:
+        """The provisioning Cluster, if the user has the rights that the path needs."""
+        if not await self._access.may_use(user, cluster_id):
+            raise not_found(MANAGEMENT_CLUSTER.resource.group_resource, cluster_id)
+        cluster = await self._provisioning_cluster(cluster_id)
+        await self._check_right(user, cluster, _VERBS[part])
+        return cluster
 
     async def _provisioning_cluster(self, cluster_id: str) -> Object:
         management = await self._client.get(MANAGEMENT_CLUSTER.resource, cluster_id)
@@ -112,11 +121,19 @@ class ClusterObjects:
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    async def _objects(self, cluster: Object) -> AsyncIterator[Object]:
+    async def _objects(self, cluster: Object, permitted: Permitted) -> AsyncIterator[Object]:
         """The provisioning Cluster, the Cluster with the objects that it references, and its machines.
 
-        The first ones are read at once, so that an error is a response.
+        The first ones are read at once, so that an error is a response. Before each page, `permitted` repeats the
+        check: a slow reader may have lost its rights since, and the name may be another user's cluster.
         """
+
+        async def check() -> None:
+            with suppress(StatusError):
+                if (await permitted())["metadata"]["uid"] == cluster["metadata"]["uid"]:
+                    return
+            raise ConnectionAbortedError(f"cluster {cluster['metadata']['name']}: its reader lost the right")
+
         found, namespace, name = [cluster], cluster["metadata"]["namespace"], cluster["metadata"]["name"]
         kinds: Sequence[Kind] = ()
         with suppress(NotFound):
@@ -131,7 +148,7 @@ class ClusterObjects:
                 yield _without_managed_fields(each)
             for kind in kinds:
                 with suppress(NotFound):
-                    async for each in self._of_cluster(kind, namespace, name):
+                    async for each in self._of_cluster(kind, namespace, name, check):
                         yield _without_managed_fields(each)
 
         return all_objects()
@@ -145,11 +162,14 @@ class ClusterObjects:
             raise not_found(CLUSTER.resource.group_resource, name)
         return found
 
-    async def _of_cluster(self, kind: Kind, namespace: str, name: str) -> AsyncIterator[Object]:
+    async def _of_cluster(
+        self, kind: Kind, namespace: str, name: str, check: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[Object]:
         """Objects of one consistent list. A page is read when the page before it is sent: slow readers would keep
         whole lists in memory."""
         token = ""
         while True:
+            await check()
             labels = f"{CLUSTER_NAME}={name}"
             page = await self._client.list(
                 kind.resource, namespace=namespace, labels=labels, limit=PAGE_SIZE, continue_token=token

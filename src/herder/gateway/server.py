@@ -107,7 +107,7 @@ class Gateway:
         caller = await self._identified(request)
         for handler in self._user_answers:
             if (response := await handler(request, caller.user)) is not None:
-                return response
+                return self._bind_stream(response, request, caller)
         lists_groups = request.path == "/apis"
         dropped = _GATEWAY_HEADERS | {"accept-encoding"} if lists_groups else _GATEWAY_HEADERS
         headers = {name: value for name, value in request.headers.items() if name not in dropped}

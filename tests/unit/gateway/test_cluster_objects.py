@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import msgspec
@@ -114,3 +115,43 @@ async def test_a_slow_reader_keeps_one_page_in_memory() -> None:
     names = [each["metadata"]["name"] for each in msgspec.json.decode(read)["items"]]
     assert names == ["own", "own", "m0", "m1", "m2", "m3", "m4"]
     assert b"managedFields" not in read
+
+
+class FormerOwner(Owner):
+    """Loses the rights, or the cluster to another user, while the response is being sent."""
+
+    is_owner = True
+
+    async def may(self, *_: object) -> bool:
+        return self.is_owner
+
+
+async def started(server: PagedServer, owner: Owner) -> AsyncIterator[bytes]:
+    """A response of which the first Machine was sent."""
+    objects = ClusterObjects(Client(cast("Any", server)), cast(Access, owner))
+    response = await objects.handle(Request("GET", "/v3/clusters/c-own/objects", Query([])), User("member"))
+    assert response is not None
+    assert response.stream is not None
+    pieces = aiter(response.stream)
+    while b'"m0"' not in await anext(pieces):
+        pass
+    return pieces
+
+
+async def test_a_slow_reader_gets_no_page_after_its_rights_have_ended() -> None:
+    server, owner = PagedServer(), FormerOwner()
+    pieces = await started(server, owner)
+    owner.is_owner = False
+    with pytest.raises(ConnectionAbortedError):
+        await anext(pieces)
+    assert server.requested == 1
+
+
+async def test_a_slow_reader_gets_no_machines_of_a_later_cluster_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = PagedServer()
+    pieces = await started(server, Owner())
+    later = OBJECTS[f"{CLUSTERS}/own"]
+    monkeypatch.setitem(OBJECTS, f"{CLUSTERS}/own", {**later, "metadata": {**later["metadata"], "uid": "2"}})
+    with pytest.raises(ConnectionAbortedError):
+        await anext(pieces)
+    assert server.requested == 1
