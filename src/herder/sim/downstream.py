@@ -59,6 +59,7 @@ class Downstream:
         self.nodes: dict[str, SimulatedNode] = {}  # nodes of existing machines
         self.members: dict[str, SimulatedNode] = {}  # etcd members, running or not
         self.tunnel_is_cut = False
+        self.agent_status = ""  # what kubectl prints about the pod of the cluster agent
         self.outages = 0  # how often the manager lost access
         self._reachable = False
         self._workloads = workloads

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from herder.agent.core.events import Action, Finished
 from herder.agent.core.plan import File, Instruction, Probe
+from herder.api.rke.node import plan as plans
 from herder.engine.client.client import Client
 from herder.sim.agents import Journal, SimulatedAgent
 from herder.sim.lines import Line
@@ -88,6 +89,10 @@ class Cluster(Protocol):
     def is_member(self, node: SimulatedNode) -> bool: ...
     def answers(self, host: str) -> bool: ...
     def members_as_told(self) -> str: ...
+
+    @property
+    def agent_status(self) -> str:
+        """What kubectl prints about the cluster agent's pod."""
 
     @property
     def has_quorum(self) -> bool: ...
@@ -243,6 +248,9 @@ class SimulatedNode:
                 return Finished(0, self._cluster.members_as_told().encode()) if up else Finished(1, stderr=b"no answer")
             case "etcd-name":
                 return Finished(0, f"{self.name}\n".encode()) if self.disk.has_etcd_data else Finished(1)
+            case plans.AGENT_STATUS:
+                up = self.running and self._cluster.has_api
+                return Finished(0, self._cluster.agent_status.encode()) if up else Finished(1, stderr=b"no answer")
         return Finished(0)
 
     def probe(self, probe: Probe) -> str:

@@ -1,22 +1,30 @@
-"""The pod of the cluster agent, when the server that it runs on is deleted."""
+"""The pod of the cluster agent, when it does not start, and when the server that it runs on is deleted."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
+from herder.api.capi.conditions import find
 from herder.api.capi.core import DEPLOYMENT
 from herder.api.capi.kinds import MACHINE, NAMESPACE, NODE, POD
 from herder.api.capi.names import annotations_of, is_deleting
+from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.manifest import NAME as AGENT
 from herder.api.management.names import SYSTEM_NAMESPACE
-from herder.api.rke.names import AGENT_HOOK
+from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
+from herder.api.rke.names import AGENT_HOOK, tokens_secret
+from herder.api.rke.node.plan import AGENT_STATUS
+from herder.api.rke.node.plan_secret import PlanSecret
+from herder.controllers.planner.rollout.agent_wait import REPORTED_AFTER
 from herder.controllers.provisioning.cluster_agent import MOVE_TIMEOUT
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
 from herder.sim.faults import NONE
+from herder.sim.provisioned import NAME as CLUSTER_NAME
 from tests.simulation.plans.provisioning_simulation import DesiredState, ProvisioningSimulation
 from tests.support.builders import new_manifest
 
@@ -146,3 +154,98 @@ def test_the_hook_follows_the_pod() -> None:
         await servers.until(servers.is_released)
 
     run(scenario)
+
+
+# --- a pod that does not start ----------------------------------------------------------------------------------------
+
+NOT_CONNECTED = "waiting for cluster agent to connect"
+WITHOUT_IMAGE = "pod cattle-cluster-agent-1 2026 Pending  \ncontainer waiting ErrImagePull not+found \n"
+PROBLEM = f"{NOT_CONNECTED}: cattle-cluster-agent-1: ErrImagePull: not found"
+
+
+class AgentWithoutImage:
+    """A cluster whose agent does not start. One server bootstraps it; the others join once the agent is connected."""
+
+    def __init__(self) -> None:
+        self.simulation = ProvisioningSimulation(5, NONE)
+
+    async def create(self) -> None:
+        self.simulation.sim.downstream.agent_status = WITHOUT_IMAGE
+        self.simulation.sim.downstream.cut_tunnel()
+        pools = {"servers": (3, ("etcd", "controlPlane")), "workers": (1, ("worker",))}
+        await self.simulation.create_cluster(DesiredState("v1.34.1+k3s1", pools))
+
+    async def messages(self) -> set[str]:
+        """The messages of the control plane and of the Machines."""
+        planes = [find(each, "Ready") for each in await self.simulation.sim.all(CONTROL_PLANE)]
+        machines = [find(each, "Reconciled") for each in await self.simulation.sim.all(MACHINE)]
+        return {str(each.get("message")) for each in (*planes, *machines) if each}
+
+    async def until_message(self, expected: str) -> None:
+        async def is_shown() -> bool:
+            return any(each.endswith(expected) for each in await self.messages())
+
+        await self.simulation.sim.world.until(is_shown, within=10 * MINUTE)
+
+    def plans(self) -> list[PlanSecret]:
+        return [PlanSecret(each) for each in self.simulation.invariants.objects[PLAN_SECRET].values()]
+
+    def reporters(self) -> list[PlanSecret]:
+        return [each for each in self.plans() if each.plan and each.plan.reports_agent]
+
+    def starts(self) -> dict[str, int]:
+        return {node.name: node.starts for node in self.simulation.nodes}
+
+
+def test_a_pod_that_does_not_start_is_reported_until_the_agent_connects() -> None:
+    async def scenario() -> None:
+        cluster = AgentWithoutImage()
+        async with cluster.simulation:
+            await cluster.create()
+            await cluster.until_message(NOT_CONNECTED)
+            before, starts = cluster.simulation.sim.world.now(), cluster.starts()
+            assert not cluster.reporters()
+            await cluster.until_message(PROBLEM)
+            assert cluster.simulation.sim.world.now() >= before + REPORTED_AFTER / 2
+            (reporter,) = cluster.reporters()
+            assert reporter.is_init
+            shown = await cluster.messages()
+            machine = reporter.labels["rke.cattle.io/machine-name"]
+            assert {PROBLEM, f"configuring bootstrap node(s) {machine}: {PROBLEM}"} <= shown
+            (provisioning,) = await cluster.simulation.sim.all(PROVISIONING_CLUSTER)
+            assert PROBLEM in provisioning["status"]["display"]["message"]
+            await asyncio.sleep(10 * MINUTE)
+            assert await cluster.messages() == shown
+            assert cluster.starts() == starts, "nothing is restarted"
+            cluster.simulation.sim.downstream.heal_tunnel()
+            await cluster.simulation.until_settled()
+            assert not cluster.reporters()
+            assert AGENT_STATUS not in {name for plan in cluster.plans() for name in plan.periodic_outputs}
+
+    loop.run(scenario())
+
+
+def test_a_lost_agent_is_reported_and_nothing_is_drained() -> None:
+    async def scenario() -> None:
+        cluster = AgentWithoutImage()
+        async with cluster.simulation:
+            await cluster.create()
+            cluster.simulation.sim.downstream.heal_tunnel()
+            await cluster.simulation.change_strategy({"controlPlaneDrainOptions": {"enabled": True}})
+            await cluster.simulation.until_settled()
+            starts = cluster.starts()
+            cluster.simulation.sim.downstream.cut_tunnel()
+            await cluster.until_message(PROBLEM)
+            assert len(cluster.reporters()) == 1
+            (provisioning,) = await cluster.simulation.sim.all(PROVISIONING_CLUSTER)
+            assert (find(provisioning, "Provisioned") or {})["message"].endswith(PROBLEM)
+            tokens = await cluster.simulation.sim.get(TOKENS_SECRET, tokens_secret(CLUSTER_NAME))
+            (token, *_) = (base64.b64decode(each).decode() for each in tokens["data"].values())
+            cluster.simulation.sim.downstream.agent_status = WITHOUT_IMAGE.replace("not+found", f"with+{token}")
+            await cluster.until_message("ErrImagePull: with ***")
+            cluster.simulation.sim.downstream.heal_tunnel()
+            await cluster.simulation.until_settled()
+            assert not cluster.reporters()
+            assert cluster.starts() == starts
+
+    loop.run(scenario())

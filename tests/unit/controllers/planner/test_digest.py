@@ -56,8 +56,9 @@ def test_the_digest_of_a_machine_equals_that_of_the_first_release() -> None:
 def test_every_input_is_part_of_its_digest() -> None:
     """The objects above differ from the defaults in every field, so these counts prove that all fields are covered."""
     assert len(fields(ClusterInputs)) == 18
-    assert len(fields(MachineInputs)) == 15
+    assert len(fields(MachineInputs)) == 16
     assert len(fields(Agent)) == 8
+    assert replace(MACHINE, reports_agent=True).digest != MACHINE.digest
     assert CLUSTER.agent is not None
     customized = replace(CLUSTER, agent=replace(CLUSTER.agent, customization={"appendTolerations": []}))
     assert customized.digest != CLUSTER.digest

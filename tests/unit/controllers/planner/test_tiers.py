@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.api.rke.node.plan import DELETE, File, Plan, checksum, file
+from herder.api.rke.node.plan import AGENT_STATUS, DELETE, File, PeriodicInstruction, Plan, checksum, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.drain.request import encode_options
 from herder.controllers.planner.plan.render import MAX_PLAN_BYTES, Desired, PlanRecord, Request
@@ -56,6 +56,7 @@ def roll_out_machines(
     up_to_date: int = 0,
     unplannable: Collection[str] = (),
     name: str = "worker",
+    **context: Any,
 ) -> TierProgress:
     distribution: Any = FixedPlanDistribution(new_plan, unplannable)
     spec = {"plan": new_plan.to_json().decode(), "unplannable": [*unplannable]}
@@ -66,7 +67,7 @@ def roll_out_machines(
         return Desired(machine, Request.of(distribution, cluster, inputs))
 
     tier = Tier(name, entries, entries, concurrency, drain or {}, up_to_date=up_to_date)
-    return roll_out(tier, RolloutContext(desired, "v1.33.4+k3s1", connected, machines, NOW))
+    return roll_out(tier, RolloutContext(desired, "v1.33.4+k3s1", connected, machines, NOW, **context))
 
 
 def planned_machines(progress: TierProgress) -> list[str]:
@@ -313,6 +314,39 @@ def test_a_control_plane_is_ready_when_the_cluster_agent_is_connected() -> None:
     message = "configuring worker node(s) a: waiting for cluster agent to connect"
     assert roll_out_machines(plane, connected=False).waiting("worker") == message
     assert roll_out_machines(plane).ready == [plane]
+
+
+def test_the_state_of_the_agent_pod_is_part_of_the_message() -> None:
+    planes = [entry(name, SERVER, plan=NEW, address="10.0.0.1") for name in "ab"]
+    wait = "waiting for cluster agent to connect: pod-1: ErrImagePull"
+    progress = roll_out_machines(*planes[:1], connected=False, agent_problem="pod-1: ErrImagePull")
+    assert progress.waiting("bootstrap") == f"configuring bootstrap node(s) a: {wait}"
+    assert progress.details == {"a": [wait]}
+    progress = roll_out_machines(*planes, connected=False, agent_problem="pod-1: ErrImagePull")
+    assert progress.waiting("control plane") == f"configuring control plane node(s) a,b: {wait}"
+    assert roll_out_machines(*planes, connected=False).waiting("worker") == "configuring worker node(s) a,b"
+
+
+def test_the_state_of_the_agent_pod_explains_a_wait_for_pre_bootstrap() -> None:
+    plane = entry("a", SERVER, plan=NEW, address="10.0.0.1")
+    progress = roll_out_machines(
+        plane, connected=False, agent_problem="pod-1: ErrImagePull", pre_bootstrap_problem="no Secret"
+    )
+    assert progress.details["a"] == [
+        "waiting for cluster pre-bootstrap to complete: no Secret",
+        "waiting for cluster agent to connect: pod-1: ErrImagePull",
+    ]
+
+
+def test_a_machine_that_reports_the_agent_pod_is_not_drained_and_has_no_budget() -> None:
+    status = PeriodicInstruction(name=AGENT_STATUS, command="kubectl")
+    reporting = replace(NEW, periodic_instructions=(status,))
+    planes = [entry(name, SERVER, plan=NEW, address="10.0.0.1") for name in "ab"]
+    progress = roll_out_machines(*planes, new_plan=reporting, drain={"enabled": True}, connected=False)
+    assert planned_machines(progress) == ["a", "b"]
+    assert not progress.draining
+    other = replace(NEW, periodic_instructions=(status, replace(status, name="another")))
+    assert planned_machines(roll_out_machines(*planes, new_plan=other, connected=False)) == ["a"]
 
 
 def test_a_message_names_at_most_three_machines() -> None:

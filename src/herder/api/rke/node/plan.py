@@ -15,6 +15,7 @@ import msgspec
 from herder.api import gojson
 
 DELETE = "delete"  # action of a File: delete the path
+AGENT_STATUS = "cluster-agent-status"  # periodic instruction that only reads: prints why the cluster agent's pod waits
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -100,9 +101,17 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
         )
 
     def disruptive_parts(self) -> tuple[object, ...]:
-        """Return everything but minor and deleted files: plans that are equal here differ in nothing disruptive."""
+        """Return everything but minor and deleted files and the status of the cluster agent: plans that are equal here
+        differ in nothing disruptive.
+        """
         files = {each.path: each for each in self.files if not each.minor and each.action != DELETE}
-        return files, self.instructions, self.periodic_instructions, dict(self.probes), self.error
+        periodic = tuple(each for each in self.periodic_instructions if each.name != AGENT_STATUS)
+        return files, self.instructions, periodic, dict(self.probes), self.error
+
+    @property
+    def reports_agent(self) -> bool:
+        """Whether the machine reports why the pod of the cluster agent does not start."""
+        return any(each.name == AGENT_STATUS for each in self.periodic_instructions)
 
     @staticmethod
     def from_json(encoded: bytes) -> Plan:

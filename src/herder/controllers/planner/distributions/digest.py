@@ -67,6 +67,7 @@ def machine_digest(inputs: MachineInputs) -> str:
         "ipv6_address": inputs.ipv6_address,
         "driver": inputs.driver,
         "join_url_by_hand": inputs.join_url_autoset_disabled,
+        **({"reports_agent": True} if inputs.reports_agent else {}),
     })  # fmt: skip
 
 

@@ -45,6 +45,7 @@ class Embedded:
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = False
+    runs_agent_pod = False
     authorities: Sequence[str] = ("ca",)
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:

@@ -147,6 +147,7 @@ class MachineInputs:
     ipv6_address: str = ""
     driver: str = ""  # name of the node driver; empty for registered machines
     join_url_autoset_disabled: bool = False  # the user sets the join URL
+    reports_agent: bool = False  # it reports why the pod of the cluster agent does not start
 
     @cached_property
     def digest(self) -> str:
@@ -173,6 +174,10 @@ class Distribution(Protocol):
     @property
     def names_servers(self) -> bool:
         """Whether plans list every server, so that machines can fail over."""
+
+    @property
+    def runs_agent_pod(self) -> bool:
+        """Whether the cluster agent is a pod, whose status a server can read."""
 
     @property
     def authorities(self) -> Sequence[str]:

@@ -21,7 +21,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
 
 
-def machine_inputs(view: View, entry: PlanEntry, join_url: str) -> MachineInputs:
+def machine_inputs(view: View, entry: PlanEntry, join_url: str, *, reports_agent: bool = False) -> MachineInputs:
     """Collect the inputs of one machine. Raises InputsNotReady until the node driver has saved its addresses."""
     annotations, labels = entry.annotations, entry.plan.labels
     internal, external = _addresses(annotations, names.INTERNAL_ADDRESS), _addresses(annotations, names.ADDRESS)
@@ -47,6 +47,7 @@ def machine_inputs(view: View, entry: PlanEntry, join_url: str) -> MachineInputs
         ipv6_address=driver.ipv6_address if driver else "",
         driver=driver.name if driver else "",
         join_url_autoset_disabled=names.JOIN_URL_BY_HAND in annotations,
+        reports_agent=reports_agent,
     )
 
 

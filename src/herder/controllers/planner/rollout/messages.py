@@ -26,6 +26,7 @@ PAUSED = "CAPI cluster or RKEControlPlane is paused"
 NOT_CHECKED_IN = "waiting for agent to check in and apply initial plan"
 NOT_APPLIED = "waiting for plan to be applied"
 FAILED = "failure while applying plan"
+NOT_CONNECTED = "waiting for cluster agent to connect"
 NOT_PRE_BOOTSTRAPPED = "waiting for cluster pre-bootstrap to complete"
 
 SILENT_AFTER = timedelta(minutes=5)
@@ -87,6 +88,11 @@ def _overdue_hint(entry: PlanEntry, now: datetime) -> str:
 def pre_bootstrap_message(problem: str) -> str:
     """The wait of a cluster for its pre-bootstrap Secrets."""
     return NOT_PRE_BOOTSTRAPPED + (f": {problem}" if problem else "")
+
+
+def agent_message(problem: str) -> str:
+    """The wait for the cluster agent, with the state of its pod if it is known."""
+    return NOT_CONNECTED + (f": {problem}" if problem else "")
 
 
 def _minutes(span: timedelta) -> str:

@@ -26,6 +26,7 @@ from herder.controllers.planner.plan.render import Desired, Request, common_dige
 from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout import tier as tiers
+from herder.controllers.planner.rollout.agent_wait import AgentWait, wait_for_agent
 from herder.controllers.planner.rollout.init_node import LOST, elect
 from herder.controllers.planner.rollout.join import Servers, host_of, record_join_url
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
@@ -64,6 +65,10 @@ class PlanScope:
     @property
     def initialized(self) -> bool:
         return bool((self.status.get("initialization") or {}).get("controlPlaneInitialized"))
+
+    @property
+    def agent_connected(self) -> bool:
+        return bool(self.status.get("agentConnected"))
 
     @property
     def established(self) -> bool:
@@ -220,7 +225,9 @@ def _version_key(version: str) -> tuple[int, ...]:
 
 def _roll_out(scope: PlanScope, result: Result) -> None:
     """Servers first, because workers join them. Problems of single machines are reported last."""
-    context = _rollout_context(scope)
+    wait = _agent_wait(scope)
+    result.wake_at = wait.due
+    context = _rollout_context(scope, wait)
     init = _init_node(scope, result)
     result.bootstrapped = True
     ignored = [*_roll_out_servers(scope, context, init, result)]
@@ -300,8 +307,15 @@ def _init_node(scope: PlanScope, result: Result) -> PlanEntry:
     return election.init
 
 
-def _rollout_context(scope: PlanScope) -> RolloutContext:
+def _agent_wait(scope: PlanScope) -> AgentWait:
+    if not scope.distribution.runs_agent_pod or not scope.spec.get("managementClusterName"):
+        return AgentWait()
+    return wait_for_agent(scope.active_entries(), connected=scope.agent_connected, now=scope.view.now)
+
+
+def _rollout_context(scope: PlanScope, wait: AgentWait) -> RolloutContext:
     view, distribution = scope.view, scope.distribution
+    redact = partial(redact_tokens, view, view.name)
     delivered = bool(scope.up_to_date) or any(entry.plan.has_plan for entry in scope.entries)
     servers = Servers(scope.entries)
     pre_bootstrap_problem = _pre_bootstrap_problem(scope)
@@ -320,7 +334,8 @@ def _rollout_context(scope: PlanScope) -> RolloutContext:
         if not joins and not entry.is_init:
             where = f"{view.namespace}/{entry.name}"
             raise InputsNotReady(f"no suitable join URL found to join machine {where} to")
-        return Desired(entry, Request.of(distribution, cluster, machine_inputs(view, entry, joins)))
+        inputs = machine_inputs(view, entry, joins, reports_agent=entry.name == wait.reporter)
+        return Desired(entry, Request.of(distribution, cluster, inputs))
 
     def refusal(entry: PlanEntry) -> str:
         wanted = release_of(cluster.version)
@@ -330,13 +345,14 @@ def _rollout_context(scope: PlanScope) -> RolloutContext:
         desired=desired,
         refusal=refusal,
         version=cluster.version,
-        agent_connected=bool(scope.status.get("agentConnected")),
+        agent_connected=scope.agent_connected,
+        agent_problem=redact(wait.problem),
         pre_bootstrap_problem=pre_bootstrap_problem,
         machines=scope.machines,
         now=view.now,
         common=common_digest(distribution, cluster.for_workers),
         joinable=servers.known,
-        redact=partial(redact_tokens, view, view.name),
+        redact=redact,
     )
 
 

@@ -52,6 +52,7 @@ class RolloutContext:
     now: datetime
     common: str = ""  # digest of the inputs that all workers' plans share
     joinable: Collection[str] = ()  # join URLs of servers
+    agent_problem: str = ""  # why the pod of the cluster agent does not start, if known
     pre_bootstrap_problem: str | None = None  # why pre-bootstrap Secrets are missing; None if it is complete
     refusal: Callable[[PlanEntry], str] = lambda _entry: ""  # why a guard refuses another plan for a worker
     redact: Callable[[str], str] = lambda text: text  # redacts join tokens in what machines report
@@ -78,6 +79,7 @@ class TierProgress:
     failing: list[PlanEntry] = field(default_factory=list)
     not_ready: list[PlanEntry] = field(default_factory=list)
     details: dict[str, list[str]] = field(default_factory=dict)
+    shared_detail: str = ""  # what several machines wait for; the message names it once
     errors: list[str] = field(default_factory=list)  # why some machines cannot be planned for
     error: str = ""  # set if no machine can be planned for: then the cluster's spec is wrong
 
@@ -88,7 +90,9 @@ class TierProgress:
             (f"draining {tier} node(s)", self.draining),
             (f"configuring {tier} node(s)", self.configuring),
         )
-        return next((messages.name_machines(doing, who, self.details) for doing, who in groups if who), "")
+        doing, who = next(((doing, who) for doing, who in groups if who), ("", []))
+        shared = f": {self.shared_detail}" if self.shared_detail and len(who) > 1 else ""
+        return messages.name_machines(doing, who, self.details) + shared if who else ""
 
     def ignored(self, tier: str) -> str:
         """Problems of single machines that do not delay later tiers."""
@@ -190,9 +194,11 @@ def _roll_out_machine(
     elif entry.roles.control_plane and context.pre_bootstrap_problem is not None:
         progress.configuring.append(entry)
         details.append(messages.pre_bootstrap_message(context.pre_bootstrap_problem))
+        details += [messages.agent_message(context.agent_problem)] if context.agent_problem else []
     elif entry.roles.control_plane and not context.agent_connected:
         progress.configuring.append(entry)
-        details.append("waiting for cluster agent to connect")
+        details.append(messages.agent_message(context.agent_problem))
+        progress.shared_detail = details[-1] if context.agent_problem else ""
     else:
         progress.ready.append(entry)
         progress.records += [] if desired.is_recorded else [record_inputs(desired)]

@@ -16,6 +16,7 @@ from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe
 from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import selected_files
+from herder.controllers.planner.distributions.agent_status import status_instruction
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -40,6 +41,7 @@ class Kubeadm:
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = True
+    runs_agent_pod = True
     authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
@@ -72,7 +74,13 @@ class Kubeadm:
             *selected_files.selected_files(cluster, machine),
         )
         install = _install(cluster, machine, files)
-        return Plan(files=files, instructions=(install,), probes=_probes(machine))
+        status = status_instruction("/usr/local/bin/kubectl", "--kubeconfig=/etc/kubernetes/admin.conf")
+        return Plan(
+            files=files,
+            instructions=(install,),
+            periodic_instructions=(status,) if machine.reports_agent else (),
+            probes=_probes(machine),
+        )
 
 
 def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[File]) -> Instruction:

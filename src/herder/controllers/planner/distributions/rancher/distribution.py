@@ -17,7 +17,11 @@ from herder.controllers.planner.distributions.interface import (
 )
 from herder.controllers.planner.distributions.rancher import config as configs
 from herder.controllers.planner.distributions.rancher import registries as pulling
-from herder.controllers.planner.distributions.rancher.install import address_instructions, install
+from herder.controllers.planner.distributions.rancher.install import (
+    address_instructions,
+    agent_status_instruction,
+    install,
+)
 from herder.controllers.planner.distributions.rancher.manifests import (
     authentication,
     authentication_file,
@@ -39,6 +43,7 @@ class Rancher:
     revision: int = 1
     api_port: int = 6443
     names_servers: bool = False  # agents have their own load balancer
+    runs_agent_pod: bool = True
     authorities: Sequence[str] = ()  # the first server creates them
 
     @property
@@ -104,9 +109,12 @@ class Rancher:
             files.append(script)
             instructions.append(instruction)
         is_etcd_only_init = machine.is_init and machine.roles.only_etcd and not machine.join_url_autoset_disabled
+        addresses = address_instructions(cluster, self.runtime) if is_etcd_only_init else ()
+        # Last, because an agent skips the instructions after one that failed.
+        status = (agent_status_instruction(cluster, self.runtime),) if machine.reports_agent else ()
         return Plan(
             files=tuple(files),
             instructions=tuple(instructions),
-            periodic_instructions=address_instructions(cluster, self.runtime) if is_etcd_only_init else (),
+            periodic_instructions=(*addresses, *status),
             probes=probes(cluster, machine, self.runtime, config.values),
         )

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from herder.api.rke.node.plan import File, Instruction, PeriodicInstruction
+from herder.controllers.planner.distributions.agent_status import status_instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.rancher.config import NOT_DISRUPTIVE
-from herder.controllers.planner.distributions.rancher.runtime import Runtime, registry
+from herder.controllers.planner.distributions.rancher.runtime import RKE2, Runtime, registry
 from herder.controllers.planner.distributions.rancher.text import indented
 from herder.controllers.planner.distributions.selector_config import install_variables
 
@@ -65,6 +66,15 @@ def address_instructions(cluster: ClusterInputs, runtime: Runtime) -> tuple[Peri
         PeriodicInstruction(name=CAPTURE_ADDRESS, command="sh", args=("-c", query), period_seconds=600),
         PeriodicInstruction(name=ETCD_NAME, command="sh", args=("-c", read_name), period_seconds=600),
     )
+
+
+def agent_status_instruction(cluster: ClusterInputs, runtime: Runtime) -> PeriodicInstruction:
+    """The kubeconfig is the server's own: users may write the other one elsewhere, or not at all."""
+    data = runtime.data(cluster)
+    arguments = (f"--kubeconfig={data}/server/cred/admin.kubeconfig",)
+    if runtime.name == RKE2.name:
+        return status_instruction(f"{data}/bin/kubectl", *arguments)
+    return status_instruction("k3s", "kubectl", *arguments, env=(f"{runtime.variable}_DATA_DIR={data}",))
 
 
 def _stamp(
