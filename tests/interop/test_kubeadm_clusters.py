@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
-from herder.api.rke.names import INIT_NODE, KUBEADM_INSTALLER
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.api.rke.names import INIT_NODE, KUBEADM_INSTALLER, PROBES_PASSED
+from herder.api.rke.node.plan_secret import PlanSecret
 from herder.cli.demo.site import ON_A_FULL_DISK
 from herder.installers import tag
 from herder.kubeadm.csr_approver import RECORD_PREFIX
+from tests.support.embedded import HERDER
 from tests.support.images import BUSYBOX
 from tests.support.kubeadm_clusters import (
     CONTROL_PLANE,
@@ -39,10 +44,11 @@ from tests.support.serving_pods import (
     assert_service_reaches_pods,
     serve_on_each_node,
 )
-from tests.support.site import MIRROR, REGISTRY, Cluster, Object, Site, site_in
+from tests.support.site import AGENT, MIRROR, REGISTRY, Cluster, Object, Site, site_in
 
 NAME = "farm"
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NOT_CONNECTED = "waiting for cluster agent to connect"
 CONDITION_TAINTS = "node.kubernetes.io/"  # taints that follow conditions with a delay
 
 
@@ -61,12 +67,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def farm(site: Site) -> Cluster:
-    """One server and one worker, from one Cluster object."""
+def without_agent_image(site: Site) -> WithoutAgentImage:
+    """One server and one worker, from one Cluster object. At first, the registry lacks the image of its agent."""
     mirrors = {"mirrors": {REGISTRY: {"endpoint": [MIRROR]}}}
-    farm = site.create_cluster(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}, registries=mirrors))
-    farm.until_ready("servers=1")
-    return farm
+    with site.registry.hidden(AGENT):
+        farm = site.create_cluster(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}, registries=mirrors))
+        return WithoutAgentImage(farm)
+
+
+@pytest.fixture(scope="module")
+def farm(without_agent_image: WithoutAgentImage) -> Cluster:
+    """The same cluster, now with the image."""
+    without_agent_image.farm.until_ready("servers=1")
+    return without_agent_image.farm
 
 
 # --- tests in order ---------------------------------------------------------------------------------------------------
@@ -75,6 +88,22 @@ def farm(site: Site) -> Cluster:
 def test_installers_are_in_the_registry(site: Site) -> None:
     url = f"http://127.0.0.1:5000/v2/{KUBEADM_INSTALLER}/tags/list"
     assert set(json.loads(site("curl", "-sf", url))["tags"]) == {tag(VERSION), tag(REBUILT), tag(NEXT)}
+
+
+def test_an_agent_whose_image_cannot_be_pulled_is_reported(without_agent_image: WithoutAgentImage) -> None:
+    seen = without_agent_image
+    for output in (seen.condition, seen.wait, seen.describe, seen.logs):
+        assert NOT_CONNECTED in output
+        assert re.search(r"cattle-cluster-agent-\S+: (ErrImagePull|ImagePullBackOff): ", output), output
+        assert f"{REGISTRY}/{AGENT}" in output
+        assert "not found" in output
+
+
+def test_a_connected_agent_is_not_reported(farm: Cluster, without_agent_image: WithoutAgentImage) -> None:
+    assert not [name for name, secret in farm.plans().items() if reports_agent(secret)]
+    assert NOT_CONNECTED not in farm.condition_messages()
+    server, processes = without_agent_image.server, without_agent_image.processes
+    assert server_processes(farm, server) == processes, "nothing was restarted"
 
 
 def test_nodes_match_their_machines(farm: Cluster) -> None:
@@ -217,6 +246,48 @@ def test_deletion_leaves_nothing(farm: Cluster) -> None:
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
+class WithoutAgentImage:
+    """What users see of a cluster whose agent cannot be pulled."""
+
+    def __init__(self, farm: Cluster) -> None:
+        self.farm = farm
+        farm.site.eventually(self._waits, "the server waits for the agent", farm.condition_messages)
+        (self.server,) = (name for name, plan in farm.plans().items() if is_init(plan))
+        self.processes = server_processes(farm, self.server)
+        self._antedate_wait()
+        farm.site.eventually(self._is_reported, "the pod is reported", farm.condition_messages)
+        self.condition = farm.condition_messages()
+        self.wait, self.describe, self.logs = (
+            farm.site(HERDER, *command, check=False)
+            for command in (
+                ("wait", "cluster", NAME, "--timeout", "3"),
+                ("describe", "cluster", NAME),
+                ("logs", "cluster", NAME),
+            )
+        )
+
+    def _waits(self) -> bool:
+        return NOT_CONNECTED in self.farm.condition_messages()
+
+    def _is_reported(self) -> bool:
+        return "ImagePull" in self.farm.condition_messages()
+
+    def _antedate_wait(self) -> None:
+        """Let the server have waited for hours, so that the test does not."""
+        long_ago, kubectl = "2026-01-01T00:00:00Z", partial(self.farm.site.kubectl, "patch", "-n", DEFAULT_WORKSPACE)
+        secret, machine = self.farm.plans()[self.server]["metadata"]["name"], self.farm.machines()[self.server]
+        annotations = {"metadata": {"annotations": {PROBES_PASSED: long_ago}}}
+        kubectl("secret", secret, "-p", json.dumps(annotations))
+        conditions = machine["status"]["conditions"]
+        (index,) = (number for number, each in enumerate(conditions) if each["type"] == "Reconciled")
+        path = f"/status/conditions/{index}"
+        patch = [
+            {"op": "test", "path": f"{path}/type", "value": "Reconciled"},
+            {"op": "replace", "path": f"{path}/lastTransitionTime", "value": long_ago},
+        ]
+        kubectl("machine", self.server, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+
+
 @dataclass
 class Upgrade:
     """The state before the upgrade, and the nodes with the next version, in the observed order."""
@@ -227,7 +298,7 @@ class Upgrade:
     def __post_init__(self) -> None:
         self.machines, self.pods, self.certificates = self.farm.uids(), pods(self.farm), certificates(self.farm)
         plans, machines = self.farm.plans(), self.farm.machines()
-        (first,) = (name for name, plan in plans.items() if plan["metadata"]["labels"].get(INIT_NODE) == "true")
+        (first,) = (name for name, plan in plans.items() if is_init(plan))
         self.first_server = machines[first]["status"]["nodeRef"]["name"]
 
     def until_done(self, count: int) -> None:
@@ -245,6 +316,22 @@ class Upgrade:
             if kubelet_version == kubernetes(NEXT) and name not in self.order:
                 self.order.append(name)
         return len(self.order)
+
+
+def is_init(secret: Object) -> bool:
+    return bool(secret["metadata"]["labels"].get(INIT_NODE) == "true")
+
+
+def reports_agent(secret: Object) -> bool:
+    plan = PlanSecret(secret).plan
+    assert plan is not None
+    return plan.reports_agent
+
+
+def server_processes(farm: Cluster, server: str) -> str:
+    """Process IDs of the services of a server."""
+    command = "systemctl show --property=MainPID containerd kubelet kube-proxy; pgrep -x 'etcd|kube-apiserver'"
+    return farm.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", command)
 
 
 def assert_pods_run_everywhere(farm: Cluster) -> None:

@@ -9,6 +9,8 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from herder.clusteragent import interpreter
@@ -71,6 +73,17 @@ class Registry:
 
     def __exit__(self, *_: object) -> None:
         terminate(self.process)
+
+    @contextmanager
+    def hidden(self, name: str) -> Iterator[None]:
+        """Serve the image `name` only after the block."""
+        repository, _, tag = name.partition(":")
+        tags = self.directory / "blobs/docker/registry/v2/repositories" / repository / "_manifests/tags"
+        hidden = (tags / tag).rename(self.directory / "hidden-tag")
+        try:
+            yield
+        finally:
+            hidden.rename(tags / tag)
 
     def push_images(self) -> None:
         here = Path(__file__).parents[2]
