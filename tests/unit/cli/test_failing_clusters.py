@@ -104,3 +104,11 @@ def test_an_imported_cluster_is_described(server: Embedded) -> None:
         first = herder(server, command, "cluster", "flock").splitlines()[0]
         assert first.startswith("cluster flock is not ready: waiting for the cluster's agent: run the command"), first
     assert "Connected" in herder(server, "describe", "cluster", "flock")
+
+
+def test_a_cluster_that_never_connected_has_no_kubeconfig(server: Embedded) -> None:
+    herder(server, "import", "herd")
+    error = herder(server, "kubeconfig", "herd", exit_code=1)
+    assert error.startswith("Error: cluster herd has not connected yet, so it has no kubeconfig; "), error
+    assert error.rstrip().endswith("print the command that connects it with: herder import herd"), error
+    assert "curl" in herder(server, "import", "herd")

@@ -17,7 +17,14 @@ from herder.api.machines.kinds import CONFIG_GROUP, driver_of
 from herder.api.rke.sample import REPORT_ONLY, ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
 from herder.api.writes import owner_reference
 from herder.cli.cluster.creator import creator_annotation
-from herder.cli.cluster.options import change, cluster_options, missing_namespace, output_option
+from herder.cli.cluster.options import (
+    change,
+    cluster_options,
+    missing_namespace,
+    namespace_flag,
+    output_option,
+    wait_command,
+)
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.engine.client.client import Client
@@ -153,9 +160,13 @@ def cluster(
     if output:
         return
     if not chosen:
-        click.echo(f"cluster {name} has no machines; register one with: herder register {name} --roles all")
+        register = f"herder register {name}{namespace_flag(namespace)} --roles all"
+        click.echo(f"cluster {name} has no machines; register one with: {register}")
         return
-    click.echo(f"To use it, run: herder kubeconfig {name} > {name}.yaml && kubectl --kubeconfig {name}.yaml get nodes")
+    if not wait:
+        click.echo(f"To wait until it is ready, run: {wait_command(namespace, name)}")
+    use = f"herder kubeconfig {name} > {name}.yaml && kubectl --kubeconfig {name}.yaml get nodes"
+    click.echo(f"To use it{'' if wait else ' then'}, run: {use}")
 
 
 async def _create(client: Client, namespace: str, objects: list[tuple[Kind, Object]]) -> None:

@@ -16,6 +16,7 @@ import yaml
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import annotations_of, kubeconfig_secret
 from herder.api.identity.kubeconfigs import Manager, cluster_entries, config, text
+from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import PROVISIONING_CLUSTER_OF
 from herder.app.paths import manager_kubeconfig_option
@@ -23,6 +24,7 @@ from herder.cli.auth.kubeconfig_merge import merge_into, own_kubeconfig
 from herder.cli.auth.saved_logins import find
 from herder.cli.client import current_context, find_manager, manager_extension
 from herder.cli.cluster.lookup import ask_manager, cluster_named, manager_file
+from herder.cli.cluster.options import namespace_flag, wait_command
 from herder.cli.examples import examples
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import KubeconfigError, RestConfig, build, parse_untrusted
@@ -93,7 +95,25 @@ async def _with_token(client: Client, cluster: str, name: str) -> Object:
         return _named_by_cluster(_with_own_command(yaml.safe_load(answer["config"])))
     with suppress(StatusError):
         return await _cluster_kubeconfig(client, cluster, name)
-    raise click.ClickException(answer.get("message") or "not logged in to the manager; run: herder login URL")
+    problem = answer.get("message") or await _connection_problem(client, cluster, name)
+    raise click.ClickException(problem or "not logged in to the manager; run: herder login URL")
+
+
+async def _connection_problem(client: Client, cluster: str, name: str) -> str:
+    """Why the cluster has no kubeconfig yet, and what to do; empty if another reason applies."""
+    try:
+        management = await client.get(MANAGEMENT_CLUSTER.resource, cluster)
+    except StatusError:
+        return ""
+    if clusters.has_connected(management):
+        return ""
+    namespace, _, own = annotations_of(management).get(PROVISIONING_CLUSTER_OF, "").partition("/")
+    if clusters.is_administrated(management):
+        advice = f"wait for it with: {wait_command(namespace, own)}"
+    else:
+        where = namespace_flag(namespace or (management.get("spec") or {}).get("fleetWorkspaceName") or "")
+        advice = f"print the command that connects it with: herder import {own or cluster}{where}"
+    return f"cluster {name} has not connected yet, so it has no kubeconfig; {advice}"
 
 
 def _with_own_command(config_of: Object) -> Object:

@@ -126,9 +126,18 @@ class Operation:
             raise
 
     def _wait_command(self) -> str:
-        place = "" if self.namespace == DEFAULT_WORKSPACE else f" -n {self.namespace}"
         until = f" --for {self.until}" if self.until != READY else ""
-        return f"herder wait cluster {self.name}{place}{until}" + (f" --uid {self.uid}" if self.uid else "")
+        return wait_command(self.namespace, self.name) + until + (f" --uid {self.uid}" if self.uid else "")
+
+
+def wait_command(namespace: str, name: str) -> str:
+    """The command that waits until the cluster is ready, as shown to users."""
+    return f"herder wait cluster {name}{namespace_flag(namespace)}"
+
+
+def namespace_flag(namespace: str) -> str:
+    """The flag that a shown command needs for a Cluster object in this namespace; empty in the default one."""
+    return "" if namespace in ("", DEFAULT_WORKSPACE) else f" -n {namespace}"
 
 
 async def read_cluster(client: Client, namespace: str, name: str, *, created: bool) -> Object:
