@@ -20,7 +20,7 @@ from herder.api.management.kinds import (
     ROLE_TEMPLATE,
 )
 from herder.app.paths import kubeconfig_option
-from herder.cli.auth.user_lookup import is_of_user, user_named
+from herder.cli.auth.user_lookup import BINDINGS, is_of_user, user_named
 from herder.cli.client import ask
 from herder.cli.cluster.lookup import cluster_named
 from herder.cli.examples import examples
@@ -190,11 +190,10 @@ async def _matching(client: Client, wanted: RoleBinding) -> list[Object]:
 
 
 async def _create(client: Client, wanted: RoleBinding) -> Object:
-    prefix = {GLOBAL_ROLE_BINDING: "grb-", CLUSTER_BINDING: "crtb-", PROJECT_BINDING: "prtb-"}[wanted.kind]
     binding = {
         "apiVersion": wanted.kind.api_version,
         "kind": wanted.kind.kind,
-        "metadata": {"generateName": prefix},
+        "metadata": {"generateName": BINDINGS[wanted.kind].prefix},
         **wanted.fields,
     }
     return await client.create(wanted.kind.resource, binding, namespace=wanted.namespace)
@@ -229,7 +228,7 @@ async def _roles(client: Client, user: str) -> list[tuple[str, str, str, str]]:
     found = await user_named(client, user)
     name, shown = found["metadata"]["name"], found.get("username") or found["metadata"]["name"]
     rows = []
-    for kind in (GLOBAL_ROLE_BINDING, CLUSTER_BINDING, PROJECT_BINDING):
+    for kind in BINDINGS:
         for each in (await client.list_all(kind.resource)).items:
             if is_of_user(each, name):
                 role = each.get("globalRoleName") or each.get("roleTemplateName") or ""

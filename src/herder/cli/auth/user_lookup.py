@@ -1,13 +1,30 @@
-"""Find users by name or ID."""
+"""Find users by name or ID, and the bindings that give them roles."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import click
 
 from herder.api.identity.roles import subject_of
-from herder.api.management.kinds import USER
+from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE_BINDING, PROJECT_BINDING, USER
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
+
+
+class BindingNames(NamedTuple):
+    """How a kind of role binding is called, and how its objects are named."""
+
+    noun: str
+    prefix: str
+
+
+BINDINGS = {
+    GLOBAL_ROLE_BINDING: BindingNames("global role binding", "grb-"),
+    CLUSTER_BINDING: BindingNames("cluster role binding", "crtb-"),
+    PROJECT_BINDING: BindingNames("project role binding", "prtb-"),
+}
+"""The kinds that give roles to users."""
 
 
 async def user_named(client: Client, name: str) -> Object:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE_BINDING, PROJECT_BINDING, USER
+from herder.api.management.kinds import USER
 from herder.app.paths import kubeconfig_option
-from herder.cli.auth.user_lookup import is_of_user, user_named
+from herder.cli.auth.user_lookup import BINDINGS, is_of_user, user_named
 from herder.cli.client import ask, password_from, password_option
 from herder.cli.confirmation import confirm, yes_option
 from herder.cli.examples import examples
@@ -20,12 +20,6 @@ from herder.engine.meta.kinds import Kind, Object
 
 if TYPE_CHECKING:
     from herder.gateway.identity.users import Users
-
-BINDINGS = {
-    GLOBAL_ROLE_BINDING: "global role binding",
-    CLUSTER_BINDING: "cluster role binding",
-    PROJECT_BINDING: "project role binding",
-}
 
 
 @click.group(
@@ -111,9 +105,9 @@ def delete(username: str, yes: bool, kubeconfig: str | None) -> None:
     async def deleted(client: Client, _connection: RestConfig) -> str:
         user = await user_named(client, username)
         name = user["metadata"]["name"]
-        bindings = [await _count_bindings(client, kind, name) for kind in BINDINGS]
+        bindings = [(await _count_bindings(client, kind, name), each.noun) for kind, each in BINDINGS.items()]
         tokens = await _users(client).delete(name)
-        counts = [(tokens, "token"), *zip(bindings, BINDINGS.values(), strict=True)]
+        counts = [(tokens, "token"), *bindings]
         parts = [f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count]
         return f"user {username} deleted" + (f", with {_joined(parts)}" if parts else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import click
 
@@ -63,15 +63,7 @@ def scale_cluster(
                 f"pass --give-up-etcd to do so, or delete the cluster with: herder delete cluster {name}"
             )
 
-    change(
-        kubeconfig,
-        namespace,
-        name,
-        lambda client: edit(client, namespace, name, mutate),
-        wait=wait,
-        timeout=timeout,
-        output=output,
-    )
+    _edit_and_wait(kubeconfig, namespace, name, mutate, wait=wait, timeout=timeout, output=output)
 
 
 @upgrade.command("cluster", epilog=UPGRADE_EXAMPLES)
@@ -90,6 +82,19 @@ def upgrade_cluster(
         _check_provisioned(name, cluster, "upgrade")
         cluster["spec"]["kubernetesVersion"] = version
 
+    _edit_and_wait(kubeconfig, namespace, name, mutate, wait=wait, timeout=timeout, output=output)
+
+
+def _edit_and_wait(
+    kubeconfig: str | None,
+    namespace: str,
+    name: str,
+    mutate: Callable[[Object], None],
+    *,
+    wait: bool,
+    timeout: float,
+    output: str | None,
+) -> None:
     change(
         kubeconfig,
         namespace,
