@@ -14,25 +14,15 @@ from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import MACHINE_GROUP, kinds_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from tests.conformance.objects import define, definition, ensure_defined
-from tests.conformance.references import EVERYTHING_OF_OURS, reading, record, secret, with_credential
+from tests.conformance.references import admin, mallory, reading, record, secret, with_credential
 from tests.support.admission_servers import MANAGER, provisioning_cluster, resource_path
 from tests.support.api import Api
 from tests.support.engines import unique
 from tests.support.rbac import grant, grant_everywhere
 
+__all__ = ["admin", "mallory"]
+
 CLUSTERS = resource_path(PROVISIONING_CLUSTER)
-
-
-@pytest.fixture
-async def admin(admission_admin: Api) -> Api:
-    return await admission_admin.in_new_namespace()
-
-
-@pytest.fixture
-async def mallory(admin: Api) -> Api:
-    """A user who may write Clusters and create Secrets in the namespace, but read none of its Secrets."""
-    await grant(admin, "mallory", "mallory", EVERYTHING_OF_OURS)
-    return admin.as_user("mallory")
 
 
 # --- kinds that the manager usually writes ----------------------------------------------------------------------------

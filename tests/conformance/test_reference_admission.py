@@ -13,27 +13,17 @@ from herder.api.capi.kinds import CLUSTER
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import APPROVED, REVIEW
 from herder.gateway.webhooks import reference_review
-from tests.conformance.references import EVERYTHING_OF_OURS, reading, record, secret, with_credential
+from tests.conformance.references import admin, mallory, reading, record, secret, with_credential
 from tests.support.admission_servers import MANAGER, provisioning_cluster, resource_path
 from tests.support.api import Api
 from tests.support.rbac import grant, revoke
+
+__all__ = ["admin", "mallory"]
 
 CLUSTERS = resource_path(PROVISIONING_CLUSTER)
 OWNED_CLUSTER = [
     {"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "resourceNames": ["one"], "verbs": ["update"]}
 ]
-
-
-@pytest.fixture
-async def admin(admission_admin: Api) -> Api:
-    return await admission_admin.in_new_namespace()
-
-
-@pytest.fixture
-async def mallory(admin: Api) -> Api:
-    """A user who may write Clusters and create Secrets in the namespace, but read none of its Secrets."""
-    await grant(admin, "mallory", "mallory", EVERYTHING_OF_OURS)
-    return admin.as_user("mallory")
 
 
 def named(**rke_config: Any) -> dict[str, Any]:
