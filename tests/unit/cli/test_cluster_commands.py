@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tests.support.peers import peer
 from tests.unit.cli.commands import expect_failure, herder
 
 NAME, NAMESPACE = "meadow", "fleet-default"
+CLUSTERS = "clusters.provisioning.cattle.io"
+ONE_MACHINE = ("--servers", "1", "--workers", "0")
 NAMESPACE_OBJECTS = (
     "default",
     "cattle-globalrole-",
@@ -81,8 +84,25 @@ def is_ready(node: Any) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
 
 
+@contextmanager
+def watched_states(site: Site) -> Iterator[Callable[[], list[str]]]:
+    """Return each STATUS of the cluster that `kubectl get --watch` shows meanwhile."""
+    eventually(lambda: "clusters" in site.herder("get", "customresourcedefinitions", CLUSTERS), "Clusters are served")
+    path = site.directory / "states"
+    columns = ["-o", "custom-columns=STATUS:.status.display.state", "--no-headers"]
+    command = [peer("kubectl"), "--kubeconfig", site.server.kubeconfig, "get", CLUSTERS, "-n", NAMESPACE, "--watch"]
+    with path.open("w") as output, subprocess.Popen([*command, *columns], stdout=output) as process:
+        try:
+            yield lambda: [state for state in path.read_text().split() if state != "<none>"]
+        finally:
+            process.terminate()
+
+
 def test_create_waits_for_the_cluster_and_prints_progress(site: Site) -> None:
-    output = site.herder("create", "cluster", NAME, "--servers", "1", "--workers", "2")
+    with watched_states(site) as states:
+        output = site.herder("create", "cluster", NAME, "--servers", "1", "--workers", "2")
+        eventually(lambda: "Ready" in states(), "the cluster is shown as ready")
+    assert set(states()[: states().index("Ready")]) == {"Provisioning"}
     assert "waiting for" in output
     assert output.count(": Running") == 3
     assert f"cluster {NAME} is ready" in output
@@ -322,6 +342,39 @@ def test_logs_of_a_deleted_cluster_can_be_read(site: Site) -> None:
     assert 'no logs found for cluster "heath"' in expect_failure(
         "logs", "cluster", "heath", KUBECONFIG=str(site.server.kubeconfig)
     )
+
+
+def test_a_new_cluster_is_waited_for_before_it_is_used(site: Site) -> None:
+    wait, use = site.herder("create", "cluster", "later", *ONE_MACHINE, "--no-wait").splitlines()
+    assert wait == "To wait until it is ready, run: herder wait cluster later"
+    assert use.startswith("To use it then, run: herder kubeconfig later > later.yaml && "), use
+    error = expect_failure("kubeconfig", "later", KUBECONFIG=str(site.server.kubeconfig))
+    assert error.rstrip().endswith("has no kubeconfig; wait for it with: herder wait cluster later"), error
+    assert "cluster later is ready" in site.herder("wait", "cluster", "later")
+    assert "server:" in site.herder("kubeconfig", "later")
+    site.herder("delete", "cluster", "later", "--yes")
+
+
+def test_a_secret_of_an_earlier_cluster_ends_the_wait(site: Site) -> None:
+    """The message names the Secret and a command; after it, the same cluster becomes ready."""
+    create = ("create", "cluster", "again", *ONE_MACHINE)
+    secret = ("secret", "cloud", "-n", NAMESPACE)
+    site.kubectl("create", "secret", "generic", *secret[1:], "--from-literal=key=value")
+    site.herder(*create, "--no-wait")
+    marks = {"sync-bootstrap": "true", "sync-target-namespace": "kube-system"}
+    annotations = [f"provisioning.cattle.io/{mark}={value}" for mark, value in marks.items()]
+    site.kubectl("annotate", *secret, *annotations, "rke.cattle.io/object-authorized-for-clusters=again")
+    site.herder("delete", "cluster", "again", "--yes")
+    *_, error = expect_failure(*create, KUBECONFIG=str(site.server.kubeconfig)).splitlines()
+    assert error.startswith(f"Error: cluster again is stalled: Secret {NAMESPACE}/cloud: "), error
+    assert "was recreated since the reference to it was approved" in error, error
+    assert site.kubectl("get", CLUSTERS, "again", "-n", NAMESPACE)["status"]["display"]["state"] == "Stalled"
+    start = f"kubectl -n {NAMESPACE} annotate secret cloud "
+    arguments = error.partition(start)[2]
+    command = f"{peer('kubectl')} --kubeconfig {site.server.kubeconfig} annotate {' '.join(secret)} {arguments}"
+    subprocess.run(["bash", "-c", command], check=True, timeout=60)
+    assert "cluster again is ready" in site.herder("wait", "cluster", "again")
+    site.herder("delete", "cluster", "again", "--yes")
 
 
 def test_help_describes_the_format_of_pools() -> None:

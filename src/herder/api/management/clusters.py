@@ -205,11 +205,11 @@ def _passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
 # --- conditions -----------------------------------------------------------------------------------------------------
 
 
-def progress(waiting: str, problem: str = "") -> Iterable[Condition]:
-    """Return the kstatus conditions Reconciling and Stalled, for generic tools."""
+def progress(waiting: str, problem: str = "", reason: str = "Error") -> Iterable[Condition]:
+    """Return the kstatus conditions Reconciling and Stalled, for generic tools. `reason`: that of Stalled."""
     under_way = waiting and not problem
     yield condition(RECONCILING, "True", "Progressing", waiting) if under_way else condition(RECONCILING, "False", "")
-    yield condition(STALLED, "True", "Error", problem) if problem else condition(STALLED, "False", "")
+    yield condition(STALLED, "True", reason, problem) if problem else condition(STALLED, "False", "")
 
 
 def connected_since(management: Object) -> str:

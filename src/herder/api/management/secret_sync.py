@@ -40,6 +40,7 @@ PLACEHOLDER = "{{clusterId}}"  # in the contents: replaced by the cluster's ID
 
 SYNC_SECRET = "sync-secret"  # effect: sync a Secret to a cluster
 PRE_BOOTSTRAPPED = "PreBootstrapped"  # condition of a management Cluster that has all pre-bootstrap Secrets
+REFUSED = "SecretRefused"  # reason: a Secret is not synced until a user changes it
 
 SYNCED_TO, SYNCED_BOOTSTRAP_TO = "synced-to", "synced-first-to"
 """Indexes of Secrets by namespace/name of each provisioning Cluster they are synced to."""
@@ -81,6 +82,13 @@ def sync_problem(secret: Object) -> str:
     if wanted in (*ALLOWED_NAMESPACES, secret["metadata"]["namespace"]):
         return ""
     return f'annotation {TARGET_NAMESPACE}: "{wanted}" is not allowed; use kube-system, or remove the annotation'
+
+
+def refusal(management: Object | None) -> str:
+    """Return why a pre-bootstrap Secret is not synced until a user changes it; "" if none is refused."""
+    status = find(management, PRE_BOOTSTRAPPED) or {}
+    is_refused = status.get("status") == "False" and status.get("reason") == REFUSED
+    return str(status.get("message") or "") if is_refused else ""
 
 
 def is_pre_bootstrapped(management: Object) -> bool:

@@ -55,6 +55,11 @@ def is_control_plane_current(cluster: Object, control_plane: Object) -> bool:
         return False
 
 
+def was_applied(control_plane: Object | None) -> bool:
+    """Whether all machines had any spec of the control plane applied once: from then on, the cluster was ready."""
+    return bool(((control_plane or {}).get("status") or {}).get("appliedSpec"))
+
+
 def is_applied(control_plane: Object) -> bool:
     """Whether all machines have the current spec of the control plane applied."""
     return bool((control_plane.get("status") or {}).get("appliedDigest") == digest(control_plane["spec"]))

@@ -17,6 +17,7 @@ from herder.api.machines.failure import needs_user
 from herder.api.management.clusters import STALLED
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_PROVISIONING
+from herder.api.management.secret_sync import REFUSED
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.removal import REMOVED
@@ -95,6 +96,10 @@ class ClusterProgress:
         known = find(self.cluster, STALLED) or {}
         return str(known.get("message", "")) if observe == self.cluster["metadata"].get("generation") else ""
 
+    @property
+    def is_secret_refused(self) -> bool:
+        return not self._unprepared_machine() and (find(self.cluster, STALLED) or {}).get("reason") == REFUSED
+
     def _unprepared_machine(self) -> str:
         """Why no machine is created until a user changes something, such as a missing credential."""
         found = [name for name, machine in sorted(self.machines.items()) if needs_user(machine)]
@@ -134,11 +139,10 @@ async def wait_until_ready(client: Client, namespace: str, name: str, say: Say, 
         )
     except _NotFound:
         raise click.ClickException(f'cluster "{name}" not found in namespace {namespace}') from None
-    except _Stalled as why:
-        edit = (
-            f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.resource}.{PROVISIONING_CLUSTER.group} {name}"
-        )
-        raise click.ClickException(f"cluster {name} is stalled: {why}; fix it with: {edit}") from None
+    except _Stalled as stalled:
+        edit = f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.group_resource} {name}"
+        fix = "" if stalled.by_secret else f"; fix it with: {edit}"  # the message names the command for a Secret
+        raise click.ClickException(f"cluster {name} is stalled: {stalled.why}{fix}") from None
     except _Failing as why:
         retry = f"the manager retries with growing delays; fix the cause, then watch: herder describe cluster {name}"
         raise click.ClickException(f"cluster {name} cannot be provisioned: {why}; {retry} -n {namespace}") from None
@@ -195,7 +199,7 @@ async def _print_progress(
         finally:
             waiting.cancel()
         if not done_tasks:
-            raise _Stalled(progress.stalled_reason)
+            raise _Stalled(progress.stalled_reason, progress.is_secret_refused)
         for each in watches:
             if each.done():
                 each.result()
@@ -234,7 +238,11 @@ def _phases(progress: ClusterProgress) -> dict[str, str]:
 
 
 class _Stalled(Exception):
-    """The spec cannot be applied; the message says why."""
+    """The spec cannot be applied; `why` says the reason. `by_secret`: a Secret must change, not the Cluster."""
+
+    def __init__(self, why: str, by_secret: bool) -> None:
+        super().__init__(why)
+        self.why, self.by_secret = why, by_secret
 
 
 class _Failing(Exception):

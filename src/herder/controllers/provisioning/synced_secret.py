@@ -14,7 +14,7 @@ from herder.api.capi.names import is_deleting
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, secret_sync
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
-from herder.api.references.approvals import problem
+from herder.api.references.approvals import REVIEW, problem
 from herder.api.references.catalogue import Target, sync_path
 from herder.api.writes import status_patch
 from herder.engine.meta.kinds import Object
@@ -84,9 +84,10 @@ def _not_approved(view: View, secret: Object, source: str) -> str:
     namespace, _, name = source.partition("/")
     cluster = view.get(PROVISIONING_CLUSTER, name, namespace)
     target = Target(PROVISIONING_CLUSTER.group, PROVISIONING_CLUSTER.plural, namespace, name)
-    return problem(
-        secret, sync_path(*secret_sync.target_of(secret)), target, cluster["metadata"]["uid"] if cluster else ""
-    )
+    uid, meta = cluster["metadata"]["uid"] if cluster else "", secret["metadata"]
+    found = problem(secret, sync_path(*secret_sync.target_of(secret)), target, uid)
+    command = f'kubectl -n {meta["namespace"]} annotate secret {meta["name"]} {REVIEW}="$(date)" --overwrite'
+    return f"{found}: {command}" if found else ""
 
 
 def _sync(view: View, management: Object, syncs: list[_SecretSync]) -> Decision:
@@ -114,8 +115,11 @@ def _report_status(view: View, management: Object, syncs: list[_SecretSync]) -> 
 
 def _pre_bootstrapped(management: Object, pre_bootstrap: list[_SecretSync]) -> Condition:
     type_ = secret_sync.PRE_BOOTSTRAPPED
-    if failed := next((each for each in pre_bootstrap if each.problem), None):
-        return condition(type_, "False", "Error", f"{failed.name}: {failed.problem}")
+    failures = sorted((each for each in pre_bootstrap if each.problem), key=lambda each: not each.refused)
+    if failures:
+        failed = failures[0]
+        reason = secret_sync.REFUSED if failed.refused else "Error"
+        return condition(type_, "False", reason, f"{failed.name}: {failed.problem}")
     if missing := [each.name for each in pre_bootstrap if not each.done]:
         connected = clusters.is_connected(management)
         message = f"waiting for {', '.join(missing)}" if connected else clusters.BEING_BUILT

@@ -53,12 +53,15 @@ def decide(*objects: Object, results: dict[EffectKey, EffectResult] | None = Non
     return reconcile(CONTROLLER, f"/{MANAGEMENT_NAME}", *objects, results=results)
 
 
-def pre_bootstrapped(decision: Decision) -> tuple[str, str]:
+def conditions(decision: Decision) -> list[Object]:
     (write,) = decision.writes
     assert isinstance(write, Patch)
-    (condition,) = (
-        each for each in write.patch["status"]["conditions"] if each["type"] == secret_sync.PRE_BOOTSTRAPPED
-    )
+    found: list[Object] = write.patch["status"]["conditions"]
+    return found
+
+
+def pre_bootstrapped(decision: Decision) -> tuple[str, str]:
+    (condition,) = (each for each in conditions(decision) if each["type"] == secret_sync.PRE_BOOTSTRAPPED)
     return condition["status"], condition["message"]
 
 
@@ -130,6 +133,7 @@ def test_a_failed_sync_is_reported() -> None:
     failed = {KEY: EffectResult(error='NotFound: namespaces "kube-system" not found', attempts=1)}
     decision = decide(connected(), PROVISIONING_CLUSTER, secret(), results=failed)
     assert pre_bootstrapped(decision) == ("False", 'Secret ws/a: NotFound: namespaces "kube-system" not found')
+    assert not secret_sync.refusal(new_management_cluster(conditions=conditions(decision))), "it is tried again"
     assert len(decision.effects) == 1
 
 
@@ -165,4 +169,9 @@ def test_a_secret_is_synced_only_as_approved(record: list[dict[str, str]], expec
     decision = decide(connected(), PROVISIONING_CLUSTER, approved)
     assert bool(decision.effects) is not bool(expected)
     assert expected in (decision.wait.reason if decision.wait else "")
-    assert pre_bootstrapped(decision)[0] == ("False" if expected else "Unknown")
+    status, message = pre_bootstrapped(decision)
+    assert status == ("False" if expected else "Unknown")
+    command = 'kubectl -n ws annotate secret a herder.io/review-references="$(date)" --overwrite'
+    assert message.endswith(f": {command}") is bool(expected)
+    known = new_management_cluster(conditions=[*conditions(decision)])
+    assert secret_sync.refusal(known) == (message if expected else "")

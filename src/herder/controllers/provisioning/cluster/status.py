@@ -13,7 +13,7 @@ from herder.api.capi.conditions import Condition, condition, find, is_false, is_
 from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT
 from herder.api.events import recorded
 from herder.api.machines.conditions import merged_with_updates
-from herder.api.management import clusters, display
+from herder.api.management import clusters, display, secret_sync
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import cluster_spec
 from herder.api.rke.distributions import release_of
@@ -101,11 +101,12 @@ def _display(view: View, cluster: Object, management: Object | None) -> Object:
     running = (seen.get("info") or {}).get("kubernetesVersion") or known.get("version") or ""
     nodes = (seen.get("display") or {}).get("readyNodes") or known.get("readyMachines") or ""
     machines = _ready_machines(view, cluster) if provisioned else nodes
+    plane = view.get(CONTROL_PLANE, view.name)
     return {
         **display.summarize(
             cluster,
-            was_ready=bool(status.get("clientSecretName")),
-            is_applied=_is_applied(cluster, view.get(CONTROL_PLANE, view.name)),
+            was_ready=cluster_spec.was_applied(plane) if provisioned else bool(status.get("clientSecretName")),
+            is_applied=_is_applied(cluster, plane),
             initial=initial,
         ),
         **({"version": version} if (version := _version(cluster, running)) else {}),
@@ -190,7 +191,8 @@ def _progress(
         return [], False  # nothing is generated before the management Cluster has a name
     plane = view.get(CONTROL_PLANE, view.name)
     observed = bool(problem) or _is_observed(cluster, plane)
-    reported = {each["type"]: each for each in _conditions(cluster, plane, problem, observed)}
+    refusal = secret_sync.refusal(management)
+    reported = {each["type"]: each for each in _conditions(cluster, plane, problem, refusal, observed)}
     disconnected = management if display.is_disconnected(management) else None
     reported |= {each["type"]: each for each in _health(view, reported, disconnected)}
     return [*reported.values()], observed
@@ -206,7 +208,10 @@ def _is_observed(cluster: Object, plane: Object | None) -> bool:
     return known == cluster["metadata"].get("generation") or cluster_spec.is_control_plane_current(cluster, plane)
 
 
-def _conditions(cluster: Object, plane: Object | None, problem: str, observed: bool) -> Iterator[Condition]:
+def _conditions(
+    cluster: Object, plane: Object | None, problem: str, refusal: str, observed: bool
+) -> Iterator[Condition]:
+    """`problem`: why its objects cannot be generated; `refusal`: why a Secret that it needs is not synced."""
     yield condition(GENERATED, "False", "Error", problem) if problem else condition(GENERATED, "True", "")
     for to in COPIES:
         if (copy := copied(plane, clusters.READY, to)) is not None:
@@ -217,7 +222,8 @@ def _conditions(cluster: Object, plane: Object | None, problem: str, observed: b
     if observed and ready.get("reason") == "Error" and ready.get("status") == "False":
         problem = problem or ready.get("message", "")  # the planner rejects the spec
     progress_message = "" if observed and ready.get("status") == "True" else ready.get("message") or clusters.WAITING
-    yield from clusters.progress(progress_message, problem)
+    reason = "Error" if problem or not refusal else secret_sync.REFUSED
+    yield from clusters.progress(progress_message, problem or refusal, reason)
     if any(pool.is_autoscaled for pool in pools_of(cluster)):
         yield condition(AUTOSCALER, "False", "NotDeployed", NO_AUTOSCALER)
 

@@ -146,8 +146,7 @@ def report_status(
         **({"readyReconciling": reconciling} if plane is not None else {}),
         "conditions": merged_with_updates(conditions, reported, view.now),
     }
-    is_applied = plane is not None and bool(nodes.lost) and cluster_spec.is_applied(plane)
-    status["display"] = _display({**management, "status": status}, nodes, is_applied)
+    status["display"] = _display({**management, "status": status}, plane, nodes)
     conflict_end = clusters.conflict_ends(management)
     retry = Decision(wake_at=conflict_end) if conflict_end is not None and view.now < conflict_end else DONE
     return Decision(writes=_patch(management, status)) + retry + _namespace_problem(management, reported[0])
@@ -161,13 +160,16 @@ def _nodes_healthy(conditions: list[Condition], nodes: Nodes) -> Iterator[Condit
         yield display.nodes_condition(nodes.lost)
 
 
-def _display(management: Object, nodes: Nodes, is_applied: bool) -> Object:
+def _display(management: Object, plane: Object | None, nodes: Nodes) -> Object:
     known = (management["status"].get("display") or {}).get("readyNodes")
     ready = known if nodes.lost is None else f"{nodes.total - len(nodes.lost)}/{nodes.total}"
-    initial = display.PROVISIONING if clusters.is_administrated(management) else display.PENDING
+    provisioned = clusters.is_administrated(management)
     return {
         **display.summarize(
-            management, was_ready=clusters.has_connected(management), is_applied=is_applied, initial=initial
+            management,
+            was_ready=cluster_spec.was_applied(plane) if provisioned else clusters.has_connected(management),
+            is_applied=plane is not None and bool(nodes.lost) and cluster_spec.is_applied(plane),
+            initial=display.PROVISIONING if provisioned else display.PENDING,
         ),
         **({"readyNodes": ready} if ready else {}),
     }
