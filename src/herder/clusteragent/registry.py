@@ -22,6 +22,7 @@ from herder.oci import MANIFEST, Content, Image, digest_of, opened, size_of
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+DOCKER_HUB, DOCKER_HUB_API = "docker.io", "index.docker.io"  # docker.io itself serves a website
 _REFERENCE = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9a-fA-F:]+\](:[0-9]{1,5})?)/"
     r"(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
@@ -52,6 +53,8 @@ class Reference:
     @property
     def url(self) -> str:
         """A registry on localhost may use HTTP; any other must use HTTPS."""
+        if self.host == DOCKER_HUB:
+            return f"https://{DOCKER_HUB_API}/v2/{self.name if '/' in self.name else f'library/{self.name}'}"
         bare = self.host.rpartition(":")[0] or self.host
         here = bare == "localhost" or bare.startswith("127.")
         return f"{'http' if here else 'https'}://{self.host}/v2/{self.name}"

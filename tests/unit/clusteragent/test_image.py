@@ -191,6 +191,18 @@ def test_a_reference_needs_a_registry_and_a_tag(text: str) -> None:
         Reference.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("docker.io/rancher/mirrored-pause:3.6", "https://index.docker.io/v2/rancher/mirrored-pause"),
+        ("docker.io/busybox:1", "https://index.docker.io/v2/library/busybox"),
+        ("registry.example:5000/busybox:1", "https://registry.example:5000/v2/busybox"),
+    ],
+)
+def test_docker_hub_has_its_api_on_another_host(text: str, url: str) -> None:
+    assert Reference.parse(text).url == url
+
+
 async def test_the_password_is_not_sent_to_another_registry(registry: Registry) -> None:
     """The base is in a registry that needs the password for a token."""
     registry.add_base()
