@@ -28,7 +28,7 @@ SERVER = Roles(etcd=True, control_plane=True)
 CASES = {
     "no address": (
         MachineInputs(name="m", uid="u", roles=SERVER, is_init=True),
-        "machine m: has no address; register it with --internal-address",
+        "machine m: has no address; delete it and register it again with --internal-address",
     ),
     "a second server": (
         MachineInputs(name="m", uid="u", roles=SERVER, internal_addresses=("10.0.0.1",)),

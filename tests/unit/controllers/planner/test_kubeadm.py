@@ -233,7 +233,9 @@ def test_labels_that_kubelets_may_not_set_are_left_to_the_manager() -> None:
 
 
 def test_a_machine_without_an_address_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="machine m: has no address yet"):
+    with pytest.raises(
+        ConfigError, match="machine m: has no address; delete it and register it again with --internal-address"
+    ):
         rendered(machine_inputs=machine(internal_addresses=()))
 
 

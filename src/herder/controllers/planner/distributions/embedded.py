@@ -77,7 +77,9 @@ class Embedded:
                 "controlPlaneRole"
             )
         if not (machine.internal_addresses or machine.external_addresses):
-            raise ConfigError(f"machine {machine.name}: has no address; register it with --internal-address")
+            raise ConfigError(
+                f"machine {machine.name}: has no address; delete it and register it again with --internal-address"
+            )
         files = (*_files(cluster, machine), *selected_files.selected_files(cluster, machine))
         return Plan(files=files, instructions=(_install(cluster, machine, files),), probes=_probes(cluster, machine))
 

@@ -22,7 +22,9 @@ def token(cluster: ClusterInputs) -> str:
 def addresses(machine: MachineInputs) -> list[str]:
     found = list(machine.internal_addresses or machine.external_addresses)
     if not found:
-        raise ConfigError(f"machine {machine.name}: has no address yet")
+        raise ConfigError(
+            f"machine {machine.name}: has no address; delete it and register it again with --internal-address"
+        )
     return found
 
 
