@@ -84,8 +84,14 @@ def sync_problem(secret: Object) -> str:
     return f'annotation {TARGET_NAMESPACE}: "{wanted}" is not allowed; use kube-system, or remove the annotation'
 
 
-def refusal(management: Object | None) -> str:
-    """Return why a pre-bootstrap Secret is not synced until a user changes it; "" if none is refused."""
+def refusal(management: Object | None, control_plane: Object | None) -> str:
+    """Return why a new cluster waits for a Secret until a user changes the Secret; "" if it does not.
+
+    Once the control plane is initialized, the cluster does not wait for pre-bootstrap Secrets.
+    """
+    steps = ((control_plane or {}).get("status") or {}).get("initialization") or {}
+    if steps.get("controlPlaneInitialized"):
+        return ""
     status = find(management, PRE_BOOTSTRAPPED) or {}
     is_refused = status.get("status") == "False" and status.get("reason") == REFUSED
     return str(status.get("message") or "") if is_refused else ""

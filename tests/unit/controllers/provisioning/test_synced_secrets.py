@@ -11,6 +11,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.management import names, secret_sync
 from herder.api.references.approvals import APPROVED
 from herder.api.references.catalogue import sync_path
+from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.controllers.provisioning.synced_secret import CONTROLLER
 from herder.engine.meta.kinds import Object
@@ -133,7 +134,7 @@ def test_a_failed_sync_is_reported() -> None:
     failed = {KEY: EffectResult(error='NotFound: namespaces "kube-system" not found', attempts=1)}
     decision = decide(connected(), PROVISIONING_CLUSTER, secret(), results=failed)
     assert pre_bootstrapped(decision) == ("False", 'Secret ws/a: NotFound: namespaces "kube-system" not found')
-    assert not secret_sync.refusal(new_management_cluster(conditions=conditions(decision))), "it is tried again"
+    assert not secret_sync.refusal(new_management_cluster(conditions=conditions(decision)), None), "it is tried again"
     assert len(decision.effects) == 1
 
 
@@ -174,4 +175,6 @@ def test_a_secret_is_synced_only_as_approved(record: list[dict[str, str]], expec
     command = 'kubectl -n ws annotate secret a herder.io/review-references="$(date)" --overwrite'
     assert message.endswith(f": {command}") is bool(expected)
     known = new_management_cluster(conditions=[*conditions(decision)])
-    assert secret_sync.refusal(known) == (message if expected else "")
+    assert secret_sync.refusal(known, None) == (message if expected else "")
+    initialized = {"initialization": {"controlPlaneInitialized": True}}
+    assert not secret_sync.refusal(known, new_object(CONTROL_PLANE, "meadow", "ws", status=initialized))

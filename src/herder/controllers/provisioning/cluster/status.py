@@ -191,7 +191,7 @@ def _progress(
         return [], False  # nothing is generated before the management Cluster has a name
     plane = view.get(CONTROL_PLANE, view.name)
     observed = bool(problem) or _is_observed(cluster, plane)
-    refusal = secret_sync.refusal(management)
+    refusal = secret_sync.refusal(management, plane)
     reported = {each["type"]: each for each in _conditions(cluster, plane, problem, refusal, observed)}
     disconnected = management if display.is_disconnected(management) else None
     reported |= {each["type"]: each for each in _health(view, reported, disconnected)}
