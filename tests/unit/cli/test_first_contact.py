@@ -209,7 +209,9 @@ def test_up_is_quiet_on_a_terminal_and_says_what_to_type(tmp_path: Path) -> None
 
 def test_down_stops_the_server(tmp_path: Path) -> None:
     flags = ("--no-machines", "--no-gateway", "--no-runner", "--listen", "127.0.0.1:0")
-    herder("up", "--detach", "--data-dir", tmp_path, *flags)
+    welcome = herder("up", "--detach", "--data-dir", tmp_path, *flags).stdout
+    assert "herder get clusters" in welcome
+    assert "herder create cluster" not in welcome, "nothing could create its machines"
     assert "stopped (process " in herder("down", "--data-dir", tmp_path).stdout
     eventually(lambda: not (tmp_path / "kubeconfig").exists() or None, "the kubeconfig is removed")
     assert "no server uses" in expect_failure("down", "--data-dir", tmp_path)

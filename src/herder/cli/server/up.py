@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -118,7 +119,7 @@ def command(
         all_pods=runner_pods == ALL_PODS,
     )
     try:
-        run_loop(_up(serving, take_notification_socket()))
+        run_loop(_up(serving, take_notification_socket(), context.params))
     except OSError as error:
         raise click.ClickException(explain_bind_error(error, host, port)) from error
     except StoreLocked as error:
@@ -128,14 +129,14 @@ def command(
         raise click.ClickException(str(error)) from error
 
 
-async def _up(serving: Serving, notification_socket: str) -> None:
+async def _up(serving: Serving, notification_socket: str, options: Mapping[str, Any]) -> None:
     stop = stop_signal()
     await serving.start()
     ready = asyncio.ensure_future(serving.ready())
     try:
         await serving.until(stop, ready)
         if not stop.is_set():
-            click.echo(_welcome(serving.url, serving.kubeconfig))
+            click.echo(_welcome(serving.url, serving.kubeconfig, options))
             click.echo("Press Ctrl-C to stop. All acknowledged writes are on disk.")
             notify_ready(notification_socket)
             await serving.until(stop)
@@ -153,7 +154,7 @@ def _run_elsewhere(context: click.Context, directory: Path, *, detach: bool) -> 
         return
     pid = background.start_in_background(directory, arguments)
     kubeconfig = directory / "kubeconfig"
-    click.echo(_welcome(kubeconfigs.load(kubeconfig).server, kubeconfig))
+    click.echo(_welcome(kubeconfigs.load(kubeconfig).server, kubeconfig, context.params))
     place = "" if directory == data_directory() else f" --data-dir {directory}"
     click.echo(f"Process {pid}, log in {directory / background.LOG}. To stop it, run: herder down{place}")
 
@@ -176,11 +177,13 @@ def _same_arguments(context: click.Context, directory: Path) -> list[str]:
     return arguments
 
 
-def _welcome(url: str, kubeconfig: Path) -> str:
+def _welcome(url: str, kubeconfig: Path, options: Mapping[str, Any]) -> str:
+    provisions = options["gateway"] and options["machines"] is not False and not options["no_runner"]
+    create = "  herder create cluster meadow    # create a cluster with machines on this host\n" if provisions else ""
     return (
         f"Herder serves the Kubernetes API at {url}\n\n"
         f"  export KUBECONFIG={kubeconfig}\n"
-        "  herder create cluster meadow    # create a cluster with machines on this host\n"
+        f"{create}"
         "  herder get clusters             # or: kubectl get clusters.provisioning.cattle.io -A\n"
         "  herder store backup FILE        # back up all data while the server runs\n"
     )
