@@ -10,20 +10,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from herder.api.capi.names import PAUSED
 from herder.api.guards import GUARDS
 from herder.api.guards.plans import CHECKS, check_plan_write
 from herder.api.management.manifest import Agent
-from herder.api.rke import names
+from herder.api.rke import names, operations
 from herder.api.rke.distributions import DISTRIBUTIONS, release_in, version_of
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.api.rke.node.plan import Plan
+from herder.api.rke.node.plan import Instruction, Plan
 from herder.api.rke.node.plan_secret import encoded
 from herder.controllers.planner.distributions.interface import Authority, ClusterInputs, MachineInputs, Roles
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch, Ref
+from tests.support.views import NOW
 from tests.unit.api import test_guards, test_machine_guards
 from tests.unit.api.test_eviction_guards import denial_reason
 from tests.unit.api.test_plan_guards import RELEASE, deletion, denied_by, mark_init
@@ -131,6 +133,19 @@ def _deleting(sample: Sample) -> tuple[str, str]:
     return sample.denied_by(sample.new(), *deleting), sample.denied_by(sample.new(), machine("a"), plan_secret("a"))
 
 
+def _operation(sample: Sample) -> tuple[str, str]:
+    """A task is denied unless the stored operation is in the phase that runs it."""
+    current = sample.plan(joins=JOINED)
+    task = Instruction(name=operations.SAVE_SNAPSHOT, command="sh")
+    patch = sample.write("a", replace_struct(current, instructions=(*current.instructions, task)))
+    run = operations.Run("snapshot-1", operations.SNAPSHOT, "Started", 1, started_at=NOW)
+    patch.patch["metadata"]["annotations"][names.PLAN_TASK] = run.mark
+    cluster, control_plane, beacon = sample.cluster
+    operating = {**control_plane, "status": {"operation": run.to_status()}}
+    server = machine("a"), plan_secret("a", SERVER, plan=current)
+    return sample.denied_by(patch, *server), sample.denied_by(patch, *server, cluster=(cluster, operating, beacon))
+
+
 def _init(sample: Sample) -> tuple[str, str]:
     second = machine("b"), plan_secret("b")
     denied = sample.denied_by(mark_init("b"), *sample.server("a", init=True), *second)
@@ -225,6 +240,7 @@ GUARD_CASES: dict[str, GuardCase] = {
     "require-beacon-ownership": _beacon,
     "deny-plan-while-paused": _paused,
     "deny-plan-for-deleting-machine": _deleting,
+    "require-operation": _operation,
     "deny-second-init-node": _init,
     "require-join-server": _joins,
     "deny-downgrade": _downgrade,

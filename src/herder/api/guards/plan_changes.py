@@ -19,6 +19,7 @@ from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret
+from herder.api.rke.operations import without_harmless_tasks, without_tasks
 from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_merge_patch
@@ -78,7 +79,9 @@ class PlanChange:
         if not self.starts_run or not self.before.has_run_a_plan:
             return False
         applied, after = self.before.applied_plan, self.after.plan
-        return applied is None or after is None or applied.disruptive_parts() != after.disruptive_parts()
+        if applied is None or after is None:
+            return True
+        return without_tasks(applied).disruptive_parts() != without_harmless_tasks(after).disruptive_parts()
 
     @property
     def starts_drain(self) -> bool:

@@ -1,7 +1,8 @@
 """Guards of plans, whatever the planner computes.
 
 They deny a second init node, downgrades and skipped minor versions, losing etcd quorum, exceeding the upgrade
-concurrency, plans for paused or deleted machines, and plans while another controller owns the Beacon.
+concurrency, plans for paused or deleted machines, tasks of operations that are not in progress, and plans while another
+controller owns the Beacon.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from herder.api.rke.kinds import BEACON, CONTROL_PLANE
 from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret
+from herder.api.rke.operations import permission_for, task_instructions
 from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
@@ -88,6 +90,17 @@ def deny_plan_for_deleting_machine(change: PlanChange, view: View, _before: Sequ
     if not change.writes_plan or machine_remains(view, change.before):
         return None
     return change.refuse("deny-plan-for-deleting-machine", "denied; the Machine is deleted or being deleted")
+
+
+def require_operation(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
+    """Require a stored operation whose current phase runs the tasks of the plan."""
+    tasks = task_instructions(change.plan) if change.starts_run else set()
+    if not tasks:
+        return None
+    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace)
+    if tasks <= permission_for(control_plane, change.after).instructions:
+        return None
+    return change.refuse("require-operation", f"denied; no operation in progress runs {', '.join(sorted(tasks))}")
 
 
 # --- init node ------------------------------------------------------------------------------------------------------
@@ -286,6 +299,7 @@ CHECKS = (
     require_beacon_ownership,
     deny_plan_while_paused,
     deny_plan_for_deleting_machine,
+    require_operation,
     deny_second_init_node,
     require_join_server,
     deny_downgrade,

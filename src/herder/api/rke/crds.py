@@ -102,6 +102,20 @@ _CONTROL_PLANE_SPEC = record(
     },
     "Desired state, generated from the provisioning Cluster.",
 )
+OPERATION = record(
+    {
+        "id": string("Identifies the run; part of the plans of its tasks."),
+        "kind": string("Field of the spec that requested it."),
+        "generation": number("Generation of the request."),
+        "phase": string("Current phase; Finished, Done or Failed if it has ended."),
+        "attempt": number("Attempt at the phase."),
+        "leader": string("Machine that acts for the others."),
+        "startedAt": with_description(TIME, "When it was started."),
+        "deadline": with_description(TIME, "When the phase fails unless it is done."),
+        "message": string("Why it failed."),
+    },
+    "The operation in progress, or the last one.",
+)
 _CONTROL_PLANE_STATUS = record(
     {
         "ready": flag("Whether the control plane is initialized, for clients of v1beta1."),
@@ -135,6 +149,7 @@ _CONTROL_PLANE_STATUS = record(
                 "Failed",
             ],
         ),
+        "operation": OPERATION,
         "conditions": CONDITIONS,
     },
     "Observed state.",

@@ -76,6 +76,7 @@ ACCOUNT_TOKEN = "rancher.io/service-account.secret-ref"  # on a ServiceAccount: 
 PLAN_INPUTS = "plan.herder.io/inputs"  # on a plan Secret: digests of the plan and of its inputs
 ALLOW_VERSION_SKIP = "plan.herder.io/allow-version-skip"  # on a Cluster: the one version that may skip minor versions
 PLAN_ATTEMPTS = "plan.herder.io/attempts"  # how often this plan was issued, including the first time
+PLAN_TASK = "plan.herder.io/task"  # on a plan Secret: operation, phase and attempt that its plan is a task of
 PLAN_APPLIED = "PlanApplied"  # condition of a Machine: whether its plan was applied, and why not
 PLAN_FAILED = "plan.herder.io/failed"  # when the failure was first observed
 RENDERED_FROM = "bootstrap.herder.io/rendered-from"  # on a bootstrap Secret: digest of all inputs of the script

@@ -24,7 +24,8 @@ from herder.controllers.planner.distributions.lookup import UnknownVersion, dist
 from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, agent_customization, needs
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster, entries_by_key
-from herder.controllers.planner.rollout.planner import PlanScope, Result, plan
+from herder.controllers.planner.rollout.planner import plan
+from herder.controllers.planner.rollout.scope import PlanScope, Result
 from herder.controllers.planner.rollout.status import report_control_plane, report_error, report_machine, uninitialize
 from herder.controllers.planner.rollout.up_to_date import BY_STATE, WORKER_STATES, by_state
 from herder.engine.control.cache import Change, Key

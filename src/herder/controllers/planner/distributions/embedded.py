@@ -27,6 +27,7 @@ from herder.controllers.planner.distributions.interface import (
     Roles,
 )
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
+from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
 
 REPOSITORY = "herder/system-agent-installer-herder"
 API_PORT, NODE_PORT = 6443, 10248
@@ -53,6 +54,9 @@ class Embedded:
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return selected_files.references(spec, namespace)
+
+    def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        raise UnsupportedTask(f"the embedded distribution has no {type(task).__name__} task")
 
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"

@@ -17,6 +17,7 @@ from herder.api.rke import names
 from herder.api.rke.machine_config.errors import ConfigError as ConfigError
 from herder.api.rke.node.plan import Plan
 from herder.controllers.planner.distributions.digest import cluster_digest, machine_digest
+from herder.controllers.planner.distributions.tasks import Task
 from herder.engine.meta.kinds import Object
 
 
@@ -191,6 +192,12 @@ class Distribution(Protocol):
 
     def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
         """Render the plan of a machine. Raises ConfigError."""
+
+    def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        """Render the files and instructions of a task, which the engine adds to the machine's plan.
+
+        Raises UnsupportedTask or ConfigError.
+        """
 
     def unit(self, roles: Roles) -> str:
         """The systemd unit that runs on such a machine, for messages that refer to its log."""

@@ -8,9 +8,10 @@ from herder.api.capi.conditions import timestamp
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.node import plan_secret as secrets
+from herder.api.rke.node.plan import Plan, checksum
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.api.writes import ref
-from herder.controllers.planner.plan.render import Desired
+from herder.controllers.planner.plan.render import Desired, PlanRecord
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
@@ -33,10 +34,8 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
     annotations = {
         names.PLAN_INPUTS: str(desired.delivered_record),
         names.JOINED_TO: desired.joins,
-        names.PLAN_UPDATED: timestamp(now),
-        names.PROBES_PASSED: "",
-        names.PLAN_ATTEMPTS: "1",
-        names.PLAN_FAILED: None,
+        names.PLAN_TASK: None,
+        **_restarted(now),
     }
     data = {
         secrets.PLAN: encoded(desired.delivered),
@@ -48,6 +47,34 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
     )  # also for the copy once it is applied
     patch = {"metadata": {"annotations": annotations}, "data": {**dropped, **data, **pending_state()}}
     return locked_patch(desired.entry, patch, f"the plan of {desired.entry.name}")
+
+
+def deliver_task(entry: PlanEntry, plan: Plan, mark: str, now: datetime) -> Patch:
+    """Write the plan of a task, which runs once; or, without a mark, the plan that the machine had before it."""
+    content = plan.to_json()
+    limits = {
+        secrets.MAX_FAILURES: _number(1 if mark else UNLIMITED),
+        secrets.FAILURE_THRESHOLD: _number(1),
+    }
+    annotations = {
+        names.PLAN_INPUTS: str(PlanRecord(checksum=checksum(content))),
+        names.PLAN_TASK: mark or None,
+        **_restarted(now),
+    }
+    data = {secrets.PLAN: encoded(content), **limits}
+    dropped = reports_to_drop(entry.plan, 2 * len(data[secrets.PLAN] or ""))
+    patch = {"metadata": {"annotations": annotations}, "data": {**dropped, **data, **pending_state()}}
+    return locked_patch(entry, patch, f"task {mark} of {entry.name}" if mark else f"the plan of {entry.name}")
+
+
+def _restarted(now: datetime) -> Object:
+    """Annotations of a plan that was not run yet."""
+    return {
+        names.PLAN_UPDATED: timestamp(now),
+        names.PROBES_PASSED: "",
+        names.PLAN_ATTEMPTS: "1",
+        names.PLAN_FAILED: None,
+    }
 
 
 def record_inputs(desired: Desired) -> Patch:

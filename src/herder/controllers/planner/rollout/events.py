@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from herder.api.capi.conditions import find, is_true
 from herder.api.rke.events import cluster_events
 from herder.controllers.planner.rollout.machines import RECONCILED
-from herder.controllers.planner.rollout.planner import PlanScope, Result
+from herder.controllers.planner.rollout.scope import PlanScope, Result
 from herder.engine.runtime.decision import WARNING, Event
 
 MACHINES_FAIL = "MachineCreationFailed"

@@ -5,11 +5,9 @@ The pass is a pure function of its scope. It stops at the first tier that is not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from herder.api.capi.names import annotations_of, is_paused
 from herder.api.guards.plans import skipped_minors
@@ -18,8 +16,9 @@ from herder.api.rke import names
 from herder.api.rke.distributions import release_in, release_of, skip_error
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writes import ref
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, Roles
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Roles
 from herder.controllers.planner.etcd.force_removal import force_remove_members
+from herder.controllers.planner.operations.engine import RenderTask, run_operation
 from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs
 from herder.controllers.planner.plan.machine_inputs import machine_inputs
 from herder.controllers.planner.plan.render import Desired, Request, common_digest
@@ -30,101 +29,20 @@ from herder.controllers.planner.rollout.agent_wait import AgentWait, wait_for_ag
 from herder.controllers.planner.rollout.init_node import LOST, elect
 from herder.controllers.planner.rollout.join import Servers, host_of, record_join_url
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
+from herder.controllers.planner.rollout.scope import MachineStatus, PassEnded, PlanScope, RequeuePass, Result
 from herder.controllers.planner.rollout.tier import RolloutContext, Tier, TierProgress, roll_out
-from herder.controllers.planner.rollout.up_to_date import UpToDateWorkers
-from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Effect, Parallel, Patch, Write, effect_reason
-from herder.engine.runtime.view import View
-
-
-@dataclass(frozen=True)
-class PlanScope:
-    """The objects that a planner pass works on."""
-
-    view: View
-    control_plane: Object
-    cluster: Object  # Cluster API's
-    distribution: Distribution
-    machines: int  # of the cluster
-    entries: Sequence[PlanEntry]  # machines with a plan Secret that the pass examines
-    up_to_date: UpToDateWorkers = field(default_factory=dict)  # workers that it need not examine
-
-    @property
-    def spec(self) -> Object:
-        found: Object = self.control_plane["spec"]
-        return found
-
-    @property
-    def status(self) -> Object:
-        return self.control_plane.get("status") or {}
-
-    @property
-    def strategy(self) -> Mapping[str, Any]:
-        return self.spec.get("upgradeStrategy") or {}
-
-    @property
-    def initialized(self) -> bool:
-        return bool((self.status.get("initialization") or {}).get("controlPlaneInitialized"))
-
-    @property
-    def agent_connected(self) -> bool:
-        return bool(self.status.get("agentConnected"))
-
-    @property
-    def established(self) -> bool:
-        """Whether a machine of this cluster ever had a join URL. The control plane endpoint records it."""
-        endpoint = self.spec.get("controlPlaneEndpoint") or {}
-        joinable = any(entry.join_url for entry in self.entries)
-        return bool(endpoint.get("host")) or self.initialized or joinable or bool(self.up_to_date)
-
-    def active_entries(self) -> list[PlanEntry]:
-        return [entry for entry in self.entries if not entry.is_deleting]
-
-
-@dataclass(frozen=True)
-class MachineStatus:
-    """What a machine waits for, for its Reconciled condition; no details mean that it is reconciled."""
-
-    entry: PlanEntry
-    details: Sequence[str] = ()
-
-
-@dataclass
-class Result:
-    """Outcome of a pass. `waiting` says why it ended before all machines were reconciled."""
-
-    writes: list[Write | Parallel] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-    unfinished: bool = False  # continues in the next pass, once the writes are visible
-    waiting: str = ""
-    error: str = ""
-    machine_statuses: list[MachineStatus] = field(default_factory=list)
-    provisioned: bool = False  # enough machines to bootstrap
-    bootstrapped: bool = False
-    unstable: bool = False
-    initialized: bool | None = None  # new value of controlPlaneInitialized
-    wake_at: datetime | None = None
-    failure: str = ""  # why machines cannot be created
-    plans: bool = False  # the writes contain plans, which require the Beacon
-
-
-class _PassEnded(Exception):
-    """Ends the pass with a message: later steps depend on this one."""
-
-
-class _RequeuePass(Exception):
-    """Ends the pass without a status: the rest depends on its writes, which the next pass sees."""
+from herder.engine.runtime.decision import Parallel, Patch, effect_reason
 
 
 def plan(scope: PlanScope) -> Result:
     """Run one pass."""
     result = Result(failure=messages.failure_of(scope.entries))
     try:
-        for step in (_record_join_urls, _check_machines, _check_no_downgrade, _check_version_skip, _roll_out):
+        for step in _STEPS:
             step(scope, result)
-    except _RequeuePass:
+    except RequeuePass:
         result.unfinished = True
-    except _PassEnded as ended:
+    except PassEnded as ended:
         result.waiting = str(ended)
     except InputsNotReady as missing:
         results = (scope.view.result(effect.key) for effect in missing.effects)
@@ -144,7 +62,7 @@ def _record_join_urls(scope: PlanScope, result: Result) -> None:
     changes = [found for entry in scope.entries if (found := record_join_url(entry, port))] or _endpoint(scope)
     if changes:
         result.writes += [Parallel(tuple(changes))]
-        raise _RequeuePass
+        raise RequeuePass
 
 
 def _endpoint(scope: PlanScope) -> list[Patch]:
@@ -170,15 +88,15 @@ def _check_machines(scope: PlanScope, result: Result) -> None:
         forced = force_remove_members(scope.view, scope.entries)
         result.writes += forced.writes
         if forced.all_deleting:
-            raise _PassEnded("waiting for all etcd machines to be deleted")
-        raise _PassEnded(messages.with_failure(messages.NO_MACHINES, scope.entries))
+            raise PassEnded("waiting for all etcd machines to be deleted")
+        raise PassEnded(messages.with_failure(messages.NO_MACHINES, scope.entries))
     result.provisioned = True
     if is_paused(scope.cluster, scope.control_plane):
-        raise _PassEnded(messages.PAUSED)
+        raise PassEnded(messages.PAUSED)
     was_planned = scope.established or any(entry.joined_to for entry in scope.entries)
     if was_planned and not any(entry.roles.etcd and entry.plan.has_plan for entry in scope.entries):
         result.unstable = True
-        raise _PassEnded(LOST)
+        raise PassEnded(LOST)
 
 
 def _check_no_downgrade(scope: PlanScope, _result: Result) -> None:
@@ -220,6 +138,16 @@ def _version_key(version: str) -> tuple[int, ...]:
     return release_of(version) or ()
 
 
+def _run_operation(scope: PlanScope, result: Result) -> None:
+    """Operations come before the rollout: it must not change machines that a task works on."""
+
+    def render() -> RenderTask:
+        inputs = _plan_inputs(scope)
+        return lambda entry, task: scope.distribution.task(inputs.cluster, inputs.machine(entry), task)
+
+    run_operation(scope, render, result)
+
+
 # --- tiers ------------------------------------------------------------------------------------------------------------
 
 
@@ -232,13 +160,13 @@ def _roll_out(scope: PlanScope, result: Result) -> None:
     result.bootstrapped = True
     ignored = [*_roll_out_servers(scope, context, init, result)]
     if not any(entry.is_joinable for entry in scope.entries):
-        raise _PassEnded(messages.NO_CONTROL_PLANE)
+        raise PassEnded(messages.NO_CONTROL_PLANE)
     if not scope.initialized:
         result.initialized = True
-        raise _PassEnded(messages.INITIALIZING)
+        raise PassEnded(messages.INITIALIZING)
     ignored += _roll_out_workers(scope, context, result)
     if problem := next(filter(None, ignored), ""):
-        raise _PassEnded(problem)
+        raise PassEnded(problem)
 
 
 def _roll_out_servers(scope: PlanScope, context: RolloutContext, init: PlanEntry, result: Result) -> Iterator[str]:
@@ -249,7 +177,7 @@ def _roll_out_servers(scope: PlanScope, context: RolloutContext, init: PlanEntry
     first, joining = [entry for entry in etcd if entry is init], [entry for entry in etcd if entry is not init]
     problem = _roll_out_tier(Tier(tiers.BOOTSTRAP, first, etcd, drain=drain), context, result)
     if not init.join_url:
-        raise _PassEnded(
+        raise PassEnded(
             f"{problem} and join url to be available on bootstrap node" if problem else messages.NO_JOIN_URL
         )
     yield problem
@@ -282,7 +210,7 @@ def _roll_out_tier(tier: Tier, context: RolloutContext, result: Result) -> str:
     _record_progress(progress, context, result)
     result.error = result.error or progress.error
     if waiting := progress.waiting(tier.name):
-        raise _PassEnded(waiting)
+        raise PassEnded(waiting)
     return progress.ignored(tier.name)
 
 
@@ -300,11 +228,40 @@ def _init_node(scope: PlanScope, result: Result) -> PlanEntry:
     result.writes += election.writes
     result.plans = result.plans or bool(election.writes)
     if election.writes:
-        raise _RequeuePass
+        raise RequeuePass
     if election.init is None:
         result.unstable = election.waiting == LOST
-        raise _PassEnded(messages.with_failure(election.waiting, scope.entries))
+        raise PassEnded(messages.with_failure(election.waiting, scope.entries))
     return election.init
+
+
+@dataclass(frozen=True)
+class _PlanInputs:
+    """Inputs of the plans of a pass."""
+
+    scope: PlanScope
+    cluster: ClusterInputs
+    servers: Servers
+
+    def machine(self, entry: PlanEntry, *, reports_agent: bool = False) -> MachineInputs:
+        joins = self.servers.server_for(entry)
+        if not joins and not entry.is_init:
+            where = f"{self.scope.view.namespace}/{entry.name}"
+            raise InputsNotReady(f"no suitable join URL found to join machine {where} to")
+        return machine_inputs(self.scope.view, entry, joins, reports_agent=reports_agent)
+
+
+def _plan_inputs(scope: PlanScope, *, pre_bootstrap: bool = False) -> _PlanInputs:
+    servers = Servers(scope.entries)
+    cluster = cluster_inputs(
+        scope.view,
+        scope.control_plane,
+        scope.distribution,
+        has_plans=bool(scope.up_to_date) or any(entry.plan.has_plan for entry in scope.entries),
+        servers=servers.control_plane,
+        pre_bootstrap=pre_bootstrap,
+    )
+    return _PlanInputs(scope, cluster, servers)
 
 
 def _agent_wait(scope: PlanScope) -> AgentWait:
@@ -316,26 +273,14 @@ def _agent_wait(scope: PlanScope) -> AgentWait:
 def _rollout_context(scope: PlanScope, wait: AgentWait) -> RolloutContext:
     view, distribution = scope.view, scope.distribution
     redact = partial(redact_tokens, view, view.name)
-    delivered = bool(scope.up_to_date) or any(entry.plan.has_plan for entry in scope.entries)
-    servers = Servers(scope.entries)
     pre_bootstrap_problem = _pre_bootstrap_problem(scope)
-    cluster = cluster_inputs(
-        view,
-        scope.control_plane,
-        distribution,
-        has_plans=delivered,
-        servers=servers.control_plane,
-        pre_bootstrap=pre_bootstrap_problem is not None,
-    )
+    inputs = _plan_inputs(scope, pre_bootstrap=pre_bootstrap_problem is not None)
+    cluster = inputs.cluster
     _check_roles(scope, cluster)
 
     def desired(entry: PlanEntry) -> Desired:
-        joins = servers.server_for(entry)
-        if not joins and not entry.is_init:
-            where = f"{view.namespace}/{entry.name}"
-            raise InputsNotReady(f"no suitable join URL found to join machine {where} to")
-        inputs = machine_inputs(view, entry, joins, reports_agent=entry.name == wait.reporter)
-        return Desired(entry, Request.of(distribution, cluster, inputs))
+        machine = inputs.machine(entry, reports_agent=entry.name == wait.reporter)
+        return Desired(entry, Request.of(distribution, cluster, machine))
 
     def refusal(entry: PlanEntry) -> str:
         wanted = release_of(cluster.version)
@@ -351,7 +296,7 @@ def _rollout_context(scope: PlanScope, wait: AgentWait) -> RolloutContext:
         machines=scope.machines,
         now=view.now,
         common=common_digest(distribution, cluster.for_workers),
-        joinable=servers.known,
+        joinable=inputs.servers.known,
         redact=redact,
     )
 
@@ -370,3 +315,13 @@ def _check_roles(scope: PlanScope, cluster: ClusterInputs) -> None:
     for who, roles in active_entries.items():
         if why := scope.distribution.refusal(cluster, roles):
             raise ConfigError(f"{who}: {why}")
+
+
+_STEPS: tuple[Callable[[PlanScope, Result], None], ...] = (
+    _record_join_urls,
+    _check_machines,
+    _run_operation,
+    _check_no_downgrade,
+    _check_version_skip,
+    _roll_out,
+)

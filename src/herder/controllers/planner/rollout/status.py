@@ -13,7 +13,7 @@ from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.planner.rollout.events import rollout_events
 from herder.controllers.planner.rollout.machines import RECONCILED
-from herder.controllers.planner.rollout.planner import MachineStatus, PlanScope, Result
+from herder.controllers.planner.rollout.scope import MachineStatus, PlanScope, Result
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
 
@@ -35,12 +35,13 @@ def report_control_plane(scope: PlanScope, result: Result) -> tuple[Patch, ...]:
         status |= {"initialization": steps, "initialized": result.initialized}
     if not result.waiting and not result.error:
         status |= {"appliedSpec": _applied_spec(scope.spec), "appliedDigest": cluster_spec.digest(scope.spec)}
+    status |= result.status
     wanted = _conditions(scope, result)
     status["conditions"] = merged_with_updates(before.get("conditions"), wanted, scope.view.now)
-    urgent = result.initialized is not None or not result.waiting
+    urgent = result.initialized is not None or bool(result.status) or not result.waiting
     debounce = 0.0 if urgent or not find(scope.control_plane, READY) else PROGRESS_DEBOUNCE
     patches = status_patch(CONTROL_PLANE, scope.control_plane, status, "rollout progress", debounce=debounce)
-    return recorded(patches, rollout_events(scope, result))
+    return recorded(patches, (*result.events, *rollout_events(scope, result)))
 
 
 def report_error(control_plane: Object, error: str, now: datetime) -> tuple[Patch, ...]:

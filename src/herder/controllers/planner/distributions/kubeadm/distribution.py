@@ -31,6 +31,7 @@ from herder.controllers.planner.distributions.kubeadm.registries import registry
 from herder.controllers.planner.distributions.kubeadm.user_config import user_config
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.selector_config import install_variables
+from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
 
 
 class Kubeadm:
@@ -49,6 +50,9 @@ class Kubeadm:
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return [*pulling.references(spec, namespace), *selected_files.references(spec, namespace)]
+
+    def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        raise UnsupportedTask(f"kubeadm has no {type(task).__name__} task")
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"

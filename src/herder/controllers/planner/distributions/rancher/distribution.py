@@ -31,7 +31,9 @@ from herder.controllers.planner.distributions.rancher.probes import probes
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime, registry
 from herder.controllers.planner.distributions.rancher.scripts import permissions, run_once_script
 from herder.controllers.planner.distributions.rancher.snapshots import credential_of
+from herder.controllers.planner.distributions.rancher.tasks import task_instructions
 from herder.controllers.planner.distributions.rancher.text import indented
+from herder.controllers.planner.distributions.tasks import Task
 from herder.controllers.planner.drain.hashes import drain_hash_of
 
 
@@ -68,6 +70,9 @@ class Rancher:
 
     def unit(self, roles: Roles) -> str:
         return self.runtime.server_unit if roles.is_server else self.runtime.agent_unit
+
+    def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        return Plan(instructions=task_instructions(cluster, machine, self.runtime, task))
 
     def drain_hash(self, plan: Plan) -> str:
         return drain_hash_of(plan)

@@ -1,0 +1,167 @@
+"""Operations of a cluster: the run that `status.operation` records, and what guards allow while it is in progress.
+
+An operation is requested by a field of the spec and runs in phases. Its run is stored before it acts, so that any
+process can continue it. Guards read the stored run, not the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import msgspec
+
+from herder.api.capi.conditions import timestamp
+from herder.api.numbers import INT64_MAX
+from herder.api.rke.names import PLAN_TASK
+from herder.api.rke.node.plan import Plan
+from herder.api.rke.node.plan_secret import PlanSecret
+from herder.api.times import parse_time
+from herder.engine.meta.kinds import Object
+
+SNAPSHOT, RESTORE = "etcdSnapshotCreate", "etcdSnapshotRestore"
+CERTIFICATES, ENCRYPTION_KEYS = "rotateCertificates", "rotateEncryptionKeys"
+KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
+"""Kinds of operations: the field of the spec that requests each. An earlier one comes first."""
+
+FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
+_ENDED = (FINISHED, DONE, FAILED)
+
+# Names of instructions. Guards accept no others in plans of servers that are not ordinary.
+INSTALL = "install"
+SAVE_SNAPSHOT = "etcd-snapshot-save"
+ROTATE_CERTIFICATES, RESTART_SERVICES = "rotate-certificates", "restart-services"
+ENCRYPT_SECRETS, ENCRYPTION_STATUS = "secrets-encrypt", "secrets-encrypt-status"
+STOP_SERVICES, CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "stop-services", "etcd-snapshot-check", "etcd-snapshot-restore"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an operation, as stored in `status.operation`."""
+
+    id: str
+    kind: str
+    phase: str
+    generation: int
+    started_at: datetime
+    deadline: datetime | None = None  # of the phase
+    attempt: int = 1  # at the phase
+    leader: str = ""  # name of the Machine that acts for the others
+    message: str = ""  # why it failed
+
+    @property
+    def is_active(self) -> bool:
+        return self.phase not in _ENDED
+
+    @property
+    def mark(self) -> str:
+        """Identifies the tasks of this attempt; part of their plans, so that a retry is a new plan."""
+        return f"{self.id}/{self.phase}/{self.attempt}"
+
+    def is_own_phase(self, mark: str) -> bool:
+        """Whether a mark is of any attempt at the current phase."""
+        return mark.rpartition("/")[0] == self.mark.rpartition("/")[0]
+
+    def at(self, phase: str, deadline: datetime | None, **changes: object) -> Run:
+        return replace(self, phase=phase, deadline=deadline, attempt=1, **changes)  # type: ignore[arg-type]
+
+    def to_status(self) -> Object:
+        status = {
+            "id": self.id,
+            "kind": self.kind,
+            "phase": self.phase,
+            "generation": self.generation,
+            "attempt": self.attempt,
+            "leader": self.leader,
+            "startedAt": timestamp(self.started_at),
+            "deadline": timestamp(self.deadline) if self.deadline else "",
+            "message": self.message,
+        }
+        return {name: value for name, value in status.items() if value not in ("", None)}
+
+    @staticmethod
+    def of(control_plane: Object | None) -> Run | None:
+        """The current run, or the last one."""
+        stored = ((control_plane or {}).get("status") or {}).get("operation")
+        started = parse_time(str((stored or {}).get("startedAt") or ""))
+        if not stored or started is None:
+            return None
+        return Run(
+            id=str(stored.get("id") or ""),
+            kind=str(stored.get("kind") or ""),
+            phase=str(stored.get("phase") or ""),
+            generation=_number(stored.get("generation")),
+            started_at=started,
+            deadline=parse_time(str(stored.get("deadline") or "")),
+            attempt=_number(stored.get("attempt")) or 1,
+            leader=str(stored.get("leader") or ""),
+            message=str(stored.get("message") or ""),
+        )
+
+
+def active_run(control_plane: Object | None) -> Run | None:
+    found = Run.of(control_plane)
+    return found if found is not None and found.is_active else None
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value <= INT64_MAX else 0
+
+
+# --- permissions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Permission:
+    """What the tasks of a phase may do that an ordinary plan may not."""
+
+    instructions: frozenset[str]  # names of the instructions of its plans, besides the installer's
+    stops_all_servers: bool = False  # quorum and concurrency do not count
+    begins_cluster: bool = False  # a server without a join URL may become the init node
+    lowers_version: bool = False
+
+
+def _may(*instructions: str, **exceptions: bool) -> Permission:
+    return Permission(frozenset(instructions), **exceptions)
+
+
+PERMISSIONS: Mapping[tuple[str, str], Permission] = {
+    (SNAPSHOT, "Started"): _may(SAVE_SNAPSHOT),
+    (SNAPSHOT, "RestartCluster"): _may(),
+    (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
+    (CERTIFICATES, "RestartCluster"): _may(),
+}
+"""By kind and phase. A phase that is missing here writes no plan."""
+
+NO_PERMISSION = Permission(frozenset())
+TASK_INSTRUCTIONS = frozenset(name for each in PERMISSIONS.values() for name in each.instructions)
+_HARMLESS = frozenset({SAVE_SNAPSHOT})
+"""Instructions that neither stop nor restart anything."""
+
+
+def without_tasks(plan: Plan) -> Plan:
+    """The plan without instructions of operations."""
+    return _without(plan, TASK_INSTRUCTIONS)
+
+
+def without_harmless_tasks(plan: Plan) -> Plan:
+    return _without(plan, _HARMLESS)
+
+
+def _without(plan: Plan, names: frozenset[str]) -> Plan:
+    kept = tuple(each for each in plan.instructions if each.name not in names)
+    return msgspec.structs.replace(plan, instructions=kept) if len(kept) < len(plan.instructions) else plan
+
+
+def task_instructions(plan: Plan | None) -> set[str]:
+    """Names of the instructions of a plan that only an operation may run."""
+    return {each.name for each in (plan.instructions if plan else ())} & TASK_INSTRUCTIONS
+
+
+def permission_for(control_plane: Object | None, after: PlanSecret) -> Permission:
+    """What a write of this plan may do, by the operation that is stored. A plan of no current task gets nothing."""
+    run = active_run(control_plane)
+    if run is None or after.annotations.get(PLAN_TASK) != run.mark:
+        return NO_PERMISSION
+    return PERMISSIONS.get((run.kind, run.phase), NO_PERMISSION)

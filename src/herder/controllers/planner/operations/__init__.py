@@ -1,0 +1,1 @@
+"""Day-two operations: snapshots, restore, and rotation of certificates and encryption keys."""

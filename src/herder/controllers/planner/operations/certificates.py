@@ -1,0 +1,61 @@
+"""Certificate rotation: one machine at a time, etcd first and workers last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from herder.api.rke import operations
+from herder.api.rke.operations import FAILED, FINISHED, Run
+from herder.api.rke.strategy import is_lost
+from herder.controllers.planner.distributions.interface import Roles
+from herder.controllers.planner.distributions.tasks import RotateCertificates
+from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step
+from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
+from herder.controllers.planner.rollout.scope import PlanScope
+from herder.engine.meta.kinds import Object
+
+ROTATE_TIMEOUT = timedelta(minutes=60)
+_TIERS: Sequence[Callable[[Roles], bool]] = (
+    lambda roles: roles.only_etcd,
+    lambda roles: roles.etcd and roles.control_plane,
+    lambda roles: roles.only_control_plane,
+    lambda roles: roles.only_worker,
+)
+
+
+def _rotate(scope: OperationScope) -> Sequence[Batch]:
+    services = tuple(scope.request.get("services") or ())
+    ordered = [entry for tier in _TIERS for entry in scope.machines if tier(entry.roles) and entry.plan.has_run_a_plan]
+    return [[Step(entry, RotateCertificates(scope.run.mark, services))] for entry in ordered]
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """`rotateCertificates`."""
+
+    kind: str = operations.CERTIFICATES
+    title: str = "certificate rotation"
+    end: str = FINISHED
+    phases: Sequence[Phase] = (
+        Phase("Rotate", _rotate, ROTATE_TIMEOUT, attempts=2),
+        Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
+    )
+
+    def is_requested(self, scope: PlanScope) -> bool:
+        """Rancher stores only the generation of a rotation that succeeded; a failed one is in `status.operation`."""
+        wanted = int((scope.spec.get(self.kind) or {}).get("generation") or 0)
+        last = Run.of(scope.control_plane)
+        failed = last is not None and (last.kind, last.phase, last.generation) == (self.kind, FAILED, wanted)
+        return wanted > 0 and wanted != scope.status.get("certificateRotationGeneration") and not failed
+
+    def preflight(self, scope: OperationScope) -> str:
+        lost = sorted(entry.name for entry in scope.members() if is_lost(entry.machine))
+        return f"etcd machine(s) {', '.join(lost)} are not reachable; repair or delete them first" if lost else ""
+
+    def status(self, run: Run, scope: PlanScope) -> Object:
+        return {"certificateRotationGeneration": run.generation} if run.phase == self.end else {}
+
+
+CERTIFICATES = Certificates()

@@ -1,0 +1,101 @@
+"""Interface between the operations engine and operations.
+
+An operation is a list of phases. A phase names its machines in batches and the task of each; the engine delivers the
+tasks, waits for them, retries, and stores progress. Operations decide nothing about plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from herder.api.rke.operations import Run
+from herder.controllers.planner.distributions.interface import Distribution
+from herder.controllers.planner.distributions.tasks import Task
+from herder.controllers.planner.rollout.machines import PlanEntry
+from herder.controllers.planner.rollout.scope import PlanScope
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Write
+
+
+@dataclass(frozen=True)
+class OperationScope:
+    """What an operation decides on: the pass, its run and all machines, including workers that are up to date."""
+
+    planning: PlanScope
+    run: Run
+    machines: Sequence[PlanEntry]  # that are not being deleted
+
+    @property
+    def request(self) -> Object:
+        """The field of the spec that requests the operation."""
+        found: Object = self.planning.spec.get(self.run.kind) or {}
+        return found
+
+    @property
+    def distribution(self) -> Distribution:
+        return self.planning.distribution
+
+    def members(self) -> list[PlanEntry]:
+        """Machines that run etcd and have completed a plan."""
+        return [entry for entry in self.machines if entry.roles.etcd and entry.plan.has_run_a_plan]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The task of one machine. Without a task, the machine gets its plan back as it was before its last task."""
+
+    entry: PlanEntry
+    task: Task | None = None
+
+
+Batch = Sequence[Step]
+"""Steps that run at the same time."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of an operation."""
+
+    name: str
+    batches: Callable[[OperationScope], Sequence[Batch]]  # one after the other
+    timeout: timedelta
+    attempts: int = 1
+    problem: Callable[[OperationScope, Step], str] = lambda _scope, _step: ""
+    """Why a task that ran did not do its work; empty if it did."""
+    record: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
+    """Objects to write once the phase is done."""
+
+
+class Operation(Protocol):
+    @property
+    def kind(self) -> str:
+        """The field of the spec that requests it."""
+
+    @property
+    def title(self) -> str:
+        """For messages: what runs, such as `etcd snapshot`."""
+
+    @property
+    def phases(self) -> Sequence[Phase]: ...
+
+    @property
+    def end(self) -> str:
+        """The phase of a run that succeeded."""
+
+    def is_requested(self, scope: PlanScope) -> bool:
+        """Whether the spec requests a run that has neither succeeded nor failed yet."""
+
+    def preflight(self, scope: OperationScope) -> str:
+        """Why it cannot run; empty if it can. Nothing has been changed then."""
+
+    def status(self, run: Run, scope: PlanScope) -> Object:
+        """Fields of the control plane's status that Rancher's clients read."""
+
+
+def is_new_request(scope: PlanScope, kind: str) -> bool:
+    """Whether the request differs from the one in the status, as in Rancher."""
+    request: Object = scope.spec.get(kind) or {}
+    return bool(request.get("generation")) and request != (scope.status.get(kind) or {})

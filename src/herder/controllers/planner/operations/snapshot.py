@@ -1,0 +1,63 @@
+"""Snapshots on demand: every etcd machine saves one, and gets its plan back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from herder.api.rke import operations
+from herder.api.rke.names import PLAN_TASK
+from herder.api.rke.operations import FINISHED, Run
+from herder.api.rke.strategy import is_lost
+from herder.controllers.planner.distributions.tasks import SaveSnapshot
+from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
+from herder.controllers.planner.rollout.machines import PlanEntry
+from herder.controllers.planner.rollout.scope import PlanScope
+from herder.engine.meta.kinds import Object
+
+SAVE_TIMEOUT = timedelta(minutes=15)
+RESTORE_PLAN_TIMEOUT = timedelta(minutes=15)
+
+
+def members(scope: OperationScope) -> list[PlanEntry]:
+    """Etcd machines that can save a snapshot."""
+    return [entry for entry in scope.members() if not is_lost(entry.machine)]
+
+
+def _save(scope: OperationScope) -> Sequence[Batch]:
+    return [[Step(entry, SaveSnapshot(scope.run.mark)) for entry in members(scope)]]
+
+
+def restore_plans(scope: OperationScope) -> Sequence[Batch]:
+    """Give machines with a task their plan back, and wait until they have applied it."""
+    return [[Step(entry) for entry in scope.machines if entry.annotations.get(PLAN_TASK) or _is_applying(entry)]]
+
+
+def _is_applying(entry: PlanEntry) -> bool:
+    return entry.plan.has_run_a_plan and entry.plan.is_moving
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`etcdSnapshotCreate`."""
+
+    kind: str = operations.SNAPSHOT
+    title: str = "etcd snapshot"
+    end: str = FINISHED
+    phases: Sequence[Phase] = (
+        Phase("Started", _save, SAVE_TIMEOUT, attempts=3),
+        Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
+    )
+
+    def is_requested(self, scope: PlanScope) -> bool:
+        return is_new_request(scope, self.kind)
+
+    def preflight(self, scope: OperationScope) -> str:
+        return "" if members(scope) else "no etcd machine is reachable; it needs one to save a snapshot"
+
+    def status(self, run: Run, scope: PlanScope) -> Object:
+        return {"etcdSnapshotCreate": scope.spec.get(self.kind) or {}, "etcdSnapshotCreatePhase": run.phase}
+
+
+SNAPSHOT = Snapshot()

@@ -1,0 +1,135 @@
+"""Operations run once, in phases that are stored first, and leave every machine with the plan that it had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from herder.api.rke import names, operations
+from herder.api.rke.node.plan_secret import PlanSecret
+from herder.sim import loop
+from herder.sim.faults import NONE, ROUGH, Faults
+from tests.unit.controllers.planner.simulated_cluster import SERVER_ROLES, WORKER_ROLES, SimulatedCluster
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    operations.SNAPSHOT: {"generation": 1},
+    operations.CERTIFICATES: {"generation": 1, "services": ["api-server"]},
+}
+MACHINES = ("server-0", "server-1", "server-2", "worker-0", "worker-1")
+
+
+class Agents:
+    """Records which tasks agents run, and lets some fail."""
+
+    def __init__(self, fails: Callable[[PlanSecret, int], bool] = lambda _plan, _count: False) -> None:
+        self.ran: list[tuple[str, str]] = []  # machine and mark, in order
+        self._fails = fails
+
+    def __call__(self, plan: PlanSecret) -> bool:
+        mark = plan.annotations.get(names.PLAN_TASK, "")
+        if not mark:
+            return True
+        self.ran.append((plan.labels[names.MACHINE_NAME], mark))
+        return not self._fails(plan, len(self.ran))
+
+
+async def create(cluster: SimulatedCluster) -> dict[str, bytes]:
+    """A cluster of three servers and two workers; returns the plan of each machine."""
+    await cluster.create()
+    for machine in MACHINES:
+        await cluster.add(machine, WORKER_ROLES if machine.startswith("worker") else SERVER_ROLES)
+    await cluster.world.until(cluster.is_ready)
+    return {machine: (await cluster.plan(machine)).plan_bytes for machine in MACHINES}
+
+
+async def run(cluster: SimulatedCluster, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Request an operation and wait until it has ended and the cluster is ready; returns `status.operation`."""
+    await cluster.edit(**{kind: request})
+
+    async def has_ended() -> bool:
+        found = operations.Run.of(await cluster.control_plane())
+        return found is not None and found.generation == request["generation"] and not found.is_active
+
+    await cluster.world.until(has_ended)
+    await cluster.world.until(cluster.is_ready)
+    status: dict[str, Any] = (await cluster.control_plane())["status"]
+    return status
+
+
+async def run_every_operation(seed: int, faults: Faults) -> None:
+    agents = Agents()
+    async with SimulatedCluster(seed, faults=faults, answer=agents) as cluster:
+        before = await create(cluster)
+        for kind, request in REQUESTS.items():
+            status = await run(cluster, kind, request)
+            assert (status["operation"]["kind"], status["operation"]["phase"]) == (kind, "Finished")
+        assert len(agents.ran) == len(set(agents.ran))
+        assert before == {machine: (await cluster.plan(machine)).plan_bytes for machine in MACHINES}
+
+
+@pytest.mark.parametrize(("seed", "faults"), [(1, NONE), (2, ROUGH), (3, ROUGH)])
+def test_every_operation_runs_once_and_leaves_the_plans_as_they_were(seed: int, faults: Faults) -> None:
+    loop.run(run_every_operation(seed, faults))
+
+
+def test_snapshots_are_saved_on_all_etcd_machines_at_the_same_time() -> None:
+    async def scenario() -> None:
+        agents = Agents()
+        async with SimulatedCluster(answer=agents) as cluster:
+            await create(cluster)
+            cluster.max_concurrent = 0
+            status = await run(cluster, operations.SNAPSHOT, {"generation": 7})
+            assert cluster.max_concurrent == 3
+            assert sorted(machine for machine, _ in agents.ran) == ["server-0", "server-1", "server-2"]
+            assert status["etcdSnapshotCreate"] == {"generation": 7}
+            assert status["etcdSnapshotCreatePhase"] == "Finished"
+
+    loop.run(scenario())
+
+
+def test_certificates_are_rotated_one_machine_at_a_time_and_workers_last() -> None:
+    async def scenario() -> None:
+        agents = Agents()
+        async with SimulatedCluster(answer=agents) as cluster:
+            await create(cluster)
+            cluster.max_concurrent = 0
+            status = await run(cluster, operations.CERTIFICATES, {"generation": 1})
+            assert [machine for machine, _ in agents.ran] == list(MACHINES)
+            assert status["certificateRotationGeneration"] == 1
+
+    loop.run(scenario())
+
+
+def test_a_failed_task_is_retried_with_another_plan() -> None:
+    async def scenario() -> None:
+        agents = Agents(fails=lambda _plan, count: count == 1)
+        async with SimulatedCluster(answer=agents) as cluster:
+            await create(cluster)
+            status = await run(cluster, operations.SNAPSHOT, {"generation": 1})
+            assert status["operation"]["phase"] == "Finished"
+            attempts = sorted(mark.rpartition("/")[2] for _, mark in agents.ran)
+            assert attempts == ["1", "1", "1", "2"]  # machines that have finished do not repeat their task
+
+    loop.run(scenario())
+
+
+def test_an_operation_that_fails_says_why_and_gives_the_machines_their_plans_again() -> None:
+    async def scenario() -> None:
+        agents = Agents(fails=lambda plan, _count: plan.labels[names.MACHINE_NAME] == "server-1")
+        async with SimulatedCluster(answer=agents) as cluster:
+            before = await create(cluster)
+            status = await run(cluster, operations.CERTIFICATES, {"generation": 1})
+            assert status["operation"]["phase"] == "Failed"
+            assert "machine server-1:" in status["operation"]["message"]
+            assert "no space left" in status["operation"]["message"]
+            assert "certificateRotationGeneration" not in status
+            assert not any(machine == "server-2" for machine, _ in agents.ran)
+            assert before == {machine: (await cluster.plan(machine)).plan_bytes for machine in MACHINES}
+            tried = len(agents.ran)
+            again = await run(cluster, operations.CERTIFICATES, {"generation": 2})
+            assert again["operation"]["phase"] == "Failed"
+            assert len(agents.ran) > tried
+
+    loop.run(scenario())
