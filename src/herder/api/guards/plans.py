@@ -33,7 +33,14 @@ from herder.api.rke.kinds import BEACON, CONTROL_PLANE
 from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret
-from herder.api.rke.operations import permission_for, task_instructions
+from herder.api.rke.operations import (
+    NO_PERMISSION,
+    PERMISSIONS,
+    Permission,
+    active_run,
+    permission_for,
+    task_instructions,
+)
 from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
@@ -97,10 +104,13 @@ def require_operation(change: PlanChange, view: View, _before: Sequence[Action])
     tasks = task_instructions(change.plan) if change.starts_run else set()
     if not tasks:
         return None
-    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace)
-    if tasks <= permission_for(control_plane, change.after).instructions:
+    if tasks <= _permission(view, change).instructions:
         return None
     return change.refuse("require-operation", f"denied; no operation in progress runs {', '.join(sorted(tasks))}")
+
+
+def _permission(view: View, change: PlanChange) -> Permission:
+    return permission_for(view.get(CONTROL_PLANE, change.cluster, change.namespace), change.after)
 
 
 # --- init node ------------------------------------------------------------------------------------------------------
@@ -109,6 +119,7 @@ def require_operation(change: PlanChange, view: View, _before: Sequence[Action])
 def deny_second_init_node(change: PlanChange, view: View, before: Sequence[Action]) -> Refusal | None:
     if not change.after.is_init or change.before.is_init:
         return None
+    begins_again = _is_restoring_on(view, change)
     others = [
         plan for plan in plans_of(view, change.namespace, change.cluster, before) if plan.name != change.before.name
     ]
@@ -120,10 +131,12 @@ def deny_second_init_node(change: PlanChange, view: View, before: Sequence[Actio
             _may_have_initialized(other)
             and machine_remains(view, other)
             and not change.before.annotations.get(names.JOIN_URL)
+            and not begins_again
         ):
             message = f"denied as init node; {other.labels.get(names.MACHINE_NAME)} may have initialized the cluster"
             return change.refuse("deny-second-init-node", f"{message}; delete its Machine first")
-    if _is_initialized(view, change, others) and not change.before.annotations.get(names.JOIN_URL):
+    is_member = bool(change.before.annotations.get(names.JOIN_URL)) or begins_again
+    if _is_initialized(view, change, others) and not is_member:
         message = "denied as init node; the cluster is initialized, and this machine is not a member"
         return change.refuse("deny-second-init-node", message)
     return None
@@ -131,7 +144,7 @@ def deny_second_init_node(change: PlanChange, view: View, before: Sequence[Actio
 
 def require_join_server(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
     """Require the plan of a server to name the server it joins: otherwise it would start a cluster of its own."""
-    if not change.writes_plan or change.after.is_init:
+    if not change.writes_plan or change.after.is_init or _is_restoring_on(view, change):
         return None
     joins = change.after.annotations.get(names.JOINED_TO, "")
     is_server = change.after.is_etcd or change.after.is_control_plane
@@ -139,6 +152,14 @@ def require_join_server(change: PlanChange, view: View, _before: Sequence[Action
         return None
     message = f"it does not join {joins}" if joins else "it joins no server and is not the init node"
     return change.refuse("require-join-server", f"denied; {message}")
+
+
+def _is_restoring_on(view: View, change: PlanChange) -> bool:
+    """Whether the stored operation restores a snapshot on this machine, which begins the cluster again."""
+    run = active_run(view.get(CONTROL_PLANE, change.cluster, change.namespace))
+    if run is None or run.leader != change.before.labels.get(names.MACHINE_NAME):
+        return False
+    return PERMISSIONS.get((run.kind, run.phase), NO_PERMISSION).begins_cluster
 
 
 def _names_server(plan: Plan | None, url: str) -> bool:
@@ -164,8 +185,7 @@ def deny_downgrade(change: PlanChange, view: View, _before: Sequence[Action]) ->
     """Deny a lower version, except in a restore: an older version may not be able to read what a newer one stored."""
     if not change.writes_plan or change.plan is None:
         return None
-    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
-    if _is_restoring(control_plane):
+    if _permission(view, change).lowers_version:
         return None
     wanted = release_in(change.plan)
     known = [found for plan in (change.before.plan, change.before.applied_plan) if (found := release_in(plan))]
@@ -177,6 +197,8 @@ def deny_downgrade(change: PlanChange, view: View, _before: Sequence[Action]) ->
 def deny_minor_version_skip(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
     """Compare with the last applied plan and the kubelet; exempt is a restore, which replaces all stored data."""
     if not change.writes_plan or (wanted := release_in(change.plan)) is None:
+        return None
+    if _permission(view, change).lowers_version:
         return None
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
     reason = skipped_minors(change.before, machine_of(view, change.before) or {}, control_plane, wanted)
@@ -208,7 +230,7 @@ def keep_etcd_quorum_on_disruption(change: PlanChange, view: View, before: Seque
     If they cannot, all the others must be healthy. An unhealthy member may be repaired if no other plan is in flight. A
     member whose plan failed may still serve, and counts as any other.
     """
-    if not change.is_disruptive or not is_member(change.before):
+    if not change.is_disruptive or not is_member(change.before) or _permission(view, change).stops_all_servers:
         return None
     servers = plans_among(view, change, before, lambda trait: trait.is_etcd)
     others = [plan for plan in servers if plan.name != change.before.name and _counts(view, plan)]
@@ -256,6 +278,8 @@ def limit_upgrade_concurrency(change: PlanChange, view: View, before: Sequence[A
     own = PlanTraits.of(view, change.before)
     pool = next(((field, belongs) for field, belongs in _POOLS if belongs(own)), None)
     if not (change.is_disruptive or change.starts_drain) or in_drain(change.before) or pool is None:
+        return None
+    if _permission(view, change).stops_all_servers:
         return None
     field, belongs = pool
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}

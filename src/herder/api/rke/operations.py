@@ -33,7 +33,9 @@ INSTALL = "install"
 SAVE_SNAPSHOT = "etcd-snapshot-save"
 ROTATE_CERTIFICATES, RESTART_SERVICES = "rotate-certificates", "restart-services"
 ENCRYPT_SECRETS, ENCRYPTION_STATUS = "secrets-encrypt", "secrets-encrypt-status"
-STOP_SERVICES, CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "stop-services", "etcd-snapshot-check", "etcd-snapshot-restore"
+CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
+STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
+DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,15 @@ def _may(*instructions: str, **exceptions: bool) -> Permission:
 PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (SNAPSHOT, "Started"): _may(SAVE_SNAPSHOT),
     (SNAPSHOT, "RestartCluster"): _may(),
+    (RESTORE, "Started"): _may(CHECK_SNAPSHOT),
+    (RESTORE, "Shutdown"): _may(STOP_SERVICES, stops_all_servers=True),
+    (RESTORE, "Restore"): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
+    (RESTORE, "InitialRestartCluster"): _may(
+        DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True
+    ),
+    (RESTORE, "PostRestoreNodeCleanup"): _may(DELETE_NODES),
+    (RESTORE, "Abort"): _may(START_SERVICES, stops_all_servers=True),
+    (RESTORE, "RestartCluster"): _may(),
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),
 }
@@ -136,7 +147,7 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
 
 NO_PERMISSION = Permission(frozenset())
 TASK_INSTRUCTIONS = frozenset(name for each in PERMISSIONS.values() for name in each.instructions)
-_HARMLESS = frozenset({SAVE_SNAPSHOT})
+_HARMLESS = frozenset({SAVE_SNAPSHOT, CHECK_SNAPSHOT, DELETE_NODES})
 """Instructions that neither stop nor restart anything."""
 
 

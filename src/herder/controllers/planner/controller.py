@@ -16,7 +16,15 @@ from herder.api.guards import plan_changes
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.secret_sync import PRE_BOOTSTRAPPED, SYNCED_BOOTSTRAP_TO, synced_bootstrap_to
 from herder.api.rke import names
-from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET, STATE_SECRET, TOKENS_SECRET
+from herder.api.rke.kinds import (
+    BEACON,
+    BOOTSTRAP,
+    CONTROL_PLANE,
+    ETCD_SNAPSHOT,
+    PLAN_SECRET,
+    STATE_SECRET,
+    TOKENS_SECRET,
+)
 from herder.api.settings import SETTING
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import Distribution, Reference
@@ -222,6 +230,7 @@ CONTROLLER = Controller(
         Watches(MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, lambda obj: (obj["metadata"]["name"],)), _agent_changed),
         Watches(CONFIG_MAP_METADATA, Indexed(NEEDS, _reference_key)),
         Watches(BOOTSTRAP),
+        Watches(ETCD_SNAPSHOT),
         Watches(BEACON, lambda beacon: (Key(beacon["metadata"]["namespace"], beacon["metadata"]["name"]),)),
         Watches(SETTING, Indexed(ALL, _affects_all), changed("value")),
     ),

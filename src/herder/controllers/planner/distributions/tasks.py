@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+
+class Mode(Enum):
+    """How a task and the plan of the machine are combined."""
+
+    ADDED = "added"  # the instructions follow those of the plan; everything else stays
+    ALONE = "alone"  # the files stay; no other instruction and no probe
+    RENDERED = "rendered"  # the distribution renders the whole plan, with the current spec
 
 
 @dataclass(frozen=True)
@@ -11,6 +21,7 @@ class Task:
     """Work on one machine, once. `mark` identifies the attempt and is part of the instructions."""
 
     mark: str
+    mode: ClassVar[Mode] = Mode.ADDED
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,58 @@ class RotateCertificates(Task):
     """Issue new certificates, of all services or of the named ones, and restart what uses them."""
 
     services: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class SnapshotFile:
+    """A snapshot to restore."""
+
+    name: str  # of the file
+    in_s3: bool = False
+
+
+@dataclass(frozen=True)
+class CheckSnapshot(Task):
+    """Check that the machine can read the snapshot. Changes nothing."""
+
+    file: SnapshotFile
+
+
+@dataclass(frozen=True)
+class StopServices(Task):
+    """Stop Kubernetes and its containers; the data stays."""
+
+    mode = Mode.ALONE
+
+
+@dataclass(frozen=True)
+class StartServices(Task):
+    """Apply the plan, and start what `StopServices` stopped: an unchanged plan starts nothing."""
+
+    mode = Mode.RENDERED
+
+
+@dataclass(frozen=True)
+class RestoreSnapshot(Task):
+    """Replace the data of etcd by a snapshot, as a cluster of one member. On failure the data is as before."""
+
+    file: SnapshotFile
+    mode = Mode.RENDERED
+
+
+@dataclass(frozen=True)
+class Rejoin(Task):
+    """Start with the plan of the current spec; a server that was not restored drops its etcd data first."""
+
+    drop_data: bool = False
+    mode = Mode.RENDERED
+
+
+@dataclass(frozen=True)
+class DeleteStaleNodes(Task):
+    """Delete Nodes that a restored snapshot brought back and that belong to none of these Machines."""
+
+    machines: Sequence[str]  # their UIDs
 
 
 class UnsupportedTask(ValueError):

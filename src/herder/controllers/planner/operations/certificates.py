@@ -54,6 +54,9 @@ class Certificates:
         lost = sorted(entry.name for entry in scope.members() if is_lost(entry.machine))
         return f"etcd machine(s) {', '.join(lost)} are not reachable; repair or delete them first" if lost else ""
 
+    def leader(self, scope: OperationScope) -> str:
+        return ""
+
     def status(self, run: Run, scope: PlanScope) -> Object:
         return {"certificateRotationGeneration": run.generation} if run.phase == self.end else {}
 

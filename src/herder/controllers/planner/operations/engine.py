@@ -19,20 +19,28 @@ from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
 from herder.api.rke.operations import FAILED, Run, active_run, without_tasks
 from herder.api.rke.strategy import is_lost
-from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
+from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.certificates import CERTIFICATES
 from herder.controllers.planner.operations.interface import Batch, Operation, OperationScope, Phase, Step
+from herder.controllers.planner.operations.restore import RESTORE
 from herder.controllers.planner.operations.snapshot import SNAPSHOT
 from herder.controllers.planner.plan.writes import deliver_task
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
-from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, Result
+from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, RequeuePass, Result
 from herder.engine.runtime.decision import NORMAL, WARNING, Patch
 
-OPERATIONS: Sequence[Operation] = (SNAPSHOT, CERTIFICATES)
+OPERATIONS: Sequence[Operation] = (SNAPSHOT, RESTORE, CERTIFICATES)
 _BY_KIND = {each.kind: each for each in OPERATIONS}
 
-RenderTask = Callable[[PlanEntry, Task], Plan]
+
+@dataclass(frozen=True)
+class RenderedTask:
+    plan: Plan
+    joins: str  # the server that the machine joins
+
+
+RenderTask = Callable[[PlanEntry, Task], RenderedTask]
 """Renders the files and instructions of a task."""
 
 
@@ -41,7 +49,7 @@ def run_operation(scope: PlanScope, render: Callable[[], RenderTask], result: Re
     run = active_run(scope.control_plane)
     if run is None:
         requested = next((each for each in OPERATIONS if each.is_requested(scope)), None)
-        if requested is not None and scope.initialized:
+        if requested is not None and (scope.initialized or (requested.kind == RESTORE.kind and scope.established)):
             _start(requested, scope, result)
         return
     operation = _BY_KIND.get(run.kind)
@@ -65,8 +73,10 @@ def _start(operation: Operation, scope: PlanScope, result: Result) -> NoReturn:
     generation = int((scope.spec.get(operation.kind) or {}).get("generation") or 0)
     name = f"{operation.kind}-{generation}-{int(now.timestamp())}"
     run = Run(name, operation.kind, first.name, generation, started_at=now, deadline=now + first.timeout)
-    if problem := operation.preflight(OperationScope(scope, run, _machines(scope))):
+    planned = OperationScope(scope, run, _machines(scope))
+    if problem := operation.preflight(planned):
         _end(operation, replace(run, phase=FAILED, deadline=None, message=problem), scope, result)
+    run = replace(run, leader=operation.leader(planned))
     _store(operation, run, scope, result)
     message = f"{operation.title} {generation} has started"
     result.events += cluster_events(scope.cluster, scope.control_plane, "OperationStarted", message, NORMAL)
@@ -107,6 +117,10 @@ class _Drive:
 
     def run(self) -> NoReturn:
         phase = self._phase()
+        if writes := phase.prepare(self.scope):
+            self.result.writes += writes
+            self.result.plans = True
+            raise RequeuePass
         try:
             self._run_batches(phase)
         except _StepFailed as failed:
@@ -163,14 +177,12 @@ class _Drive:
         if step.task is None:
             return deliver_task(step.entry, current, "", self._now)
         try:
-            task = self.render()(step.entry, step.task)
+            rendered = self.render()(step.entry, step.task)
         except UnsupportedTask as error:
             self._fail(str(error))
-        files = {each.path: each for each in (*current.files, *task.files)}
-        plan = msgspec.structs.replace(
-            current, files=tuple(files.values()), instructions=(*current.instructions, *task.instructions)
-        )
-        return deliver_task(step.entry, plan, step.task.mark, self._now)
+        plan = _combined(current, rendered.plan, step.task.mode)
+        joins = rendered.joins if step.task.mode is Mode.RENDERED else step.entry.joined_to
+        return deliver_task(step.entry, plan, step.task.mark, self._now, joins=joins)
 
     def _wait(self, phase: Phase, batch: Batch, waits: dict[str, str]) -> NoReturn:
         run = self.scope.run
@@ -186,7 +198,7 @@ class _Drive:
 
     def _advance(self, phase: Phase) -> NoReturn:
         run, phases = self.scope.run, list(self.operation.phases)
-        following = phases[phases.index(phase) + 1 :]
+        following = [each for each in phases[phases.index(phase) + 1 :] if run.message or not each.after_failure]
         if not following:
             end = FAILED if run.message else self.operation.end
             _end(self.operation, replace(run, phase=end, deadline=None), self.scope.planning, self.result)
@@ -204,13 +216,26 @@ class _Drive:
 
     def _fail(self, problem: str) -> NoReturn:
         """End the run as failed, after its last phase, which gives all machines their plans back."""
-        run, last = self.scope.run, self.operation.phases[-1]
-        if run.phase == last.name:
+        run, phases = self.scope.run, {each.name: each for each in self.operation.phases}
+        last = self.operation.phases[-1]
+        current = phases.get(run.phase, last)
+        if current is last:
             failed = replace(run, phase=FAILED, deadline=None, message=run.message or problem)
             _end(self.operation, failed, self.scope.planning, self.result)
-        ending = run.at(last.name, self._now + last.timeout, message=problem)
+        following = phases[current.on_failure] if current.on_failure else last
+        ending = run.at(following.name, self._now + following.timeout, message=run.message or problem)
         _store(self.operation, ending, self.scope.planning, self.result)
         raise PassEnded(f"{self.operation.title}: {problem}")
+
+
+def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
+    if mode is Mode.RENDERED:
+        return task
+    files = {each.path: each for each in (*current.files, *task.files)}
+    if mode is Mode.ALONE:
+        return Plan(files=tuple(files.values()), instructions=task.instructions)
+    instructions = (*current.instructions, *task.instructions)
+    return msgspec.structs.replace(current, files=tuple(files.values()), instructions=instructions)
 
 
 def _is_busy(step: Step) -> bool:

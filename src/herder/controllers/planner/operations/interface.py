@@ -38,6 +38,9 @@ class OperationScope:
     def distribution(self) -> Distribution:
         return self.planning.distribution
 
+    def leader(self) -> PlanEntry | None:
+        return next((entry for entry in self.machines if entry.name == self.run.leader), None)
+
     def members(self) -> list[PlanEntry]:
         """Machines that run etcd and have completed a plan."""
         return [entry for entry in self.machines if entry.roles.etcd and entry.plan.has_run_a_plan]
@@ -63,6 +66,10 @@ class Phase:
     batches: Callable[[OperationScope], Sequence[Batch]]  # one after the other
     timeout: timedelta
     attempts: int = 1
+    prepare: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
+    """Writes that the tasks depend on; the phase continues once there are none."""
+    after_failure: bool = False  # runs only if an earlier phase has failed
+    on_failure: str = ""  # phase to continue with; by default the last
     problem: Callable[[OperationScope, Step], str] = lambda _scope, _step: ""
     """Why a task that ran did not do its work; empty if it did."""
     record: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
@@ -91,8 +98,11 @@ class Operation(Protocol):
     def preflight(self, scope: OperationScope) -> str:
         """Why it cannot run; empty if it can. Nothing has been changed then."""
 
+    def leader(self, scope: OperationScope) -> str:
+        """The Machine that acts for the others; empty if none does. Chosen at the start, and stored."""
+
     def status(self, run: Run, scope: PlanScope) -> Object:
-        """Fields of the control plane's status that Rancher's clients read."""
+        """Fields of the control plane's status that Rancher's clients read, when this phase begins."""
 
 
 def is_new_request(scope: PlanScope, kind: str) -> bool:

@@ -56,6 +56,9 @@ class Snapshot:
     def preflight(self, scope: OperationScope) -> str:
         return "" if members(scope) else "no etcd machine is reachable; it needs one to save a snapshot"
 
+    def leader(self, scope: OperationScope) -> str:
+        return ""
+
     def status(self, run: Run, scope: PlanScope) -> Object:
         return {"etcdSnapshotCreate": scope.spec.get(self.kind) or {}, "etcdSnapshotCreatePhase": run.phase}
 

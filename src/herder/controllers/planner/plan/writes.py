@@ -49,7 +49,7 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
     return locked_patch(desired.entry, patch, f"the plan of {desired.entry.name}")
 
 
-def deliver_task(entry: PlanEntry, plan: Plan, mark: str, now: datetime) -> Patch:
+def deliver_task(entry: PlanEntry, plan: Plan, mark: str, now: datetime, *, joins: str | None = None) -> Patch:
     """Write the plan of a task, which runs once; or, without a mark, the plan that the machine had before it."""
     content = plan.to_json()
     limits = {
@@ -59,6 +59,7 @@ def deliver_task(entry: PlanEntry, plan: Plan, mark: str, now: datetime) -> Patc
     annotations = {
         names.PLAN_INPUTS: str(PlanRecord(checksum=checksum(content))),
         names.PLAN_TASK: mark or None,
+        names.JOINED_TO: entry.joined_to if joins is None else joins,
         **_restarted(now),
     }
     data = {secrets.PLAN: encoded(content), **limits}

@@ -40,12 +40,14 @@ def elect(entries: Sequence[PlanEntry], designated: str = "", *, established: bo
     elected = _designated(entries, designated) if designated else _suitable(entries, established)
     if isinstance(elected, str):
         return Election(waiting=elected)
-    others = [entry for entry in entries if entry.is_init and entry is not elected]
-    if others:
-        return Election(writes=tuple(_label_init_node(entry, None) for entry in others))
-    if not elected.is_init:
-        return Election(writes=(_label_init_node(elected, "true"),))
-    return Election(init=elected)
+    writes = move_init_node(entries, elected)
+    return Election(writes=writes) if writes else Election(init=elected)
+
+
+def move_init_node(entries: Sequence[PlanEntry], elected: PlanEntry) -> tuple[Patch, ...]:
+    """Label changes until this machine is the only init node; the old label is removed first."""
+    others = tuple(_label_init_node(entry, None) for entry in entries if entry.is_init and entry.name != elected.name)
+    return others or (() if elected.is_init else (_label_init_node(elected, "true"),))
 
 
 def _designated(entries: Sequence[PlanEntry], machine_id: str) -> PlanEntry | str:

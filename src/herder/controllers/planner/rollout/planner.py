@@ -6,7 +6,7 @@ The pass is a pure function of its scope. It stops at the first tier that is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from herder.api.capi.names import annotations_of, is_paused
@@ -17,8 +17,9 @@ from herder.api.rke.distributions import release_in, release_of, skip_error
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Roles
+from herder.controllers.planner.distributions.tasks import RestoreSnapshot, Task
 from herder.controllers.planner.etcd.force_removal import force_remove_members
-from herder.controllers.planner.operations.engine import RenderTask, run_operation
+from herder.controllers.planner.operations.engine import RenderedTask, RenderTask, run_operation
 from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs
 from herder.controllers.planner.plan.machine_inputs import machine_inputs
 from herder.controllers.planner.plan.render import Desired, Request, common_digest
@@ -93,6 +94,10 @@ def _check_machines(scope: PlanScope, result: Result) -> None:
     result.provisioned = True
     if is_paused(scope.cluster, scope.control_plane):
         raise PassEnded(messages.PAUSED)
+
+
+def _check_etcd_exists(scope: PlanScope, result: Result) -> None:
+    """Never bootstrap again silently: only a restore can continue a cluster whose etcd machines are gone."""
     was_planned = scope.established or any(entry.joined_to for entry in scope.entries)
     if was_planned and not any(entry.roles.etcd and entry.plan.has_plan for entry in scope.entries):
         result.unstable = True
@@ -143,7 +148,13 @@ def _run_operation(scope: PlanScope, result: Result) -> None:
 
     def render() -> RenderTask:
         inputs = _plan_inputs(scope)
-        return lambda entry, task: scope.distribution.task(inputs.cluster, inputs.machine(entry), task)
+
+        def rendered(entry: PlanEntry, task: Task) -> RenderedTask:
+            begins = isinstance(task, RestoreSnapshot)
+            machine = inputs.first_machine(entry) if begins else inputs.machine(entry)
+            return RenderedTask(scope.distribution.task(inputs.cluster, machine, task), machine.join_url)
+
+        return rendered
 
     run_operation(scope, render, result)
 
@@ -250,6 +261,10 @@ class _PlanInputs:
             raise InputsNotReady(f"no suitable join URL found to join machine {where} to")
         return machine_inputs(self.scope.view, entry, joins, reports_agent=reports_agent)
 
+    def first_machine(self, entry: PlanEntry) -> MachineInputs:
+        """Inputs of a machine that begins the cluster again and joins no server."""
+        return replace(machine_inputs(self.scope.view, entry, ""), is_init=True)
+
 
 def _plan_inputs(scope: PlanScope, *, pre_bootstrap: bool = False) -> _PlanInputs:
     servers = Servers(scope.entries)
@@ -321,6 +336,7 @@ _STEPS: tuple[Callable[[PlanScope, Result], None], ...] = (
     _record_join_urls,
     _check_machines,
     _run_operation,
+    _check_etcd_exists,
     _check_no_downgrade,
     _check_version_skip,
     _roll_out,

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from herder.api.rke.node.plan import Plan, file
 from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.interface import (
@@ -21,6 +23,7 @@ from herder.controllers.planner.distributions.rancher.install import (
     address_instructions,
     agent_status_instruction,
     install,
+    without_start,
 )
 from herder.controllers.planner.distributions.rancher.manifests import (
     authentication,
@@ -33,7 +36,7 @@ from herder.controllers.planner.distributions.rancher.scripts import permissions
 from herder.controllers.planner.distributions.rancher.snapshots import credential_of
 from herder.controllers.planner.distributions.rancher.tasks import task_instructions
 from herder.controllers.planner.distributions.rancher.text import indented
-from herder.controllers.planner.distributions.tasks import Task
+from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, StartServices, Task
 from herder.controllers.planner.drain.hashes import drain_hash_of
 
 
@@ -72,7 +75,17 @@ class Rancher:
         return self.runtime.server_unit if roles.is_server else self.runtime.agent_unit
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
-        return Plan(instructions=task_instructions(cluster, machine, self.runtime, task))
+        """A restore runs without the service; other tasks come before it starts, unless they start it."""
+        instructions = task_instructions(cluster, machine, self.runtime, task)
+        if task.mode is not Mode.RENDERED:
+            return Plan(instructions=instructions)
+        plan = self.render(cluster, machine)
+        if isinstance(task, RestoreSnapshot):
+            installed = tuple(without_start(each, self.runtime) for each in plan.instructions)
+            return Plan(files=plan.files, instructions=(*installed, *instructions))
+        if isinstance(task, StartServices):
+            return replace(plan, instructions=(*plan.instructions, *instructions))
+        return replace(plan, instructions=(*instructions, *plan.instructions))
 
     def drain_hash(self, plan: Plan) -> str:
         return drain_hash_of(plan)

@@ -9,6 +9,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from herder.api.rke.node.plan import File, Instruction, PeriodicInstruction
 from herder.controllers.planner.distributions.agent_status import status_instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
@@ -41,6 +43,12 @@ def install(
         environment.append(f"INSTALL_{runtime.variable}_EXEC=agent")
     command = ("powershell.exe", ("-File", "run.ps1")) if machine.windows else ("sh", ("-c", "run.sh"))
     return Instruction(name="install", image=image, env=tuple(environment), command=command[0], args=command[1])
+
+
+def without_start(instruction: Instruction, runtime: Runtime) -> Instruction:
+    """The installation alone: without a stamp, it neither starts nor restarts the service."""
+    environment = (each for each in instruction.env if not each.startswith("RESTART_STAMP="))
+    return replace(instruction, env=(*environment, f"INSTALL_{runtime.variable}_SKIP_START=true"))
 
 
 def installer_image(cluster: ClusterInputs, runtime: Runtime) -> str:

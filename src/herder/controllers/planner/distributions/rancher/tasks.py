@@ -5,8 +5,20 @@ from __future__ import annotations
 from herder.api.rke import operations
 from herder.api.rke.node.plan import Instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
-from herder.controllers.planner.distributions.rancher.runtime import Runtime
-from herder.controllers.planner.distributions.tasks import RotateCertificates, SaveSnapshot, Task, UnsupportedTask
+from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
+from herder.controllers.planner.distributions.tasks import (
+    CheckSnapshot,
+    DeleteStaleNodes,
+    Rejoin,
+    RestoreSnapshot,
+    RotateCertificates,
+    SaveSnapshot,
+    SnapshotFile,
+    StartServices,
+    StopServices,
+    Task,
+    UnsupportedTask,
+)
 
 SAVE_SCRIPT = """set -u
 output=$("$@" 2>&1)
@@ -34,8 +46,64 @@ systemctl start "$unit"
 """
 """Runs the command while the service is stopped. Both components create the removed certificates when they start."""
 
-RESTART_SCRIPT = """set -eu
-systemctl restart "$1"
+SYSTEMCTL_SCRIPT = """set -eu
+systemctl "$1" "$2"
+"""
+
+CHECK_SCRIPT = """set -u
+file=$1
+[ -f "$file" ] || { echo "$file does not exist" >&2; exit 1; }
+[ -r "$file" ] && [ -s "$file" ] || { echo "$file is empty or cannot be read" >&2; exit 1; }
+"""
+
+CHECK_S3_SCRIPT = """set -u
+name=$1
+shift
+output=$("$@" 2>&1) || { printf '%s\n' "$output" >&2; exit 1; }
+case $output in
+    *"$name"*) ;;
+    *) echo "the bucket has no snapshot $name" >&2; exit 1 ;;
+esac
+"""
+
+STOP_SCRIPT = """set -eu
+"$1"
+"""
+
+DROP_SCRIPT = """set -eu
+unit=$1 data=$2
+systemctl stop "$unit"
+rm -rf "$data/server/db/etcd"
+"""
+
+RESTORE_SCRIPT = """set -u
+unit=$1 data=$2
+shift 2
+systemctl stop "$unit" 2> /dev/null
+known=$(ls -d "$data/server/db/"etcd-old-* 2> /dev/null)
+"$@"
+code=$?
+[ "$code" != 0 ] || exit 0
+for old in "$data/server/db/"etcd-old-*; do
+    case $known in *"$old"*) continue ;; esac
+    [ -d "$old" ] || continue
+    rm -rf "$data/server/db/etcd"
+    mv "$old" "$data/server/db/etcd"
+done
+rm -f "$data/server/db/reset-flag"
+exit "$code"
+"""
+"""Runs the restore. It moves the data away before it fails; without data, the service would begin an empty cluster."""
+
+DELETE_NODES_SCRIPT = """set -eu
+columns='{range .items[*]}{.metadata.name} {.metadata.labels.rke\\.cattle\\.io/machine}{"\\n"}{end}'
+live=" $1 "
+shift
+"$@" get nodes -o "jsonpath=$columns" | while read -r name uid; do
+    case $live in *" $uid "*) continue ;; esac
+    [ -n "$uid" ] || continue
+    "$@" delete node "$name" --ignore-not-found
+done
 """
 
 
@@ -44,16 +112,60 @@ def task_instructions(
 ) -> tuple[Instruction, ...]:
     if machine.windows and isinstance(task, RotateCertificates):
         return ()
+    data, unit = runtime.data(cluster), runtime.agent_unit if machine.roles.only_worker else runtime.server_unit
     match task:
         case SaveSnapshot():
             return (_script(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name, "etcd-snapshot", "save"),)
         case RotateCertificates() if machine.roles.only_worker:
-            return (_script(operations.RESTART_SERVICES, RESTART_SCRIPT, task, runtime.agent_unit),)
+            return (_script(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
         case RotateCertificates():
             services = [part for service in task.services for part in ("-s", service)]
-            command = (runtime.server_unit, runtime.data(cluster), runtime.name, "certificate", "rotate", *services)
+            command = (unit, data, runtime.name, "certificate", "rotate", *services)
             return (_script(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command),)
+        case CheckSnapshot(file=SnapshotFile(in_s3=True)):
+            listing = (runtime.name, "etcd-snapshot", "ls")
+            return (_script(operations.CHECK_SNAPSHOT, CHECK_S3_SCRIPT, task, task.file.name, *listing),)
+        case CheckSnapshot():
+            return (_script(operations.CHECK_SNAPSHOT, CHECK_SCRIPT, task, _snapshot_path(data, task.file)),)
+        case StopServices():
+            return (_script(operations.STOP_SERVICES, STOP_SCRIPT, task, f"{runtime.name}-killall.sh"),)
+        case StartServices():
+            return (_script(operations.START_SERVICES, SYSTEMCTL_SCRIPT, task, "start", unit),)
+        case RestoreSnapshot():
+            return (_restore(cluster, runtime, unit, data, task),)
+        case Rejoin(drop_data=True):
+            return (_script(operations.DROP_DATA, DROP_SCRIPT, task, unit, data),)
+        case Rejoin():
+            return ()
+        case DeleteStaleNodes():
+            live = " ".join(task.machines)
+            return (_script(operations.DELETE_NODES, DELETE_NODES_SCRIPT, task, live, *_kubectl(runtime, data)),)
     raise UnsupportedTask(f"{runtime.name} has no task {type(task).__name__}")
+
+
+def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, task: RestoreSnapshot) -> Instruction:
+    """Local files are given by their path; the name of an object in S3 goes with the arguments of the config file."""
+    command = [
+        runtime.name,
+        "server",
+        "--cluster-reset",
+        f"--etcd-arg=advertise-client-urls=https://{loopback(cluster)}:2379",
+        "--etcd-disable-snapshots=false",
+        f"--cluster-reset-restore-path={task.file.name if task.file.in_s3 else _snapshot_path(data, task.file)}",
+    ]
+    if not task.file.in_s3:
+        command.append("--etcd-s3=false")
+    return _script(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, unit, data, *command)
+
+
+def _snapshot_path(data: str, file: SnapshotFile) -> str:
+    return f"{data}/server/db/snapshots/{file.name}"
+
+
+def _kubectl(runtime: Runtime, data: str) -> tuple[str, ...]:
+    if runtime.name == "k3s":
+        return ("k3s", "kubectl")
+    return (f"{data}/bin/kubectl", "--kubeconfig", "/etc/rancher/rke2/rke2.yaml")
 
 
 def _script(name: str, script: str, task: Task, *arguments: str) -> Instruction:
