@@ -29,6 +29,7 @@ from herder.api.settings import SETTING
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import Distribution, Reference
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
+from herder.controllers.planner.operations.listing import SNAPSHOTS_OF, snapshots_of
 from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, agent_customization, needs
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster, entries_by_key
@@ -243,6 +244,7 @@ CONTROLLER = Controller(
         SECRET_METADATA: {SYNCED_BOOTSTRAP_TO: synced_bootstrap_to},
         MACHINE: {BY_CLUSTER: by_cluster, BY_STATE: by_state},
         PLAN_SECRET: {**plan_changes.INDEXES},
+        ETCD_SNAPSHOT: {SNAPSHOTS_OF: snapshots_of},
     },
     groupings=(WORKER_STATES, plan_changes.TRAITS),
     cluster_of=lambda plane: cluster_key(plane["metadata"]["namespace"], plane["metadata"]["name"]),

@@ -12,6 +12,7 @@ from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.tasks import SaveSnapshot
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
+from herder.controllers.planner.operations.listing import record_snapshots
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
@@ -46,7 +47,7 @@ class Snapshot:
     title: str = "etcd snapshot"
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Started", _save, SAVE_TIMEOUT, attempts=3),
+        Phase("Started", _save, SAVE_TIMEOUT, attempts=3, record=record_snapshots),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
     )
 
