@@ -32,7 +32,7 @@ _ENDED = (FINISHED, DONE, FAILED)
 INSTALL = "install"
 SAVE_SNAPSHOT = "etcd-snapshot-save"
 ROTATE_CERTIFICATES, RESTART_SERVICES = "rotate-certificates", "restart-services"
-ENCRYPT_SECRETS, ENCRYPTION_STATUS = "secrets-encrypt", "secrets-encrypt-status"
+ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
 STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
 DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
@@ -142,12 +142,18 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (RESTORE, "RestartCluster"): _may(),
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),
+    **{(ENCRYPTION_KEYS, phase): _may(ENCRYPT_SECRETS) for phase in ("Prepare", "Rotate", "Reencrypt")},
+    **{
+        (ENCRYPTION_KEYS, phase): _may(RESTART_SERVICES)
+        for phase in ("PostPrepareRestart", "PostRotateRestart", "PostReencryptRestart")
+    },
+    (ENCRYPTION_KEYS, "RestartCluster"): _may(),
 }
 """By kind and phase. A phase that is missing here writes no plan."""
 
 NO_PERMISSION = Permission(frozenset())
 TASK_INSTRUCTIONS = frozenset(name for each in PERMISSIONS.values() for name in each.instructions)
-_HARMLESS = frozenset({SAVE_SNAPSHOT, CHECK_SNAPSHOT, DELETE_NODES})
+_HARMLESS = frozenset({SAVE_SNAPSHOT, CHECK_SNAPSHOT, DELETE_NODES, ENCRYPT_SECRETS})
 """Instructions that neither stop nor restart anything."""
 
 

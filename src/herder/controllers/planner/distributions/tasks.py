@@ -37,6 +37,19 @@ class RotateCertificates(Task):
 
 
 @dataclass(frozen=True)
+class EncryptSecrets(Task):
+    """One step of a key rotation, on the leader: done if the server reports this stage."""
+
+    step: str
+    stage: str
+
+
+@dataclass(frozen=True)
+class RestartServices(Task):
+    """Restart Kubernetes on a server, so that it loads its keys."""
+
+
+@dataclass(frozen=True)
 class SnapshotFile:
     """A snapshot to restore."""
 

@@ -21,6 +21,7 @@ from herder.api.rke.operations import FAILED, Run, active_run, without_tasks
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.certificates import CERTIFICATES
+from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
 from herder.controllers.planner.operations.interface import Batch, Operation, OperationScope, Phase, Step
 from herder.controllers.planner.operations.restore import RESTORE
 from herder.controllers.planner.operations.snapshot import SNAPSHOT
@@ -30,7 +31,7 @@ from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_ke
 from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, RequeuePass, Result
 from herder.engine.runtime.decision import NORMAL, WARNING, Patch
 
-OPERATIONS: Sequence[Operation] = (SNAPSHOT, RESTORE, CERTIFICATES)
+OPERATIONS: Sequence[Operation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
 _BY_KIND = {each.kind: each for each in OPERATIONS}
 
 

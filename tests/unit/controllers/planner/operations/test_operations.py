@@ -16,6 +16,12 @@ from tests.unit.controllers.planner.simulated_cluster import SERVER_ROLES, WORKE
 REQUESTS: dict[str, dict[str, Any]] = {
     operations.SNAPSHOT: {"generation": 1},
     operations.CERTIFICATES: {"generation": 1, "services": ["api-server"]},
+    operations.ENCRYPTION_KEYS: {"generation": 1},
+}
+ENDS = {
+    (operations.SNAPSHOT, "Finished"),
+    (operations.CERTIFICATES, "Finished"),
+    (operations.ENCRYPTION_KEYS, "Done"),
 }
 MACHINES = ("server-0", "server-1", "server-2", "worker-0", "worker-1")
 
@@ -64,7 +70,7 @@ async def run_every_operation(seed: int, faults: Faults) -> None:
         before = await create(cluster)
         for kind, request in REQUESTS.items():
             status = await run(cluster, kind, request)
-            assert (status["operation"]["kind"], status["operation"]["phase"]) == (kind, "Finished")
+            assert (status["operation"]["kind"], status["operation"]["phase"]) in ENDS
         assert len(agents.ran) == len(set(agents.ran))
         assert before == {machine: (await cluster.plan(machine)).plan_bytes for machine in MACHINES}
 
@@ -98,6 +104,28 @@ def test_certificates_are_rotated_one_machine_at_a_time_and_workers_last() -> No
             status = await run(cluster, operations.CERTIFICATES, {"generation": 1})
             assert [machine for machine, _ in agents.ran] == list(MACHINES)
             assert status["certificateRotationGeneration"] == 1
+
+    loop.run(scenario())
+
+
+def test_keys_are_rotated_by_one_server_and_loaded_by_all_after_each_step() -> None:
+    async def scenario() -> None:
+        agents = Agents()
+        async with SimulatedCluster(answer=agents) as cluster:
+            await create(cluster)
+            status = await run(cluster, operations.ENCRYPTION_KEYS, {"generation": 1})
+            phases = [(mark.split("/")[1], machine) for machine, mark in agents.ran]
+            restarts = ["server-0", "server-1", "server-2"]
+            assert phases == [
+                entry
+                for step, restart in (
+                    ("Prepare", "PostPrepareRestart"),
+                    ("Rotate", "PostRotateRestart"),
+                    ("Reencrypt", "PostReencryptRestart"),
+                )
+                for entry in [(step, "server-0"), *((restart, machine) for machine in restarts)]
+            ]
+            assert (status["rotateEncryptionKeysPhase"], status["rotateEncryptionKeysLeader"]) == ("Done", "server-0")
 
     loop.run(scenario())
 

@@ -9,7 +9,9 @@ from herder.controllers.planner.distributions.rancher.runtime import Runtime, lo
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteStaleNodes,
+    EncryptSecrets,
     Rejoin,
+    RestartServices,
     RestoreSnapshot,
     RotateCertificates,
     SaveSnapshot,
@@ -45,6 +47,27 @@ systemctl reset-failed "$unit" 2> /dev/null || true
 systemctl start "$unit"
 """
 """Runs the command while the service is stopped. Both components create the removed certificates when they start."""
+
+ENCRYPT_SCRIPT = """set -u
+stage=$1
+shift
+started() { case $output in *"Current Rotation Stage: $stage"*) return 0 ;; esac; return 1; }
+output=$("$1" "$2" status 2>&1)
+case $output in
+    *"Encryption Status: Enabled"*) ;;
+    *) printf '%s\n' "encryption of Secrets is not enabled, or its status cannot be read: $output" >&2; exit 1 ;;
+esac
+tries=0
+until started; do
+    tries=$((tries + 1))
+    [ "$tries" -le 24 ] || { printf '%s\n' "$last" >&2; exit 1; }
+    last=$("$@" 2>&1) || sleep 5
+    output=$("$1" "$2" status 2>&1) || true
+    started || sleep 5
+done
+printf '%s\n' "$output"
+"""
+"""Runs the step until the server reports the stage. Servers that have just restarted refuse it for some seconds."""
 
 SYSTEMCTL_SCRIPT = """set -eu
 systemctl "$1" "$2"
@@ -122,6 +145,11 @@ def task_instructions(
             services = [part for service in task.services for part in ("-s", service)]
             command = (unit, data, runtime.name, "certificate", "rotate", *services)
             return (_script(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command),)
+        case EncryptSecrets():
+            arguments = (task.stage, runtime.name, "secrets-encrypt", task.step)
+            return (_script(operations.ENCRYPT_SECRETS, ENCRYPT_SCRIPT, task, *arguments),)
+        case RestartServices():
+            return (_script(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
         case CheckSnapshot(file=SnapshotFile(in_s3=True)):
             listing = (runtime.name, "etcd-snapshot", "ls")
             return (_script(operations.CHECK_SNAPSHOT, CHECK_S3_SCRIPT, task, task.file.name, *listing),)
