@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from herder.api.rke.distributions import EMBEDDED, K3S, KUBEADM, RKE2
-from herder.api.rke.fields.rows import Effect, Row, done, done_on, refused, without_effect
+from herder.api.rke.fields.rows import Effect, Row, done, done_on, without_effect
 
 _CONFIG = "spec.rkeConfig"
 _NO_CHARTS = "only K3s and RKE2 deploy charts; use additionalManifest"
@@ -99,13 +99,15 @@ def _upgrade_strategy() -> Iterator[Row]:
 def _operations() -> Iterator[Row]:
     fields = {
         "etcdSnapshotCreate": ("generation",),
-        "etcdSnapshotRestore": ("generation", "name", "restoreRKEConfig"),
+        "etcdSnapshotRestore": ("generation", "name"),
         "rotateCertificates": ("generation", "services"),
         "rotateEncryptionKeys": ("generation",),
     }
     for operation, parts in fields.items():
-        reason = f"no controller {_OPERATIONS[operation]}; remove the field, and do it on the servers"
-        yield from (refused(f"{_CONFIG}.{operation}.{part}", reason) for part in parts)
+        reason = f"no controller {_OPERATIONS[operation]} of this distribution; remove the field, do it on the servers"
+        yield from (done_on(f"{_CONFIG}.{operation}.{part}", K3S, RKE2, reason=reason) for part in parts)
+    reason = "only the data is restored; set spec.kubernetesVersion and rkeConfig to the values that you want"
+    yield done_on(f"{_CONFIG}.etcdSnapshotRestore.restoreRKEConfig", reason=reason, off=("none",))
 
 
 ROWS = (

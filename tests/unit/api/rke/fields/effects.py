@@ -15,7 +15,7 @@ from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.management.clusters import SHARED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
-from herder.api.rke import names
+from herder.api.rke import names, operations
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.node.install import agent_variables
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
@@ -64,8 +64,9 @@ def effects_of(spec: Object) -> Effects:
     if generated.control_plane:
         for found in _plans(generated):
             (errors if isinstance(found, ConfigError) else plans).append(str(found))
-    strategy = spec["rkeConfig"].get("upgradeStrategy") or {}
-    rollout = rollouts.trace(spec["kubernetesVersion"], json.dumps(strategy, sort_keys=True))
+    fields = {name: spec["rkeConfig"].get(name) for name in ("upgradeStrategy", *operations.KINDS)}
+    given = {name: value for name, value in fields.items() if value}
+    rollout = rollouts.trace(spec["kubernetesVersion"], json.dumps(given, sort_keys=True))
     content = json.dumps([generated.objects, plans, rollout], sort_keys=True, default=str)
     return Effects(content, tuple(errors), generated.ignored)
 

@@ -11,9 +11,9 @@ from typing import Any
 from herder.api.capi.kinds import NODE, SECRET
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
-from herder.api.rke import names
-from herder.api.rke.kinds import PLAN_SECRET
-from herder.api.rke.node.plan_secret import encoded
+from herder.api.rke import names, operations
+from herder.api.rke.kinds import ETCD_SNAPSHOT, PLAN_SECRET
+from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.api.settings import Settings
 from herder.controllers.planner import controller as planner
 from herder.controllers.planner.distributions.lookup import distribution_of
@@ -40,23 +40,27 @@ _MACHINES = {
 """Machines by distribution. The first one is the init node; only K3s and RKE2 have machines with part of the roles."""
 
 
+SNAPSHOTS = ("before", "other")
+
+
 @cache
-def trace(version: str, strategy: str) -> list[Any]:
-    """The steps of a rollout with this upgrade strategy (JSON), until all machines have their plans."""
-    return [*_Rollout(version, json.loads(strategy)).steps()]
+def trace(version: str, fields: str) -> list[Any]:
+    """The steps of a rollout with this upgrade strategy and these operations (JSON), until all machines are done."""
+    return [*_Rollout(version, json.loads(fields)).steps()]
 
 
 class _Rollout:
     """Machines with an earlier plan. Agents and drains succeed at once."""
 
-    def __init__(self, version: str, strategy: Object) -> None:
+    def __init__(self, version: str, fields: Object) -> None:
         self._distribution = distribution_of(version)
         # Only plans of the embedded distribution need the manager's address, which comes with the cluster agent.
         management = MANAGEMENT_NAME if self._distribution.name == "embedded" else ""
-        spec = {"kubernetesVersion": version, "managementClusterName": management, "upgradeStrategy": strategy}
+        spec = {"kubernetesVersion": version, "managementClusterName": management, **fields}
         status = {"initialization": {"controlPlaneInitialized": True}, "agentConnected": True}
         plane = objects.control_plane(status, **spec)
         found = [objects.cluster(), plane, objects.beacon(), objects.TOKENS, *self._secrets(plane), *self._machines()]
+        found += self._snapshots(next(each for each in found if each["kind"] == "Machine"))
         found.append(new_object(MANAGEMENT_CLUSTER, MANAGEMENT_NAME, spec={}))
         self._objects = {(obj["kind"], obj["metadata"]["name"]): obj for obj in found}
         self._results: dict[Any, EffectResult] = {}
@@ -79,6 +83,15 @@ class _Rollout:
             yield objects.plan_secret(
                 name, roles, init=number == 1, plan=objects.plan_of(stamp="old"), annotations=annotations
             )
+
+    def _snapshots(self, machine: Object) -> Iterator[Object]:
+        """Snapshots on the first machine, which is the init node."""
+        for name in SNAPSHOTS:
+            file = {"name": f"file-{name}", "nodeName": machine["metadata"]["name"], "status": "successful"}
+            owners = [owner_reference_to(machine, controller=False)]
+            yield new_object(ETCD_SNAPSHOT, name, NAMESPACE, owners=owners, spec={"clusterName": NAME}) | {
+                "snapshotFile": file
+            }
 
     def steps(self) -> Iterator[Any]:
         for _ in range(_MAX_PASSES):
@@ -110,7 +123,7 @@ class _Rollout:
         requested = annotations.get(names.DRAIN_OPTIONS, "")
         if data.get("plan-state") != encoded("succeeded"):
             data |= {"plan-state": encoded("succeeded"), "appliedPlan": data["plan"]}
-            yield "plan"
+            yield from ("plan", _tasks(secret))
         if annotations.get(names.UNCORDON):
             for mark in (names.DRAIN_OPTIONS, names.DRAIN_DONE, names.UNCORDON):
                 annotations.pop(mark, None)
@@ -119,6 +132,13 @@ class _Rollout:
             annotations[names.DRAIN_DONE] = requested
             yield from ("drain", drain_trace(requested))
         self._objects[key] = {**secret, "metadata": {**secret["metadata"], "annotations": annotations}, "data": data}
+
+
+def _tasks(secret: Object) -> list[list[str]]:
+    """The tasks of operations in a plan, with their arguments."""
+    plan = PlanSecret(secret).plan
+    found = plan.instructions if plan is not None else ()
+    return [[each.name, *each.args[2:]] for each in found if each.name in operations.TASK_INSTRUCTIONS]
 
 
 # --- drains ---------------------------------------------------------------------------------------------------------

@@ -236,4 +236,11 @@ _POOLS = {
     f"{POOL}.userdata.inlineUserdata": Sample("#cloud-config\n", _ON_OTHER_INFRASTRUCTURE),
 }
 
-SAMPLES: Mapping[str, Sample] = _CLUSTER | _ETCD | _REFERENCES | _REGISTRIES | _SELECTORS | _FILES | _DRAINS | _POOLS
+_RESTORE = f"{CONFIG}.etcdSnapshotRestore"
+_OPERATIONS = {
+    f"{_RESTORE}.generation": Sample(1, {f"{_RESTORE}.name": "before"}),
+    f"{_RESTORE}.name": Sample("before", {f"{_RESTORE}.generation": 1}),
+    f"{CONFIG}.rotateCertificates.services": Sample(["api-server"], {f"{CONFIG}.rotateCertificates.generation": 1}),
+}
+_PARTS = (_CLUSTER, _ETCD, _REFERENCES, _REGISTRIES, _SELECTORS, _FILES, _DRAINS, _POOLS, _OPERATIONS)
+SAMPLES: Mapping[str, Sample] = {path: sample for part in _PARTS for path, sample in part.items()}

@@ -62,7 +62,7 @@ CASES: dict[str, Case] = {
         ("spec.rkeConfig.machinePools[1].machineOS", "spec.rkeConfig.registries.mirrors[docker.io].rewrite"),
     ),
     "an operation that no controller runs": Case(
-        cluster(etcdSnapshotRestore={"generation": 1, "name": "snapshot"}),
+        cluster(spec=KUBEADM, etcdSnapshotRestore={"generation": 1, "name": "snapshot"}),
         tuple(f"spec.rkeConfig.etcdSnapshotRestore.{part}" for part in ("generation", "name")),
     ),
     "an unsupported value that was stored may stay": Case(
@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
         cluster(spec={"kubernetesVersion": None}, etcdSnapshotCreate={"generation": 1})
     ),
     "the first version decides about stored values": Case(
-        cluster(etcdSnapshotCreate={"generation": 1}),
+        cluster(spec=KUBEADM, etcdSnapshotCreate={"generation": 1}),
         ("spec.rkeConfig.etcdSnapshotCreate.generation",),
         cluster(spec={"kubernetesVersion": None}, etcdSnapshotCreate={"generation": 1}),
     ),
