@@ -28,10 +28,11 @@ from herder.api.management.registration import Lifetime
 from herder.api.numbers import parse_int64
 from herder.api.rke import cluster_spec, strategy
 from herder.api.rke.durations import whole_seconds
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.app import workload_clusters
 from herder.controllers.capi.machinedeployment.revisions import REVISION, revision_of
 from herder.controllers.capi.machinehealthcheck.rate_limit import REMEDIATION_PACE, next_batch, rate_of
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.drain import controller, pods
 from herder.controllers.planner.plan import machine_inputs, render

@@ -10,12 +10,12 @@ import pytest
 
 from herder.api.management.manifest import Agent
 from herder.api.rke.machine_config.embedded import LISTS, TEXTS
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,
-    ConfigError,
     MachineInputs,
     Referenced,
     Roles,

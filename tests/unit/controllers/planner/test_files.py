@@ -13,8 +13,9 @@ import yaml
 
 from herder.api.management.manifest import Agent
 from herder.api.rke import names
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import Instruction, Plan
-from herder.controllers.planner.distributions.interface import ConfigError, Reference, Referenced, Roles
+from herder.controllers.planner.distributions.interface import Reference, Referenced, Roles
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
 from herder.controllers.planner.distributions.rancher.scripts import run_once

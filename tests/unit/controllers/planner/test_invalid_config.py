@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from herder.api.rke import names
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
-    ConfigError,
     MachineInputs,
     Reference,
     Referenced,

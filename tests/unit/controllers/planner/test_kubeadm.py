@@ -14,12 +14,12 @@ import yaml
 
 import herder.kubeadm
 from herder.api.management.manifest import Agent
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import AUTH_SECRET_TYPE, AUTHORIZED_CLUSTERS, KUBEADM_INSTALLER
 from herder.api.rke.node.plan import Plan
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,
-    ConfigError,
     MachineInputs,
     Reference,
     Referenced,

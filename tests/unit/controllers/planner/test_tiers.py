@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import AGENT_STATUS, DELETE, File, PeriodicInstruction, Plan, checksum, file
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.drain.request import encode_options
 from herder.controllers.planner.plan.render import MAX_PLAN_BYTES, Desired, PlanRecord, Request
 from herder.controllers.planner.rollout.machines import PlanEntry

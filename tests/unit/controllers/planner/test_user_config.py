@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from herder.controllers.planner.distributions.interface import ConfigError, MachineInputs, Roles
+from herder.api.rke.machine_config.errors import ConfigError
+from herder.controllers.planner.distributions.interface import MachineInputs, Roles
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
 from tests.unit.controllers.planner.inputs import CONFIG, cluster, config_of, server, worker

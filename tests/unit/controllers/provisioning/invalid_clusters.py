@@ -26,12 +26,12 @@ from herder.api.management.manifest import Agent
 from herder.api.rke import names
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.install import BadVariable, agent_variables
 from herder.controllers.planner import controller as planner
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,
-    ConfigError,
     MachineInputs,
     Reference,
     Referenced,

@@ -14,18 +14,13 @@ from urllib.parse import urlsplit
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.rke.distributions import EMBEDDED
 from herder.api.rke.machine_config.embedded import checked_option, checked_taint
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import MACHINE_UID, TAINTS
 from herder.api.rke.node.join_token import node_token
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import selected_files
-from herder.controllers.planner.distributions.interface import (
-    ClusterInputs,
-    ConfigError,
-    MachineInputs,
-    Reference,
-    Roles,
-)
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
 from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
 

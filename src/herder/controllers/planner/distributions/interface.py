@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from herder.api.management.manifest import Agent
 from herder.api.rke import names
-from herder.api.rke.machine_config.errors import ConfigError as ConfigError
 from herder.api.rke.node.plan import Plan
 from herder.controllers.planner.distributions.digest import cluster_digest, machine_digest
 from herder.controllers.planner.distributions.tasks import Task

@@ -8,15 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.api.rke.node.plan import File, file
-from herder.controllers.planner.distributions.interface import (
-    ClusterInputs,
-    ConfigError,
-    MachineInputs,
-    Reference,
-    Referenced,
-)
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Referenced
 from herder.controllers.planner.distributions.selector_config import selector
 
 _PERMISSIONS = re.compile(r"[0-7]{1,5}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.api.rke.machine_config.errors import ConfigError
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.engine.meta.selectors import LabelSelector, label_selector_from_object, validate_label_selector
 
 Validate = Callable[[str, Mapping[str, Any]], dict[str, Any]]

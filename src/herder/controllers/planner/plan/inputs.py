@@ -21,10 +21,10 @@ from herder.api.references.approvals import problem_with, recreated
 from herder.api.references.catalogue import Target
 from herder.api.rke import names
 from herder.api.rke.kinds import TOKENS_SECRET
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,
-    ConfigError,
     Distribution,
     Reference,
     Referenced,

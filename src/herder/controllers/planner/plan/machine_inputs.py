@@ -13,7 +13,8 @@ from herder.api.machines.names import STATE_KEY, state_secret
 from herder.api.machines.state import driver_config
 from herder.api.rke import names
 from herder.api.rke.kinds import STATE_SECRET
-from herder.controllers.planner.distributions.interface import ConfigError, MachineInputs
+from herder.api.rke.machine_config.errors import ConfigError
+from herder.controllers.planner.distributions.interface import MachineInputs
 from herder.controllers.planner.plan.inputs import InputsNotReady
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.memo import DigestMemo

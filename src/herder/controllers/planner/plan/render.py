@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import PLAN_INPUTS
 from herder.api.rke.node.plan import DELETE, File, Plan, checksum
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, MachineInputs
+from herder.controllers.planner.distributions.interface import ClusterInputs, Distribution, MachineInputs
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.memo import DigestMemo
 

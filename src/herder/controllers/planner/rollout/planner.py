@@ -15,8 +15,9 @@ from herder.api.management import secret_sync
 from herder.api.rke import names
 from herder.api.rke.distributions import release_in, release_of, skip_error
 from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.writes import ref
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Roles
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
 from herder.controllers.planner.distributions.tasks import RestoreSnapshot, Task
 from herder.controllers.planner.etcd.force_removal import force_remove_members
 from herder.controllers.planner.operations.engine import RenderedTask, RenderTask, run_operation

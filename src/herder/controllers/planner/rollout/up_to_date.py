@@ -13,7 +13,7 @@ from herder.api.capi.kinds import MACHINE
 from herder.api.machines.names import state_secret
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET, STATE_SECRET
-from herder.controllers.planner.distributions.interface import ConfigError
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.controllers.planner.plan.inputs import InputsNotReady
 from herder.controllers.planner.plan.machine_inputs import machine_inputs
 from herder.controllers.planner.plan.render import PlanRecord

@@ -17,10 +17,11 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.install import agent_variables
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.controllers.planner import controller as planner
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution
+from herder.controllers.planner.distributions.interface import ClusterInputs, Distribution
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, InputsNotReady, cluster_inputs
 from herder.controllers.planner.plan.machine_inputs import machine_inputs

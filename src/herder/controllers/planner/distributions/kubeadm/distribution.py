@@ -12,18 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from herder.api.rke.distributions import KUBEADM
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe
 from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.agent_status import status_instruction
-from herder.controllers.planner.distributions.interface import (
-    ClusterInputs,
-    ConfigError,
-    MachineInputs,
-    Reference,
-    Roles,
-)
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.kubeadm.bootstrap_files import bootstrap_files
 from herder.controllers.planner.distributions.kubeadm.node_files import node_files
 from herder.controllers.planner.distributions.kubeadm.paths import API_PORT, CONFIG_DIR

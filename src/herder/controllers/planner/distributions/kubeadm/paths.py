@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.api.rke.machine_config.errors import ConfigError
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.engine.meta.kinds import Object
 
 CONFIG_DIR = "/etc/rancher/kubeadm"

@@ -10,8 +10,9 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import File, file
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError
+from herder.controllers.planner.distributions.interface import ClusterInputs
 from herder.controllers.planner.distributions.kubeadm.paths import CONFIG_DIR
 from herder.controllers.planner.distributions.rancher.registries import registries, with_manager
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.machine_config.kubeadm import checked_option
 from herder.api.rke.names import MACHINE_UID
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.selector_config import merge_config
 from herder.engine.meta.kinds import Object
 

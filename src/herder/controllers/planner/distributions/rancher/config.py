@@ -11,8 +11,9 @@ from typing import Any
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.rke import names
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import File, file
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Reference
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference
 from herder.controllers.planner.distributions.rancher.addresses import add_addresses, as_list
 from herder.controllers.planner.distributions.rancher.components import CONTROLLER_MANAGER, SCHEDULER, add_arguments
 from herder.controllers.planner.distributions.rancher.manifests import authentication_file, has_authentication

@@ -8,15 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import Plan, file
 from herder.controllers.planner.distributions import selected_files
-from herder.controllers.planner.distributions.interface import (
-    ClusterInputs,
-    ConfigError,
-    MachineInputs,
-    Reference,
-    Roles,
-)
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.rancher import config as configs
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.rancher.install import (

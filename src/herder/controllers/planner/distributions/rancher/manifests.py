@@ -8,9 +8,10 @@ from typing import Any
 import yaml
 
 from herder.api.management.manifest import as_yaml, manifest
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.api.rke.node.plan import File, file
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
 from herder.engine.schema.gotext import to_json
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import AUTH_SECRET_TYPE
 from herder.api.rke.node.plan import File, file
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Reference, Referenced
+from herder.controllers.planner.distributions.interface import ClusterInputs, Reference, Referenced
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES
 from herder.controllers.planner.distributions.rancher.text import as_text, compact
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from herder.api.machines.credentials import GLOBAL_NAMESPACE
+from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import File
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Reference
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference
 from herder.controllers.planner.distributions.rancher.runtime import Runtime
 from herder.controllers.planner.distributions.rancher.text import as_text
 

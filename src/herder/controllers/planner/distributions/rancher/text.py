@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from herder.controllers.planner.distributions.interface import ConfigError
+from herder.api.rke.machine_config.errors import ConfigError
 
 _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
