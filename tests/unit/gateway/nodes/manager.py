@@ -76,13 +76,24 @@ class Manager:
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
-        command = [*self.command_prefix, peer("kubectl"), "--kubeconfig", self.kubeconfig, *arguments]
-        result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        result = self._run_kubectl(*arguments, stdin=stdin)
         assert result.returncode == 0 or not check, f"{arguments}: {result.stderr}\n{self.log()[-2000:]}"
         return result.stdout
 
     def apply(self, obj: Object) -> None:
-        self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(obj))
+        """Apply an object, once its kind is served."""
+        arguments, content = ("apply", "--server-side", "-f", "-"), json.dumps(obj)
+        eventually(
+            lambda: (
+                "no matches for kind" not in self._run_kubectl(*arguments, "--dry-run=server", stdin=content).stderr
+            ),
+            f"{obj['kind']} is served",
+        )
+        self.kubectl(*arguments, stdin=content)
+
+    def _run_kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [*self.command_prefix, peer("kubectl"), "--kubeconfig", self.kubeconfig, *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
     def replace_error(self, obj: Object, user: str) -> str:
         """The error when another user replaces the object."""
