@@ -54,11 +54,11 @@ class Servers:
     async def until(self, reached: Callable[[], Awaitable[bool]], within: float = MINUTE) -> None:
         await self.simulation.sim.world.until(reached, within=within)
 
-    async def start_agent(self, node: str) -> None:
+    async def start_agent(self, node: str, name: str = AGENT) -> None:
         """Run a pod of the agent that is connected, as the Deployment would."""
         container = {"name": "cluster-register", "image": "agent"}
         spec = {"nodeName": node, "containers": [container]}
-        pod = new_manifest(POD, f"{AGENT}-{node}", SYSTEM_NAMESPACE, labels={"app": AGENT}, spec=spec)
+        pod = new_manifest(POD, f"{name}-{node}", SYSTEM_NAMESPACE, labels={"app": AGENT}, spec=spec)
         await self.workload.create(POD.resource, pod, namespace=SYSTEM_NAMESPACE)
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         await self.workload.patch(
@@ -66,8 +66,11 @@ class Servers:
         )
 
     async def has_pod(self, node: str) -> bool:
+        return await self.count_pods(node) > 0
+
+    async def count_pods(self, node: str) -> int:
         pods = (await self.workload.list(POD.resource, namespace=SYSTEM_NAMESPACE)).items
-        return any(pod["spec"]["nodeName"] == node and not is_deleting(pod) for pod in pods)
+        return sum(pod["spec"]["nodeName"] == node and not is_deleting(pod) for pod in pods)
 
     async def machine(self) -> Object | None:
         machines = await self.simulation.sim.all(MACHINE)
@@ -129,6 +132,24 @@ def test_the_agent_moves_before_its_server_is_deleted() -> None:
         await servers.until(servers.is_released, within=MOVE_TIMEOUT.total_seconds() / 4)
         assert not await servers.has_pod(servers.first)
         assert await servers.has_pod(servers.second)
+        await servers.simulation.until_settled()
+
+    run(scenario)
+
+
+def test_one_of_two_agents_on_the_same_server_moves_first() -> None:
+    async def scenario(servers: Servers) -> None:
+        await servers.start_agent(servers.first, "second")
+        await servers.delete_machine()
+
+        async def is_one_left() -> bool:
+            return await servers.count_pods(servers.first) == 1
+
+        await servers.until(is_one_left)
+        await asyncio.sleep(MOVE_TIMEOUT.total_seconds() / 4)
+        assert await servers.count_pods(servers.first) == 1, "one stays connected"
+        await servers.start_agent(servers.second)
+        await servers.until(servers.is_released, within=MOVE_TIMEOUT.total_seconds() / 4)
         await servers.simulation.until_settled()
 
     run(scenario)
@@ -237,8 +258,12 @@ def test_a_lost_agent_is_reported_and_nothing_is_drained() -> None:
             cluster.simulation.sim.downstream.cut_tunnel()
             await cluster.until_message(PROBLEM)
             assert len(cluster.reporters()) == 1
-            (provisioning,) = await cluster.simulation.sim.all(PROVISIONING_CLUSTER)
-            assert (find(provisioning, "Provisioned") or {})["message"].endswith(PROBLEM)
+
+            async def is_on_the_cluster() -> bool:
+                (provisioning,) = await cluster.simulation.sim.all(PROVISIONING_CLUSTER)
+                return bool((find(provisioning, "Provisioned") or {})["message"].endswith(PROBLEM))
+
+            await cluster.simulation.sim.world.until(is_on_the_cluster, within=MINUTE)
             tokens = await cluster.simulation.sim.get(TOKENS_SECRET, tokens_secret(CLUSTER_NAME))
             (token, *_) = (base64.b64decode(each).decode() for each in tokens["data"].values())
             cluster.simulation.sim.downstream.agent_status = WITHOUT_IMAGE.replace("not+found", f"with+{token}")

@@ -165,14 +165,17 @@ def _move_pods(view: View, machine: Object, cluster: str) -> Decision:
     if not all(isinstance(each, Observed) for each in seen):
         return needs + waiting("waiting for the connection to the cluster to move its cluster agent")
     nodes, pods = _seen(view, subscriptions[0]), _running(_seen(view, subscriptions[1]))
-    here = [pod for pod in pods if pod["node"] == node]
+    here, elsewhere = ([pod for pod in pods if (pod["node"] == node) is local] for local in (True, False))
     if not nodes or not here:
         return needs + _release(machine)
     if not (nodes[0].get("spec") or {}).get("unschedulable"):
         cordon = Patch(Ref(NODE, node), {"spec": {"unschedulable": True}}, "its Machine is deleted", target=target)
         return needs + Decision(writes=(cordon,))
-    if not any(pod["ready"] and pod["node"] != node for pod in pods):
-        return needs + waiting("waiting for the cluster agent to connect from another Node")
+    if not any(pod["ready"] for pod in elsewhere):
+        # All agents may be on this Node, where they started before others had joined. One of them stays connected.
+        spare = here[1:] if not elsewhere else ()
+        moved = tuple(delete(POD, pod, "it must start on another Node", target=cluster) for pod in spare)
+        return needs + Decision(writes=moved) + waiting("waiting for the cluster agent to connect from another Node")
     moved = tuple(delete(POD, pod, "another agent is connected", target=cluster) for pod in here)
     return needs + Decision(writes=moved) + waiting(f"waiting for the cluster agent to leave Node {node}")
 
