@@ -78,6 +78,18 @@ async def test_a_cluster_cannot_reference_an_unreadable_secret(admin: Api, mallo
     assert 'cannot get resource "secrets"' in answer.message
 
 
+@pytest.mark.parametrize("type_", ["rke.cattle.io/machine-plan", "rke.cattle.io/machine-state"])
+async def test_an_annotation_makes_no_user_the_creator_of_a_secret_of_the_manager(
+    admin: Api, mallory: Api, type_: str
+) -> None:
+    """The manager copies annotations of users to plan Secrets, and admission does not check the manager."""
+    planted = secret("theirs", **{"field.cattle.io/creatorId": "mallory"})
+    await admin.create("secrets", {**planted, "type": type_})
+    answer = await mallory.post(mallory.at(CLUSTERS), FOREIGN["file on machines"][0])
+    assert answer.status == 403, answer.text
+    assert 'cannot get resource "secrets"' in answer.message
+
+
 async def test_references_to_other_providers_are_not_reviewed(admin: Api, mallory: Api) -> None:
     """Controllers treat it as an object of another provider, even if a config kind has the same name."""
     await admin.create("secrets", secret("theirs"))

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET
 from herder.api.capi.names import CLUSTER_NAME, UNINITIALIZED_TAINT, annotations_of, labels_of
-from herder.api.identity.tenancy import ISSUED_LABELS
+from herder.api.identity.tenancy import ISSUED_LABELS, MANAGED_MARKS
+from herder.api.machines.credentials import CREATOR
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from herder.api.machines.names import BACKUP_LABEL
+from herder.api.management.secret_sync import SYNC, SYNC_BOOTSTRAP
+from herder.api.references.approvals import APPROVED
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP
 from herder.api.writes import owner_reference
@@ -23,6 +26,8 @@ PLAN_VERBS = ["get", "list", "watch", "update"]
 
 NODE_ANNOTATIONS = (names.LABELS, names.TAINTS, names.ADDRESS, names.INTERNAL_ADDRESS)
 """Annotations of a plan Secret that only its RKEBootstrap sets."""
+GRANTING_ANNOTATIONS = (CREATOR, *MANAGED_MARKS, names.AUTHORIZED_CLUSTERS, SYNC, SYNC_BOOTSTRAP, APPROVED)
+"""Annotations by which a Secret may be referenced or copied into a cluster. A plan Secret never has them."""
 
 
 def _meta(bootstrap: Object, name: str, **rest: object) -> Object:
@@ -82,9 +87,18 @@ def plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:
         bootstrap,
         names.plan_secret(bootstrap["metadata"]["name"]),
         labels=_plan_labels(bootstrap, machine, cluster),
-        annotations=dict(annotations_of(bootstrap)),
+        annotations=_plan_annotations(bootstrap),
     )
     return _object(SECRET, meta, type=names.PLAN_SECRET_TYPE)
+
+
+def _plan_annotations(bootstrap: Object) -> dict[str, str]:
+    """Annotations of an RKEBootstrap include those that users give MachineDeployments, without rights on Secrets.
+
+    Admission does not check the manager's writes: the creator of a Secret may reference it, and so read the plan.
+    """
+    given = annotations_of(bootstrap)
+    return {name: value for name, value in given.items() if name not in GRANTING_ANNOTATIONS}
 
 
 def new_plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:

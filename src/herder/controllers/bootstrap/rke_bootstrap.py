@@ -50,6 +50,7 @@ READY = "Ready"
 TERMINAL_PHASES = ("Deleting", "Deleted", "Failed")  # phases in which a Machine no longer runs its script
 # providers whose machines take a script; others take cloud-config
 OWN_INFRASTRUCTURE = (MACHINE_GROUP, GROUP, "elemental.cattle.io")
+_OWNED_ANNOTATIONS = (*objects.NODE_ANNOTATIONS, *objects.GRANTING_ANNOTATIONS)
 _SETTINGS = {
     settings.SERVER_URL,
     settings.SERVER_CERTIFICATES,
@@ -155,7 +156,7 @@ def _plan_secret(view: View, bootstrap: Object, machine: Object, cluster: Object
     meta = wanted["metadata"]
     changes: Object = {
         "labels": _changes(labels_of(existing), meta["labels"]),
-        "annotations": _changes(annotations_of(existing), meta["annotations"], owned=objects.NODE_ANNOTATIONS),
+        "annotations": _changes(annotations_of(existing), meta["annotations"], owned=_OWNED_ANNOTATIONS),
     }
     changes = {part: values for part, values in changes.items() if values}
     return (

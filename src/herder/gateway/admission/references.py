@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from herder.api.capi import kinds as capi
 from herder.api.capi.admission.values import count_values
 from herder.api.capi.names import annotations_of, is_deleting
+from herder.api.identity.tenancy import OWN_TYPES
 from herder.api.machines.credentials import CREATED_BY, CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of, kinds_of
@@ -307,7 +308,7 @@ def _is_creator(user: User, reference: FieldReference, found: Object | None) -> 
     A creator may use a machine config in machine pools alone. As infrastructure, the Cluster would own it, show it to
     the creator and delete it, also if it is that of a cluster whose owners removed the creator.
     """
-    if found is None or not user.name or not (reference.is_machine_config or reference.target[:2] == SECRETS):
+    if found is None or not user.name or not (reference.is_machine_config or _is_users_secret(reference, found)):
         return False
     return bool((found["metadata"].get("annotations") or {}).get(CREATOR) == user.name)
 
@@ -318,6 +319,11 @@ def changes_own_secret(kind: GroupKind, old: Object | None, new: Object, user: s
         return False
     marks = annotations_of(old)
     return bool(user) and user in (marks.get(CREATED_BY), marks.get(CREATOR))
+
+
+def _is_users_secret(reference: FieldReference, found: Object) -> bool:
+    """Whether it is a Secret of a type that users create. Others, such as plans, are the manager's."""
+    return reference.target[:2] == SECRETS and (found.get("type") or "Opaque") in OWN_TYPES
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

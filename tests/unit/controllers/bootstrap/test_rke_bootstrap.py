@@ -112,6 +112,24 @@ def test_a_label_of_a_pool_does_not_make_the_plan_another_secret(label: str) -> 
     assert labels["zone"] == "a"
 
 
+@pytest.mark.parametrize("annotation", objects.GRANTING_ANNOTATIONS)
+def test_an_annotation_of_a_deployment_does_not_let_its_author_use_the_plan(annotation: str) -> None:
+    """Admission refuses these annotations to users, but does not check the manager, which copies annotations of a
+    MachineDeployment."""
+    planted = bootstrap(annotations={annotation: "mallory", "zone": "a"})
+    annotations = objects.plan_secret(planted, machine(), cluster())["metadata"]["annotations"]
+    assert annotation not in annotations
+    assert annotations["zone"] == "a"
+
+
+def test_annotations_that_grant_a_plan_are_removed() -> None:
+    """An earlier version copied them."""
+    plan = objects.plan_secret(bootstrap(), machine(), cluster())
+    plan["metadata"]["annotations"] |= dict.fromkeys(objects.GRANTING_ANNOTATIONS, "mallory")
+    (patch,) = [each for each in patches_of(decide(*machine_objects(*accounts(), plan))) if each.ref.name == PLAN]
+    assert patch.patch["metadata"] == {"annotations": dict.fromkeys(objects.GRANTING_ANNOTATIONS)}
+
+
 @pytest.mark.parametrize(("role", "tainted"), [("worker", True), ("etcd", True), ("control-plane", False)])
 def test_nodes_outside_the_control_plane_register_with_a_taint(role: str, tainted: bool) -> None:
     bootstrap_object = bootstrap()
