@@ -97,6 +97,16 @@ def test_a_moved_management_cluster_is_deleted_with_its_provisioning_cluster(wor
     assert [(each.kind, each.name) for each in deleted] == [(MANAGEMENT_CLUSTER, MANAGEMENT_NAME)]
 
 
+def test_all_management_clusters_of_a_provisioning_cluster_are_deleted_with_it() -> None:
+    """Editors can write another name into the status. The owners of the former one must not keep their rights."""
+    former, current = new_management_cluster(), new_management_cluster("c-another")
+    foreign = new_management_cluster("c-foreign", created_for="ws/another")
+    deleting = new_provisioning_cluster(clusterName="c-another", deleting=True)
+    writes = writes_of(decide(provisioning_cluster.CONTROLLER, "ws/meadow", deleting, former, current, foreign))
+    deleted = {write.ref.name for write in writes if isinstance(write, Delete)}
+    assert deleted == {MANAGEMENT_NAME, "c-another"}
+
+
 @pytest.mark.parametrize("status", [{"clusterName": "c-abcde"}, {}], ids=["named", "not named yet"])
 def test_a_provisioning_cluster_is_deleted_with_its_management_cluster(status: Object) -> None:
     """Otherwise it would belong to whoever creates the next management Cluster of that name."""
@@ -108,6 +118,17 @@ def test_a_provisioning_cluster_is_deleted_with_its_management_cluster(status: O
     assert (write.ref.kind, write.ref.name) == (PROVISIONING_CLUSTER, "c-abcde")
     (write,) = writes_of(decide(management_cluster.CONTROLLER, "/c-abcde", management))
     assert isinstance(write, Patch), "without a pair, its finalizer is removed"
+
+
+@pytest.mark.parametrize(("created_for", "is_legacy"), [("", True), ("ws/meadow", False)])
+def test_a_chosen_name_gets_no_second_provisioning_cluster(created_for: str, is_legacy: bool) -> None:
+    """It would outlast the user's own, and keep the name, without an owner."""
+    marks = {names.PROVISIONING_CLUSTER_OF: created_for} if created_for else {}
+    spec, finalizers = {"fleetWorkspaceName": "ws"}, [names.REMOVE_MANAGEMENT]
+    management = new_object(MANAGEMENT_CLUSTER, "c-again", annotations=marks, finalizers=finalizers, spec=spec)
+    writes = writes_of(decide(management_cluster.CONTROLLER, "/c-again", management))
+    created = {write.obj["kind"] for write in writes if isinstance(write, Create) and write.kind != NAMESPACE}
+    assert created == ({PROVISIONING_CLUSTER.kind} if is_legacy else set())
 
 
 @pytest.mark.parametrize("name", ["kube-system", "local", "team", "c-m-abc-p-x"])

@@ -33,7 +33,7 @@ from herder.api.rke.sets import hash_of, owning_cluster
 from herder.api.rke.strategy import is_lost
 from herder.api.settings import SETTING
 from herder.api.writes import object_patch, owners
-from herder.controllers.provisioning.cluster.deletion import BY_OWNER, remove
+from herder.controllers.provisioning.cluster.deletion import BY_OWNER, CREATED_FOR, created_for, remove
 from herder.controllers.provisioning.cluster.desired import Problem
 from herder.controllers.provisioning.cluster.generation import (
     GENERATED_FROM,
@@ -216,6 +216,7 @@ CONTROLLER = Controller(
             BY_NAME: _management_named,
             ALL: _all,
         },
+        MANAGEMENT_CLUSTER: {CREATED_FOR: created_for},
         ROLE_BINDING: {BY_OWNER: owners},
         MACHINE: {BY_CLUSTER: cluster_of, **HEALTH_INDEXES},
         **{

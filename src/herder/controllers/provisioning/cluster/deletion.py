@@ -5,7 +5,7 @@ Cluster API deletes the machines of a provisioned cluster. Objects that it never
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from herder.api.capi.conditions import Condition, condition, find
 from herder.api.capi.finalizers import blocked_message, blocking_finalizers
@@ -33,7 +33,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import DONE, Decision, Delete, Write, waiting
 from herder.engine.runtime.view import View
 
-BY_OWNER = "owner-uid"
+BY_OWNER, CREATED_FOR = "owner-uid", "created-for"
 
 
 def remove(view: View, cluster: Object) -> Decision:
@@ -62,14 +62,29 @@ def _delete_management(view: View, cluster: Object) -> Iterator[Delete]:
     # RoleBindings refer to the cluster by name: revoke them before another user can take the name.
     for binding in view.select(ROLE_BINDING, index=(BY_OWNER, cluster["metadata"]["uid"])):
         yield delete(ROLE_BINDING, binding, f"{view.key} is deleted")
+    for management in _managements(view, cluster):
+        if not is_deleting(management) and not clusters.is_internal(management):
+            yield delete(MANAGEMENT_CLUSTER, management, f"{view.key} is deleted")
+
+
+def _managements(view: View, cluster: Object) -> list[Object]:
+    """Management Clusters that were created for it, and the one that its status names, if they are paired.
+
+    Users can move them to another workspace, or write another name into the status. If one remained, its owners would
+    keep their rights, and the next cluster of this name could get it.
+    """
+    created = view.select(MANAGEMENT_CLUSTER, index=(CREATED_FOR, str(view.key)))
     name = (cluster.get("status") or {}).get("clusterName", "")
-    management = view.get(MANAGEMENT_CLUSTER, name) if name else None
-    if management is None or is_deleting(management) or clusters.is_internal(management):
-        return
-    # The user may have moved it to another workspace. If it remained, the next cluster of this name would get it.
-    was_created_for_it = clusters.source_provisioning_cluster(management) == str(view.key)
-    if was_created_for_it or clusters.are_paired(management, view.namespace, view.name):
-        yield delete(MANAGEMENT_CLUSTER, management, f"{view.key} is deleted")
+    named = view.get(MANAGEMENT_CLUSTER, name) if name else None
+    if named is None or named in created or not clusters.are_paired(named, view.namespace, view.name):
+        return created
+    return [*created, named]
+
+
+def created_for(management: Object) -> Iterable[str]:
+    """Indexer: namespace/name of the provisioning Cluster that it was created for."""
+    found = clusters.source_provisioning_cluster(management)
+    return (found,) if found else ()
 
 
 def _remove_machines(view: View, cluster: Object) -> Decision:

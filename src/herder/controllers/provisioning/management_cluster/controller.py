@@ -110,9 +110,13 @@ def _object(kind: Kind, name: str, **meta: object) -> Object:
 
 
 def _create_provisioning(view: View, management: Object) -> Decision:
-    """Create the provisioning Cluster of a legacy cluster, which was created as a management Cluster."""
+    """Create the provisioning Cluster of a legacy cluster, which was created as a management Cluster.
+
+    Users can choose such a name for a provisioning Cluster, too. A second one would outlast it, without an owner.
+    """
     workspace = (management.get("spec") or {}).get("fleetWorkspaceName")
-    if not names.is_legacy(view.name) or not workspace:
+    is_created_for_another = clusters.source_provisioning_cluster(management) is not None
+    if not names.is_legacy(view.name) or not workspace or is_created_for_another:
         return DONE
     if view.get(PROVISIONING_CLUSTER, view.name, workspace) is not None:
         return DONE
