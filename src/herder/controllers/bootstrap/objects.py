@@ -28,6 +28,8 @@ NODE_ANNOTATIONS = (names.LABELS, names.TAINTS, names.ADDRESS, names.INTERNAL_AD
 """Annotations of a plan Secret that only its RKEBootstrap sets."""
 GRANTING_ANNOTATIONS = (CREATOR, *MANAGED_MARKS, names.AUTHORIZED_CLUSTERS, SYNC, SYNC_BOOTSTRAP, APPROVED)
 """Annotations by which a Secret may be referenced or copied into a cluster. A plan Secret never has them."""
+PLANNER_ANNOTATIONS = (names.JOIN_URL, names.JOINED_TO)
+"""Annotations of a plan Secret that only the planner sets: other machines send the cluster's token to the join URL."""
 
 
 def _meta(bootstrap: Object, name: str, **rest: object) -> Object:
@@ -97,8 +99,8 @@ def _plan_annotations(bootstrap: Object) -> dict[str, str]:
 
     Admission does not check the manager's writes: the creator of a Secret may reference it, and so read the plan.
     """
-    given = annotations_of(bootstrap)
-    return {name: value for name, value in given.items() if name not in GRANTING_ANNOTATIONS}
+    reserved = (*GRANTING_ANNOTATIONS, *PLANNER_ANNOTATIONS)
+    return {name: value for name, value in annotations_of(bootstrap).items() if name not in reserved}
 
 
 def new_plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:

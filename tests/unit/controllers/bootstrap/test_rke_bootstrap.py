@@ -112,7 +112,7 @@ def test_a_label_of_a_pool_does_not_make_the_plan_another_secret(label: str) -> 
     assert labels["zone"] == "a"
 
 
-@pytest.mark.parametrize("annotation", objects.GRANTING_ANNOTATIONS)
+@pytest.mark.parametrize("annotation", [*objects.GRANTING_ANNOTATIONS, *objects.PLANNER_ANNOTATIONS])
 def test_an_annotation_of_a_deployment_does_not_let_its_author_use_the_plan(annotation: str) -> None:
     """Admission refuses these annotations to users, but does not check the manager, which copies annotations of a
     MachineDeployment."""
