@@ -197,6 +197,15 @@ async def test_downloaded_code_runs_as_user_nobody(published: Published, tmp_pat
         await probed(published.url(EXAMPLE), published.digest(EXAMPLE), str(program))
 
 
+async def test_downloaded_code_runs_in_a_network_of_its_own(published: Published, tmp_path: Path) -> None:
+    program = tmp_path / "rancher-machine"
+    program.write_text('#!/bin/sh\nPATH=/usr/bin:/bin\necho "network $(readlink /proc/self/ns/net)" >&2\nexit 1\n')
+    program.chmod(0o755)
+    with pytest.raises(Exception, match=r"network net:\[[0-9]+\]") as raised:
+        await probed(published.url(EXAMPLE), published.digest(EXAMPLE), str(program))
+    assert os.readlink("/proc/self/ns/net") not in str(raised.value)
+
+
 # --- its kinds on both engines ----------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Read the flags of a downloaded driver from the help of rancher-machine.
 
-The driver is untrusted code. It runs once, in its own directory, with an empty environment, and as nobody if we are
-root.
+The driver is untrusted code. It runs once, in its own directory and network, with an empty environment, and as nobody
+if we are root. It serves RPC without authentication, which process machines could use in the host's network.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from herder.api.machines.drivers.flags import Flag, FlagType, Value
 from herder.api.machines.drivers.schemas import flag_to_object
 from herder.machine import plugins
 from herder.machine.errors import MachineError
+from herder.machine.host.process.programs import module_program
 
 HELP_SECONDS = 30.0
 NOBODY = 65534
+PRIVATE_NETWORK = "herder.machine.private_network"
 GENERAL = "none"  # a driver whose help shows only the common flags
 
 
@@ -75,7 +77,7 @@ def _flags(program: Path, driver: str, directory: Path) -> list[Flag]:
 def _help(program: Path, driver: str, directory: Path) -> str:
     executable, user = _reachable(program, directory)
     child = subprocess.Popen(
-        [executable, "create", "--driver", driver, "--help"],
+        module_program(PRIVATE_NETWORK, str(user), str(executable), "create", "--driver", driver, "--help"),
         env={"PATH": str(directory), "HOME": str(directory), "MACHINE_STORAGE_PATH": str(directory / "store")},
         cwd=directory,
         stdin=subprocess.DEVNULL,
@@ -84,9 +86,6 @@ def _help(program: Path, driver: str, directory: Path) -> str:
         text=True,
         errors="replace",
         start_new_session=True,
-        user=user,
-        group=user,
-        extra_groups=None if user is None else [],
     )
     try:
         shown, complaints = child.communicate(timeout=HELP_SECONDS)
@@ -106,12 +105,12 @@ def _help(program: Path, driver: str, directory: Path) -> str:
     return shown
 
 
-def _reachable(program: Path, directory: Path) -> tuple[Path, int | None]:
+def _reachable(program: Path, directory: Path) -> tuple[Path, int]:
     """Return the program and the UID to run it as; copied if nobody cannot reach it."""
     store = directory / "store"
     store.mkdir(exist_ok=True)
     if os.geteuid() != 0:
-        return program, None
+        return program, os.geteuid()
     directory.chmod(0o711)
     os.chown(store, NOBODY, NOBODY)
     copy = directory / "rancher-machine"

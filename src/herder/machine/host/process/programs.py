@@ -12,5 +12,8 @@ _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import 
 
 
 def own_program(name: str, *arguments: str) -> list[str]:
-    module = f"herder.machine.host.process.{name}"
+    return module_program(f"herder.machine.host.process.{name}", *arguments)
+
+
+def module_program(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-B", "-c", _START.format(module=module), _SOURCES, *arguments]
