@@ -50,7 +50,7 @@ class Peer:
 PEERS = (
     Peer("etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
     Peer("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdctl/v3"),
-    Peer("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/etcdutl/v3", extended=True),
+    Peer("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/etcdutl/v3"),
     Peer("kube-apiserver", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", stamp=True),
     Peer("kubectl", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl", stamp=True),
     Peer(
@@ -118,6 +118,7 @@ PEERS = (
         "github.com/rancher/system-agent",
         version_in="github.com/rancher/system-agent/pkg/version.Version",
     ),
+    Peer("versitygw", "versitygw", "github.com/versity/versitygw", "github.com/versity/versitygw/cmd/versitygw"),
     Peer("remotedialer-client", "remotedialer", "github.com/rancher/remotedialer", "./client"),
     Peer("remotedialer-server", "remotedialer", "github.com/rancher/remotedialer", "./server"),
 )
