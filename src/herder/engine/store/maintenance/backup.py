@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from herder.engine.store import schema
 from herder.engine.store.directory import BEFORE_RESTORE, DATABASE, RESTORED, finish_restore, locked
@@ -30,16 +31,21 @@ def write_backup(source: sqlite3.Connection, path: Path, now: float) -> int:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
             copy.execute("INSERT OR REPLACE INTO state VALUES ('backup_at', ?)", (now,))
-            (revision,) = copy.execute(
-                "SELECT max(coalesce((SELECT max(revision) FROM revisions), 0),"
-                " coalesce((SELECT max(value) FROM state WHERE name IN ('compacted', 'revision')), 0))"
-            ).fetchone()
+            revision = _last_revision(copy)
         sync_file(staged)
         staged.rename(path)
     except BaseException:
         staged.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+    return revision
+
+
+def _last_revision(database: sqlite3.Connection) -> int:
+    (revision,) = database.execute(
+        "SELECT max(coalesce((SELECT max(revision) FROM revisions), 0),"
+        " coalesce((SELECT max(value) FROM state WHERE name IN ('compacted', 'revision')), 0))"
+    ).fetchone()
     return int(revision)
 
 
@@ -84,17 +90,44 @@ def restore(backup: Path, directory: Path) -> None:
         finish_restore(directory)
 
 
+class BackupContent(NamedTuple):
+    """Facts about a valid backup. Its encrypted values need the keys with these IDs."""
+
+    revision: int
+    schema: int
+    key_ids: frozenset[str]
+
+
+def check_backup(backup: Path) -> BackupContent:
+    """Read a whole backup; raise StoreError if it is damaged, or of a newer version of the store."""
+    try:
+        with closing(_open_backup(backup)) as source:
+            version = _check(backup, source)
+            sealed = version >= 2  # the first schema has neither encryption nor the table of revisions
+            keys = source.execute("SELECT key_id FROM seals") if sealed else ()
+            return BackupContent(_last_revision(source) if sealed else 0, version, frozenset(key for (key,) in keys))
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the backup {backup}: {error}") from error
+
+
+def _open_backup(backup: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{backup.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+
+
+def _check(backup: Path, source: sqlite3.Connection) -> int:
+    schema.check(source)
+    if source.execute("PRAGMA quick_check").fetchone() != ("ok",):
+        raise StoreError(f"{backup} is damaged")
+    (version,) = source.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        raise StoreError(f"{backup} is not a backup of a store")
+    return int(version)
+
+
 def _copy(backup: Path, staged: Path) -> None:
     try:
-        with (
-            closing(sqlite3.connect(f"{backup.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as source,
-            closing(sqlite3.connect(staged, isolation_level=None)) as copy,
-        ):
-            schema.check(source)
-            if source.execute("PRAGMA quick_check").fetchone() != ("ok",):
-                raise StoreError(f"{backup} is damaged")
-            if source.execute("PRAGMA user_version").fetchone() == (0,):
-                raise StoreError(f"{backup} is not a backup of a store")
+        with closing(_open_backup(backup)) as source, closing(sqlite3.connect(staged, isolation_level=None)) as copy:
+            _check(backup, source)
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
             copy.execute("INSERT OR IGNORE INTO state VALUES ('backup_at', 0)")
