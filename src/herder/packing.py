@@ -1,8 +1,9 @@
-"""Pack this installation as files: the herder package and its dependencies, to run elsewhere."""
+"""Pack this installation, to run elsewhere: the herder package and its dependencies, or one package as a zipapp."""
 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import herder
 from herder.oci import Entry, tar
 
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_ALWAYS = (1980, 1, 1, 0, 0, 0)  # timestamp of every member: equal sources give equal bytes
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -52,3 +55,23 @@ def _required(distribution: metadata.Distribution) -> Iterator[str]:
         found = _NAME.match(words.strip())
         if found and "extra" not in marker:
             yield found[0].lower()
+
+
+def write_zipapp(package: str, path: Path, *, without: Iterable[str] = ()) -> None:
+    """Write `herder.<package>` as one program that needs only Python. `without` are modules that it does not import."""
+    source = Path(herder.__file__).parent / package
+    members = {
+        "__main__.py": (source / "__main__.py").read_bytes(),
+        "herder/__init__.py": f'__version__ = "{herder.__version__}"\n'.encode(),
+    }
+    for file in sorted(source.rglob("*.py")):
+        if file.name not in without:
+            members[f"herder/{package}/{file.relative_to(source).as_posix()}"] = file.read_bytes()
+    with path.open("wb") as stream:
+        stream.write(_SHEBANG)
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in members.items():
+                member = zipfile.ZipInfo(name, _ALWAYS)
+                member.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(member, content)
+    path.chmod(0o755)
