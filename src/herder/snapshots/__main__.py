@@ -1,0 +1,5 @@
+import sys
+
+from herder.snapshots.program import main
+
+sys.exit(main())

@@ -1,0 +1,162 @@
+"""Save, list, delete and check snapshots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from herder.snapshots.config import Config
+from herder.snapshots.data import Data
+from herder.snapshots.directory import Directory
+from herder.snapshots.errors import SnapshotError
+from herder.snapshots.files import compress, digest_of
+from herder.snapshots.names import COMPRESSED, check_name, seconds_of, series
+from herder.snapshots.records import Record
+from herder.snapshots.remote import Remote
+from herder.snapshots.restore import Workplace, fetch
+
+
+@contextmanager
+def remote_of(config: Config, *, required: bool = False) -> Iterator[Remote | None]:
+    """Open the bucket of the configuration, and check it first: its errors come before all effects."""
+    if config.s3 is None:
+        if required:
+            raise SnapshotError("s3: is not set in the configuration")
+        yield None
+        return
+    remote = Remote(config.s3)
+    try:
+        remote.bucket.check()
+        yield remote
+    finally:
+        remote.close()
+
+
+def save(config: Config, data: Data, name: str) -> list[Record]:
+    """Take a snapshot, verify it, upload it and apply the retention."""
+    directory = Directory(config.directory)
+    with directory.locked(), remote_of(config) as remote:
+        Workplace(config.directory).refuse_unfinished()
+        directory.clean()
+        full_name = _new_name(config, directory, remote, check_name("name", name))
+        try:
+            record = directory.commit(_write(config, data, directory, full_name))
+            records = [record]
+            if remote is not None:
+                remote.abort_uploads(f"{name}-{config.node}-")
+                records.append(remote.upload(record, config.directory / full_name))
+        except BaseException:
+            directory.discard(full_name)
+            raise
+        problem = _apply_retention(config, directory, remote, name)
+    return [replace(each, message=problem) for each in records]
+
+
+def _new_name(config: Config, directory: Directory, remote: Remote | None, name: str) -> str:
+    """Return a name that is newer than all others of its series.
+
+    Otherwise, after two saves in one second or a change of the clock, the retention could delete the new snapshot.
+    """
+    own = series(name, config.node)
+    names = [*(each.name for each in directory.records()), *(remote.sizes() if remote else ())]
+    latest = max((seconds_of(each) for each in names if own.fullmatch(each)), default=0)
+    seconds = max(int(time.time()), latest + 1)
+    return f"{name}-{config.node}-{seconds}{COMPRESSED if config.compress else ''}"
+
+
+def _write(config: Config, data: Data, directory: Directory, name: str) -> Record:
+    """Write the file of a new snapshot and return its record."""
+    target = directory.partial(name)
+    plain = target if not config.compress else directory.partial(f"{name}.plain")
+    data.save(plain)
+    plain.chmod(0o600)
+    content = data.verify(plain)
+    unpacked = plain.stat().st_size
+    if plain != target:
+        compress(plain, target)
+        plain.unlink()
+    digest = digest_of(target)
+    return Record(
+        name,
+        node=config.node,
+        created_at=seconds_of(name),
+        size=digest.size,
+        sha256=digest.sha256,
+        revision=content.revision,
+        version=content.version,
+        unpacked_size=unpacked,
+        metadata=config.metadata,
+    )
+
+
+def _apply_retention(config: Config, directory: Directory, remote: Remote | None, name: str) -> str:
+    """Delete the oldest snapshots of this series. A failure is reported, but the new snapshot exists."""
+    own = series(name, config.node)
+    try:
+        for old in _beyond([each.name for each in directory.records() if own.fullmatch(each.name)], config.retention):
+            directory.delete(old)
+        if remote is not None and remote.config.retention:
+            names = [each for each in remote.sizes() if own.fullmatch(each)]
+            for old in _beyond(names, remote.config.retention):
+                remote.delete(old)
+    except (SnapshotError, OSError) as error:
+        return f"retention: old snapshots could not be deleted: {error}"
+    return ""
+
+
+def _beyond(names: list[str], retention: int) -> list[str]:
+    """Return the names of the oldest snapshots; a retention of 0 keeps all."""
+    return sorted(names, key=seconds_of)[:-retention] if retention else []
+
+
+def list_all(config: Config) -> list[Record]:
+    with remote_of(config) as remote:
+        return [*Directory(config.directory).records(), *(remote.records() if remote else ())]
+
+
+def delete(config: Config, name: str, *, s3: bool) -> None:
+    directory = Directory(config.directory)
+    check_name("snapshot", name)
+    with directory.locked():
+        Workplace(config.directory).refuse_unfinished()
+        if not s3:
+            directory.delete(name)
+            return
+        with remote_of(config, required=True) as remote:
+            assert remote is not None
+            remote.delete(name)
+
+
+def check(config: Config, data: Data, name: str, *, s3: bool) -> Record:
+    """Read the whole snapshot, as a restore would, and change nothing."""
+    check_name("snapshot", name)
+    with Directory(config.directory).locked():
+        place = Workplace(config.directory)
+        place.refuse_unfinished()
+        try:
+            with source_of(config, s3) as remote:
+                file, record = fetch(config, place, name, remote)
+            return _verified(record, data, file)
+        finally:
+            place.remove()
+
+
+@contextmanager
+def source_of(config: Config, s3: bool) -> Iterator[Remote | None]:
+    if not s3:
+        yield None
+        return
+    with remote_of(config, required=True) as remote:
+        yield remote
+
+
+def _verified(record: Record, data: Data, file: Path) -> Record:
+    content = data.verify(file)
+    if record.sha256 and content.revision != record.revision:
+        raise SnapshotError(
+            f"snapshot {record.name}: has revision {content.revision} instead of {record.revision}; the file is corrupt"
+        )
+    return replace(record, revision=content.revision, version=content.version)

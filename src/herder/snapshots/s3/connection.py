@@ -1,0 +1,228 @@
+"""Signed requests to one S3 endpoint, with retries and deadlines. It follows no redirect and uses no proxy."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TypeVar
+
+from herder.snapshots.config import S3Config
+from herder.snapshots.errors import SnapshotError
+from herder.snapshots.s3.answers import LIMIT, error_of
+from herder.snapshots.s3.errors import S3Error, connection_failure, refusal
+from herder.snapshots.s3.signature import (
+    EMPTY,
+    Credentials,
+    Unsigned,
+    authorization,
+    encoded_path,
+    encoded_query,
+    timestamp,
+)
+
+PIECE = 1 << 20
+ATTEMPTS = 4
+FIRST_DELAY = 0.5
+SLOWEST = 64 << 10  # bytes per second that every transfer must reach
+_PARTIAL_CHAIN = 0x80000  # X509_V_FLAG_PARTIAL_CHAIN: trust the given certificates even if they are no roots
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Body:
+    """A payload: bytes, or a part of a file that is streamed."""
+
+    sha256: str = EMPTY
+    size: int = 0
+    content: bytes = field(repr=False, default=b"")
+    file: Path | None = None
+    offset: int = 0
+
+    def pieces(self) -> Iterator[bytes]:
+        if self.file is None:
+            yield self.content
+            return
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            left = self.size
+            while left:
+                piece = file.read(min(PIECE, left))
+                if not piece:
+                    raise SnapshotError(f"{self.file}: the file became shorter during the upload")
+                left -= len(piece)
+                yield piece
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    key: str = ""  # in the bucket
+    query: Sequence[tuple[str, str]] = ()
+    body: Body = field(default_factory=Body)
+
+    @property
+    def what(self) -> str:
+        return f"{self.method} {self.key}" if self.key else self.method
+
+
+class _Transient(Exception):
+    """The request may succeed if it is repeated."""
+
+    def __init__(self, error: S3Error) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Answered:
+    """The response to a request. The deadline covers the transfer of its body."""
+
+    def __init__(self, response: http.client.HTTPResponse, check: Callable[[int], None]) -> None:
+        self._response = response
+        self._check = check
+        self.length = int(response.headers.get("Content-Length") or 0)
+
+    def header(self, name: str) -> str:
+        return self._response.headers.get(name) or ""
+
+    def pieces(self) -> Iterator[bytes]:
+        received = 0
+        while piece := self._response.read(PIECE):
+            received += len(piece)
+            self._check(received)
+            yield piece
+
+    def read(self, limit: int = LIMIT) -> bytes:
+        content = bytearray()
+        while len(content) <= limit:
+            piece = self._response.read(min(PIECE, limit + 1 - len(content)))
+            if not piece:
+                return bytes(content)
+            self._check(len(content))
+            content += piece
+        raise SnapshotError(f"S3: an answer is larger than {limit} bytes")
+
+
+class Connection:
+    """One connection that is reused; it is opened again after a failure."""
+
+    def __init__(self, config: S3Config, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.config = config
+        self._credentials = Credentials(config.access_key, config.secret_key, config.region)
+        self._context = _tls(config)
+        self._sleep = sleep
+        self._http: http.client.HTTPSConnection | None = None
+
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def exchange(self, request: Request, receive: Callable[[Answered], T]) -> T:
+        """Send a request and pass its successful response to `receive`, which is called again after a reset."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._exchange(request, receive)
+            except _Transient as problem:
+                if attempt == ATTEMPTS - 1:
+                    raise problem.error from None
+            self._sleep(FIRST_DELAY * 2**attempt * (1 + random.random() / 4))  # noqa: S311 - jitter
+        raise AssertionError("unreachable")
+
+    def _exchange(self, request: Request, receive: Callable[[Answered], T]) -> T:
+        response = None
+        try:
+            response = self._send(request)
+            if 200 <= response.status < 300:
+                return receive(Answered(response, self._deadline()))
+            content = b"" if request.method == "HEAD" else response.read(LIMIT)
+            error = refusal(self.config, request.what, response.status, *error_of(content))
+            if response.status >= 500:
+                raise _Transient(error)
+            raise error
+        except (ConnectionResetError, BrokenPipeError) as error:  # RemoteDisconnected is a reset too
+            raise _Transient(connection_failure(self.config, error)) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, OSError) and error.filename:  # a file of this node
+                raise
+            raise connection_failure(self.config, error) from None
+        finally:
+            if response is None or not response.isclosed():  # the next answer would begin with the rest of this one
+                if response is not None:
+                    response.close()
+                self.close()
+
+    def _send(self, request: Request) -> http.client.HTTPResponse:
+        http_connection = self._connection()
+        path = encoded_path(self.config.bucket, request.key)
+        query = encoded_query(request.query)
+        http_connection.putrequest(
+            request.method, f"{path}?{query}" if query else path, skip_host=True, skip_accept_encoding=True
+        )
+        for name, value in self._headers(request, path).items():
+            http_connection.putheader(name, value)
+        http_connection.endheaders()
+        check, sent = self._deadline(), 0
+        try:
+            for piece in request.body.pieces():
+                http_connection.send(piece)
+                sent += len(piece)
+                check(sent)
+        except (BrokenPipeError, ConnectionResetError):
+            # A server that refuses a request may answer and close before it has read the body.
+            try:
+                return http_connection.getresponse()
+            except (OSError, http.client.HTTPException):
+                raise ConnectionResetError from None
+        return http_connection.getresponse()
+
+    def _headers(self, request: Request, path: str) -> dict[str, str]:
+        now = datetime.now(timezone.utc)
+        headers = {
+            "Host": self.config.endpoint,
+            "Content-Length": str(request.body.size),
+            "x-amz-content-sha256": request.body.sha256,
+            "x-amz-date": timestamp(now),
+        }
+        unsigned = Unsigned(request.method, path, request.query, headers, request.body.sha256)
+        return {**headers, "Authorization": authorization(unsigned, self._credentials, now)}
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        if self._http is None:
+            self._http = http.client.HTTPSConnection(
+                self.config.endpoint, timeout=self.config.timeout, context=self._context
+            )
+        return self._http
+
+    def _deadline(self) -> Callable[[int], None]:
+        """Return a check that fails when a transfer of so many bytes takes too long."""
+        started = time.monotonic()
+
+        def check(transferred: int) -> None:
+            if time.monotonic() > started + self.config.timeout + transferred / SLOWEST:
+                raise TimeoutError
+
+        return check
+
+
+def _tls(config: S3Config) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= _PARTIAL_CHAIN
+    if config.skip_ssl_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif config.endpoint_ca:
+        try:
+            context.load_verify_locations(cadata=config.endpoint_ca)
+        except (ssl.SSLError, ValueError):
+            raise SnapshotError("s3.endpointCA: contains no valid certificate") from None
+    else:
+        context.load_default_certs()
+    return context

@@ -1,0 +1,93 @@
+"""A real S3 server on loopback: versitygw over a directory, with TLS from a private CA."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from herder.snapshots.config import S3Config
+from herder.snapshots.errors import SnapshotError
+from herder.snapshots.s3.client import Bucket
+from tests.support.canaries import canary
+from tests.support.kube import Authority, free_port
+from tests.support.peers import peer
+
+ACCESS_KEY = "snapshots"
+SECRET_KEY = canary("s3 secret")
+BUCKET = "snaps"
+
+
+class S3Server:
+    """Objects are files in `objects/BUCKET/KEY`, so a test can damage them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory / "pki")
+        self.objects = directory / "objects"
+        (self.objects / BUCKET).mkdir(parents=True)
+        self.port = free_port()
+        self.endpoint = f"127.0.0.1:{self.port}"
+        self._log = directory / "versitygw.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> S3Server:
+        cert, key = self.authority.issue("s3", server=True)
+        command = [peer("versitygw"), "--port", self.endpoint, "--cert", cert, "--key", key, "--quiet", "posix"]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, self.objects],
+                env={"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY, "PATH": "/usr/bin:/bin"},
+                stdout=log,
+                stderr=log,
+            )
+        self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(20)
+
+    def settings(self, **changes: Any) -> dict[str, Any]:
+        """The section `s3` of the configuration."""
+        return {
+            "endpoint": self.endpoint,
+            "endpointCA": self.authority.path.read_text(),
+            "bucket": BUCKET,
+            "region": "us-east-1",
+            "folder": "farm/one",
+            "accessKey": ACCESS_KEY,
+            "secretKey": SECRET_KEY,
+            **changes,
+        }
+
+    def config(self, **changes: Any) -> S3Config:
+        names = {
+            "endpointCA": "endpoint_ca",
+            "accessKey": "access_key",
+            "secretKey": "secret_key",
+            "skipSSLVerify": "skip_ssl_verify",
+        }
+        return S3Config(**{names.get(name, name): value for name, value in self.settings(**changes).items()})
+
+    def file(self, key: str) -> Path:
+        return self.objects / BUCKET / key
+
+    def keys(self) -> list[str]:
+        root = self.objects / BUCKET
+        found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+        return sorted(str(path) for path in found if ".sgwtmp" not in path.parts)
+
+    def _wait(self) -> None:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                with closing(Bucket(self.config())) as bucket:
+                    return bucket.check()
+            except SnapshotError:
+                assert self._process is not None
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise AssertionError(self._log.read_text()) from None
+                time.sleep(0.1)

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.s3 import BUCKET, S3Server
+
+
+@pytest.fixture(scope="session")
+def running_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(running_s3: S3Server) -> S3Server:
+    """The server with an empty bucket."""
+    for path in (running_s3.objects / BUCKET).iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return running_s3
