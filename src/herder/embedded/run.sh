@@ -62,6 +62,16 @@ write_if_changed() { # PATH MODE; true if the file changed
     mv "$1.new" "$1"
 }
 
+# The directory of the payload changes with each version, so plans call this program.
+install_snapshots() {
+    mkdir -p "$data/bin"
+    write_if_changed "$data/bin/herder-snapshots" 755 << SCRIPT || true
+#!/bin/sh
+export PYTHONPATH=$data/payloads/$payload
+exec $python -m herder.snapshots "\$@"
+SCRIPT
+}
+
 # --- with systemd -----------------------------------------------------------------------------------------------------
 
 with_systemd() {
@@ -138,6 +148,7 @@ SCRIPT
 
 python=$(find_python)
 unpack
+[ "$role" = node ] || install_snapshots
 changed=no
 stamp="${RESTART_STAMP:-}"
 if [ "$stamp" != "$(cat "$data/restart_stamp" 2>/dev/null || true)" ]; then

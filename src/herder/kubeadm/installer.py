@@ -14,10 +14,12 @@ from pathlib import Path
 
 from herder.installers import InstallerError, one_layer
 from herder.oci import Entry, Image, Layer, image, write_archive, write_tar
+from herder.packing import write_zipapp
 
-ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl")
+ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl", "etcdutl")
 IN_PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "pause")
 SCRIPTS = ("node_service.py", "csr_approver.py")
+SNAPSHOTS = "herder-snapshots"
 PROGRAMS = tuple(dict.fromkeys((*ON_MACHINES, *IN_PODS)))
 _VERSION = re.compile(r"(v[0-9]+\.[0-9]+\.[0-9]+)\+kubeadm[0-9]+")
 
@@ -33,7 +35,12 @@ def build(version: str, programs: Mapping[str, Path], scratch: Path) -> Image:
     for name in PROGRAMS:
         if name not in programs or not programs[name].is_file():
             raise InstallerError(f"{name} not found ({programs.get(name, 'no path')}); pass it with --{name} or --from")
-    entries = [*_setting_up(version), *_programs(programs), *_images(known[1], programs, scratch)]
+    entries = [
+        *_setting_up(version),
+        *_programs(programs),
+        _snapshots(scratch / SNAPSHOTS),
+        *_images(known[1], programs, scratch),
+    ]
     return one_layer(entries, scratch)
 
 
@@ -48,6 +55,11 @@ def _setting_up(version: str) -> Iterator[Entry]:
 def _programs(programs: Mapping[str, Path]) -> Iterator[Entry]:
     for name in ON_MACHINES:
         yield Entry(f"bin/{name}", programs[name], 0o755)
+
+
+def _snapshots(path: Path) -> Entry:
+    write_zipapp("snapshots", path, without=("embedded.py",))
+    return Entry(f"bin/{SNAPSHOTS}", path, 0o755)
 
 
 def _images(kubernetes: str, programs: Mapping[str, Path], scratch: Path) -> Iterator[Entry]:

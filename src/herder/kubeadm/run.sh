@@ -52,6 +52,13 @@ install_program() { # NAME; true if it changed. The program may be running, so i
     mv "/usr/local/bin/.$1.new" "/usr/local/bin/$1"
 }
 
+# What snapshots of etcd need.
+install_etcd_tools() {
+    for each in etcdctl etcdutl herder-snapshots; do
+        install_program "$each" || true
+    done
+}
+
 # --- prerequisites ----------------------------------------------------------------------------------------------------
 
 prepare_network() {
@@ -390,7 +397,7 @@ prepare_network
 write_hosts
 install_program kubeadm || true
 install_program kubectl || true
-[ "$role" = agent ] || install_program etcdctl || true
+[ "$role" = agent ] || install_etcd_tools
 [ -n "$installed" ] || install_program kubelet || true
 container_runtime
 import_images

@@ -12,7 +12,7 @@ import pytest
 from herder.agent.images.staging import Stager
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.installers import InstallerError, tag
-from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, SCRIPTS, build
+from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, SCRIPTS, SNAPSHOTS, build
 from herder.oci import Image, opened
 from tests.support.embedded import HERDER
 from tests.support.kubeadm_clusters import installer_function
@@ -44,7 +44,7 @@ def unpack(built: Image, into: Path) -> Path:
 def test_the_image_contains_the_programs_and_control_plane_images(programs: dict[str, Path], tmp_path: Path) -> None:
     root = unpack(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
     assert (root / "VERSION").read_text() == "v1.36.3+kubeadm1"
-    assert {path.name for path in (root / "bin").iterdir()} == set(ON_MACHINES)
+    assert {path.name for path in (root / "bin").iterdir()} == {*ON_MACHINES, SNAPSHOTS}
     assert {path.stem for path in (root / "images").iterdir()} == set(IN_PODS)
     subprocess.run(["sh", "-n", root / "run.sh"], check=True)
     with tarfile.open(root / "images/kube-apiserver.tar") as image:
