@@ -21,6 +21,7 @@ from tests.support.capi import HerderRun, webhook_flags
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 from tests.support.kube import free_port
+from tests.support.s3 import S3Server
 from tests.unit.cli.commands import expect_failure, herder, replica
 
 SETTINGS = "management.cattle.io/v3/settings"
@@ -206,6 +207,22 @@ def test_an_invalid_backup_is_rejected(tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_bytes(b"not a database" * 1000)
     assert "file is not a database" in expect_failure("store", "restore", junk, "--data-dir", tmp_path / "data")
+
+
+def test_a_backup_is_uploaded_to_s3(tmp_path: Path) -> None:
+    data, copy, config = tmp_path / "data", tmp_path / "monday.db", tmp_path / "s3.json"
+    Embedded(data, flags=("--no-runner",)).start().stop()
+    with S3Server(tmp_path / "s3") as s3:
+        for settings, message in (({"bucket": "nosuch"}, "the bucket does not exist"), ({}, "")):
+            config.write_text(json.dumps(s3.settings(**settings)))
+            config.chmod(0o600)
+            arguments = ("store", "backup", copy, "--data-dir", data, "--s3-config", config)
+            if message:
+                assert message in expect_failure(*arguments)
+                assert not copy.exists()
+            else:
+                assert herder(*arguments).stdout.endswith("Uploaded it to s3://snaps/farm/one/monday.db\n")
+        assert s3.file("farm/one/monday.db").read_bytes() == copy.read_bytes()
 
 
 # --- migration to a real cluster ------------------------------------------------------------------------------------
