@@ -44,6 +44,7 @@ from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.wire import Request, Response, Transport, User
 from herder.sim.downstream import Downstream
+from herder.sim.host.etcd import Content, freeze, load
 from herder.sim.lines import Line
 from herder.sim.nodes import MANIFEST, Pace, SimulatedNode, SimulationContext
 from herder.sim.provider import Provider
@@ -252,6 +253,7 @@ class ServedApi:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will contain secrets
         pki = Pki.load_or_create(self._directory / "pki", now=_now(), hosts=("127.0.0.1",))
         self._server = await assemble(None, clock=_now, entropy=os.urandom, pki=pki)
+        self._pristine = freeze(self._server)
         self._front = HttpFront(self, clock=_now, body_bytes=BODY_BYTES)
         _, port = await self._front.listen("127.0.0.1", 0, pki.server_context())
         self.kubeconfig.write_text(yaml.safe_dump(pki.admin_kubeconfig(f"https://127.0.0.1:{port}")))
@@ -274,6 +276,17 @@ class ServedApi:
 
     def also_known_as(self, _alias: str, _cluster: str) -> None:
         """Nothing to do: clients connect through the tunnel."""
+
+    def freeze(self, _cluster: str) -> Content:
+        assert self._server is not None
+        return freeze(self._server)
+
+    async def load(self, _cluster: str, content: Content | None) -> None:
+        assert self._server is not None
+        await load(self._server, content or self._pristine)
+
+    def restrict_secrets(self, _cluster: str, _readable: Callable[[], bool]) -> None:
+        """Nothing to do: these clusters rotate no keys."""
 
     async def close(self) -> None:
         if self._front is not None and self._server is not None:
@@ -314,7 +327,7 @@ class DialingDownstream(Downstream):
 
     def _manifest(self) -> bytes:
         files = (item for node in self.nodes.values() if node.running for item in node.disk.files.items())
-        return next(content for path, content in files if MANIFEST.fullmatch(path) and content)
+        return next(bytes(content) for path, content in files if MANIFEST.fullmatch(path) and content)
 
 
 def _now() -> datetime:

@@ -14,16 +14,22 @@ from herder.api.capi.kinds import NODE
 from herder.api.capi.names import cluster_key
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import CONNECTED_SINCE, CONNECTED_TO
+from herder.api.rke.distributions import KUBEADM
 from herder.api.rke.strategy import quorum
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import Object
-from herder.sim.nodes import SimulatedNode
+from herder.sim.host.etcd import Content, EtcdCluster, EtcdData
+from herder.sim.host.service import new_bootstrap
+from herder.sim.k3s.snapshot_objects import SnapshotObjects
+from herder.sim.nodes import NodeObserver, SimulatedNode
 
 LOST_AFTER_SECONDS = 40.0
 """Seconds without a heartbeat after which a Node counts as lost."""
 REMOVE, REMOVED = "/remove", "/removed-node-name"
+MEMBER_NAME, MEMBER_ADDRESS = "/node-name", "/node-address"
 _GATEWAY = "sim"
+_SOON = 0.5
 _TIMER_SLACK = 0.001  # timers may fire slightly early
 _HEALTHY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
 _NODE_INFO = (
@@ -41,6 +47,15 @@ class Apis(Protocol):
     def client(self, cluster: str) -> Client: ...
     def also_known_as(self, alias: str, cluster: str) -> None: ...
 
+    def freeze(self, cluster: str) -> Content:
+        """Everything that the cluster stores."""
+
+    async def load(self, cluster: str, content: Content | None) -> None:
+        """Replace everything that the cluster stores; None: by what a new cluster has."""
+
+    def restrict_secrets(self, cluster: str, readable: Callable[[], bool]) -> None:
+        """Let requests for Secrets fail while they are not readable."""
+
 
 class Downstream:
     """`client` is the manager's API, where gateways record connected agents; this stands in for them."""
@@ -54,10 +69,15 @@ class Downstream:
         *,
         clock: Callable[[], datetime],
         note: Callable[[str], None],
+        witness: NodeObserver | None = None,
     ) -> None:
         self.key = cluster_key(namespace, name)
         self.nodes: dict[str, SimulatedNode] = {}  # nodes of existing machines
-        self.members: dict[str, SimulatedNode] = {}  # etcd members, running or not
+        self.etcd: EtcdCluster | None = None  # the cluster that began or was restored last
+        self.snapshots = SnapshotObjects()
+        self._witness = witness or NodeObserver()
+        self._loaded: EtcdCluster | None = None  # whose content the API has
+        self._answered = 0  # requests for Secrets
         self.tunnel_is_cut = False
         self.agent_status = ""  # what kubectl prints about the pod of the cluster agent
         self.outages = 0  # how often the manager lost access
@@ -72,6 +92,8 @@ class Downstream:
         self._registered: dict[str, int] = {}  # start counter of the service at registration, by Node
         self._lost: set[str] = set()  # Nodes reported as lost
         self._leaving: dict[str, str] = {}  # members to be removed, with the annotation prefix
+        self._stale_removals: dict[str, str] = {}  # Nodes with a mark of an earlier removal, with the prefix
+        self._outdated: set[str] = set()  # Nodes whose annotations changed
         self._lost_at: dict[str, float] = {}  # when a silent Node counts as lost
         self._connected = False
         self._served = False
@@ -95,8 +117,45 @@ class Downstream:
     async def news(self) -> None:
         await self._changed.wait()
 
-    def begin(self, node: SimulatedNode) -> None:
-        self.members = {node.name: node}
+    def begin(self, node: SimulatedNode) -> EtcdCluster:
+        """Create a new cluster, which is empty."""
+        new = EtcdCluster(node.context.new_id(), {node.name: node}, None, new_bootstrap(node))
+        self.replace_etcd(node, new)
+        return new
+
+    def replace_etcd(self, node: SimulatedNode, new: EtcdCluster) -> None:
+        old = self.etcd
+        if old is not None:
+            old.content = self._workloads.freeze(self.key) if self._loaded is old else old.content
+            self._note(f"etcd {old.id} of {self.key} replaced by {new.id}")
+        self.etcd = new
+        self._witness.replaced_etcd(node, old, new)
+        self.changed()
+
+    def freeze(self) -> Content:
+        """The content of the current cluster."""
+        if self._loaded is not None and self._loaded is self.etcd:
+            return self._workloads.freeze(self.key)
+        known = self.etcd.content if self.etcd is not None else None
+        return known or Content(0, ())
+
+    def revives(self, node: SimulatedNode, data: EtcdData) -> bool:
+        """Whether a member of a replaced cluster can start: only together with a quorum of that cluster.
+
+        Alone it waits forever, because members of the new cluster ignore its requests: the cluster ID differs.
+        """
+        old = data.cluster
+        if old is self.etcd:
+            return False  # it was removed
+        ready = [
+            each
+            for each in old.members.values()
+            if each.disk.etcd is not None and each.disk.etcd.cluster is old and each.service.state != "inactive"
+        ]
+        if node not in ready or len(ready) < quorum(len(old.members)):
+            return False
+        self._witness.revived_etcd(node, old)
+        return True
 
     def admits(self, node: SimulatedNode, host: str) -> bool:
         """Add a new etcd member, which counts for quorum immediately."""
@@ -106,7 +165,20 @@ class Downstream:
         return True
 
     def is_member(self, node: SimulatedNode) -> bool:
-        return self.members.get(node.name) is node
+        data = node.disk.etcd
+        return self.members.get(node.name) is node and data is not None and data.cluster is self.etcd
+
+    def snapshots_changed(self, node: SimulatedNode) -> None:
+        self.snapshots.mark(node)
+        self.changed()
+
+    def report_failed_snapshot(self, node: SimulatedNode, name: str, message: str) -> None:
+        self.snapshots.add_failure(node, name, message)
+        self.changed()
+
+    def annotations_changed(self, node: SimulatedNode) -> None:
+        self._outdated.add(node.name)
+        self.changed()
 
     def answers(self, host: str) -> bool:
         return self.has_quorum and any(
@@ -115,21 +187,33 @@ class Downstream:
 
     def members_as_told(self) -> str:
         reported = [
-            {"name": node.name, "clientURLs": [f"https://{node.address}:2379"]} for node in self.members.values()
+            {"name": node.disk.etcd.member, "clientURLs": [f"https://{node.address}:2379"]}
+            for node in self.members.values()
+            if node.disk.etcd is not None
         ]
         return json.dumps({"members": reported}) + "\n"
 
     @property
+    def members(self) -> dict[str, SimulatedNode]:
+        """Etcd members by Node, running or not."""
+        return self.etcd.members if self.etcd is not None else {}
+
+    @property
     def voters(self) -> list[SimulatedNode]:
-        return [node for node in self.members.values() if node.running]
+        return self.etcd.voters if self.etcd is not None else []
 
     @property
     def has_quorum(self) -> bool:
-        return bool(self.members) and len(self.voters) >= quorum(len(self.members))
+        return self.etcd is not None and self.etcd.has_quorum
 
     @property
     def has_api(self) -> bool:
         return self.has_quorum and any(node.running and node.has_api for node in self.nodes.values())
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the API has the content of the current etcd cluster."""
+        return self.has_api and self._loaded is self.etcd
 
     # --- reconciliation ---------------------------------------------------------------------------------------------
 
@@ -140,6 +224,7 @@ class Downstream:
                 turn = self._changed
                 await self._reconcile_api()
                 await self._reconcile_nodes()
+                await self._reconcile_snapshots()
                 await self._remove_members()
                 await self._reconcile_tunnel()
                 await turn.wait()
@@ -152,9 +237,13 @@ class Downstream:
         if self.has_api and not self._served:
             await self._workloads.serve(self.key)
             self._served = True
+            self._loaded = self.etcd if self.etcd is not None and self.etcd.content is None else None
+            self._workloads.restrict_secrets(self.key, self._secrets_are_readable)
             self._tasks.append(asyncio.ensure_future(self._watch_member_removals()))
         if not self._served:
             return
+        if self.has_api and self.etcd is not None and self._loaded is not self.etcd:
+            await self._load(self.etcd)
         reachable = self.has_api and not self.tunnel_is_cut
         if reachable:
             self._workloads.heal(self.key)
@@ -163,6 +252,30 @@ class Downstream:
         self.outages += self._reachable and not reachable
         self._reachable = reachable
 
+    async def _load(self, etcd: EtcdCluster) -> None:
+        """Serve the content of another cluster; all machines register again."""
+        await self._workloads.load(self.key, etcd.content)
+        self._loaded = etcd
+        self._registered.clear()
+        self._lost.clear()
+        self._leaving.clear()
+        self.snapshots.forget()
+        for node in self.nodes.values():
+            self.snapshots.mark(node)
+        self._note(f"etcd {etcd.id} of {self.key} served")
+
+    def _secrets_are_readable(self) -> bool:
+        """Whether the API server that answers the next request can read Secrets; they answer in turn."""
+        servers = [node for node in self.nodes.values() if node.running and node.has_api]
+        self._answered += 1
+        return not servers or servers[self._answered % len(servers)].reads_secrets
+
+    async def _reconcile_snapshots(self) -> None:
+        if self.has_api and self.snapshots.is_pending:
+            await self.snapshots.reconcile(self._workloads.client(self.key))
+            if self.snapshots.is_pending:
+                asyncio.get_running_loop().call_later(_SOON, self.changed)
+
     async def _reconcile_nodes(self) -> None:
         if not self.has_api:
             return
@@ -170,6 +283,8 @@ class Downstream:
         for node in list(self.nodes.values()):
             if node.running and self._registered.get(node.name) != node.starts:
                 await self._register(node)
+            elif node.name in self._outdated:
+                await self._annotate(node)
             elif not node.running and node.name in self._registered and node.name not in self._lost:
                 silent = node.stopped_at + LOST_AFTER_SECONDS
                 if now >= silent:
@@ -185,12 +300,20 @@ class Downstream:
         try:
             await client.create(NODE.resource, obj)
         except StatusError:
-            spec = {"spec": obj["spec"], "metadata": {"labels": obj["metadata"]["labels"]}}
+            spec = {"spec": obj["spec"], "metadata": {key: obj["metadata"][key] for key in ("labels", "annotations")}}
             await client.patch(NODE.resource, node.name, spec)
         status = {"status": _status(node, "True", self._clock())}
         await client.patch(NODE.resource, node.name, status, subresource="status")
         self._registered[node.name] = starts
         self._lost.discard(node.name)
+        if node.disk.below(node.disk.layout.snapshots):
+            self.snapshots.mark(node)
+
+    async def _annotate(self, node: SimulatedNode) -> None:
+        self._outdated.discard(node.name)
+        with suppress(NotFound):
+            patch = {"metadata": {"annotations": _annotations(node)}}
+            await self._workloads.client(self.key).patch(NODE.resource, node.name, patch)
 
     async def _mark_lost(self, node: SimulatedNode) -> None:
         self._lost.add(node.name)
@@ -209,15 +332,26 @@ class Downstream:
             self._leaving.pop(name, None)
             for mark, value in marks.items() if event.type != "DELETED" else ():
                 prefix = mark.removesuffix(REMOVE)
-                if mark.endswith(REMOVE) and value == "true" and f"{prefix}{REMOVED}" not in marks:
+                if not mark.endswith(REMOVE) or value != "true":
+                    continue
+                if f"{prefix}{REMOVED}" not in marks:
                     self._leaving[name] = prefix
-                    self.changed()
+                elif marks.get(f"{prefix}{MEMBER_NAME}") not in (None, marks[f"{prefix}{REMOVED}"]):
+                    self._stale_removals[name] = prefix  # of a member that has joined again since
+                self.changed()
 
     async def _remove_members(self) -> None:
         """Remove members whose Nodes are annotated, as a server does; retried while etcd refuses."""
         for name, prefix in list(self._leaving.items()):
             if self._can_remove(name):
                 await self._remove_member(name, prefix)
+            elif self.has_api and list(self.members) == [name] and prefix != KUBEADM.member_removal:
+                # The last member is refused for good, and the request with it.
+                self._leaving.pop(name)
+                await self._patch_annotations(name, {f"{prefix}{REMOVE}": None})
+        for name, prefix in list(self._stale_removals.items()):
+            self._stale_removals.pop(name)
+            await self._patch_annotations(name, dict.fromkeys((f"{prefix}{REMOVE}", f"{prefix}{REMOVED}")))
 
     def _can_remove(self, name: str) -> bool:
         """As in etcd: a stopped member at any time, a running one if the rest keeps quorum."""
@@ -231,13 +365,20 @@ class Downstream:
     async def _remove_member(self, name: str, prefix: str) -> None:
         self._leaving.pop(name)
         member = self.members.pop(name, None)
+        removed = member.disk.etcd.member if member is not None and member.disk.etcd is not None else name
         if member is not None:
             self._note(f"etcd member {name} of {self.key} taken out")
             member.lose_etcd()
-        patch = {"metadata": {"annotations": {f"{prefix}{REMOVED}": name}}}
-        with suppress(NotFound):
-            await self._workloads.client(self.key).patch(NODE.resource, name, patch)
+        marks: dict[str, str | None] = {f"{prefix}{REMOVED}": removed}
+        if prefix != KUBEADM.member_removal:
+            marks |= dict.fromkeys((f"{prefix}{REMOVE}", f"{prefix}{MEMBER_NAME}", f"{prefix}{MEMBER_ADDRESS}"))
+        await self._patch_annotations(name, marks)
         self.changed()
+
+    async def _patch_annotations(self, name: str, marks: dict[str, str | None]) -> None:
+        with suppress(NotFound):
+            patch = {"metadata": {"annotations": marks}}
+            await self._workloads.client(self.key).patch(NODE.resource, name, patch)
 
     # --- tunnel -----------------------------------------------------------------------------------------------------
 
@@ -284,21 +425,28 @@ class Downstream:
 
 
 def _node(node: SimulatedNode) -> Object:
-    runtime = node.disk.installed.runtime if node.disk.installed else ""
     labels = dict(each.partition("=")[::2] for each in node.config.get("node-label") or ())
     roles = [role for role, has in (("control-plane", node.has_api), ("etcd", node.has_etcd)) if has]
     labels |= {f"node-role.kubernetes.io/{role}": "true" for role in roles}
-    meta = {"name": node.name, "labels": {"kubernetes.io/hostname": node.name, **labels}}
-    return {
-        "apiVersion": NODE.api_version,
-        "kind": NODE.kind,
-        "metadata": meta,
-        "spec": {"providerID": f"{runtime}://{node.name}"},
-    }
+    labels |= {"kubernetes.io/hostname": node.name}
+    meta = {"name": node.name, "labels": labels, "annotations": _annotations(node)}
+    provider = node.config.get("provider-id") or f"{node.runtime}://{node.name}"
+    return {"apiVersion": NODE.api_version, "kind": NODE.kind, "metadata": meta, "spec": {"providerID": provider}}
+
+
+def _annotations(node: SimulatedNode) -> dict[str, str]:
+    """What servers of K3s and RKE2 report about themselves."""
+    found = {}
+    data, prefix = node.disk.etcd, f"etcd.{node.runtime}.cattle.io"
+    if data is not None and node.runtime in ("k3s", "rke2"):
+        found = {f"{prefix}{MEMBER_NAME}": data.member, f"{prefix}{MEMBER_ADDRESS}": node.address}
+    if node.disk.encryption is not None and not node.is_worker:
+        found[f"{node.runtime}.io/encryption-config-hash"] = node.disk.encryption.hash
+    return found
 
 
 def _status(node: SimulatedNode, ready: str, now: datetime) -> dict[str, Any]:
-    version = node.disk.installed.version if node.disk.installed else ""
+    version = node.service.serving.version if node.service.serving else ""
     fields = {**_HEALTHY, "Ready": ready} if ready == "True" else dict.fromkeys(_HEALTHY, ready)
     moment = timestamp(now)
     return {

@@ -1,34 +1,39 @@
 """Simulated machines of provisioned clusters: disk, agent with the real core, and a Kubernetes distribution.
 
-Plans take effect as on a real machine: files are written, `install` restarts the service if its stamp changed, and a
-server without data bootstraps a cluster unless it is configured to join one. A witness observes all of it.
+Plans take effect as on a real machine: files are written, and instructions are interpreted by what they run
+(`host.shell`). A witness observes all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import re
-from collections.abc import Callable
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from herder.agent.core.events import Action, Finished
 from herder.agent.core.plan import File, Instruction, Probe
-from herder.api.rke.node import plan as plans
 from herder.engine.client.client import Client
-from herder.sim.agents import Journal, SimulatedAgent
+from herder.sim.agents import SimulatedAgent
+from herder.sim.host import shell
+from herder.sim.host.command import Command, Script
+from herder.sim.host.configuration import CONFIG as CONFIG
+from herder.sim.host.configuration import MANIFEST as MANIFEST
+from herder.sim.host.configuration import read_config
+from herder.sim.host.disk import Disk as Disk
+from herder.sim.host.disk import Installed as Installed
+from herder.sim.host.disk import Snapshot
+from herder.sim.host.etcd import Content, EtcdCluster, EtcdData
+from herder.sim.host.s3 import SimulatedS3
+from herder.sim.host.service import Service
 from herder.sim.lines import Line
 
-CONFIG = re.compile(r"/etc/rancher/(k3s|rke2)/config\.yaml\.d/50-rancher\.yaml")
-MANIFEST = re.compile(r".*/server/manifests/rancher/cluster-agent\.yaml")
-_IMAGE = re.compile(r".*system-agent-installer-(?P<runtime>k3s|rke2):(?P<release>v[\d.]+)-(?P<build>.+)")
-_BLOCKS = ("k3s",)  # runtimes whose installer waits for the service
-_LONGEST_INSTALL = 120.0
 _RESTART_AGENT = 5.0
+_LOG_LINES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +60,27 @@ NO_AGENT_FAULTS = FaultRates()
 AGENT_FAULTS = FaultRates(death=0.01, failed_install=0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """An installed distribution."""
-
-    runtime: str
-    version: str  # Kubernetes version that the kubelet reports
-    stamp: str
-    only_worker: bool
-
-
-@dataclass(slots=True)
-class Disk:
-    """State that survives everything but the deletion of the machine."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)  # parsed config file of the distribution
-    journal: Journal = field(default_factory=Journal)
-    installed: Installed | None = None
-    has_etcd_data: bool = False
-    has_joined: bool = False
-
-
 class Cluster(Protocol):
     """The cluster as seen by its machines."""
+
+    nodes: dict[str, SimulatedNode]
+    etcd: EtcdCluster | None
 
     def enter(self, node: SimulatedNode) -> None: ...
     def leave(self, node: SimulatedNode) -> None: ...
     def changed(self) -> None: ...
     async def news(self) -> None: ...
-    def begin(self, node: SimulatedNode) -> None: ...
+    def begin(self, node: SimulatedNode) -> EtcdCluster: ...
     def admits(self, node: SimulatedNode, host: str) -> bool: ...
     def is_member(self, node: SimulatedNode) -> bool: ...
+    def revives(self, node: SimulatedNode, data: EtcdData) -> bool: ...
+    def replace_etcd(self, node: SimulatedNode, new: EtcdCluster) -> None: ...
+    def freeze(self) -> Content: ...
     def answers(self, host: str) -> bool: ...
     def members_as_told(self) -> str: ...
+    def snapshots_changed(self, node: SimulatedNode) -> None: ...
+    def report_failed_snapshot(self, node: SimulatedNode, name: str, message: str) -> None: ...
+    def annotations_changed(self, node: SimulatedNode) -> None: ...
 
     @property
     def agent_status(self) -> str:
@@ -118,6 +110,18 @@ class NodeObserver:
 
     def up(self, node: SimulatedNode) -> None: ...
 
+    def saved(self, node: SimulatedNode, snapshot: Snapshot) -> None:
+        """A snapshot was taken."""
+
+    def restored(self, node: SimulatedNode, snapshot: Snapshot) -> None:
+        """The data of etcd was replaced by a snapshot; the service is not running yet."""
+
+    def replaced_etcd(self, node: SimulatedNode, old: EtcdCluster | None, new: EtcdCluster) -> None:
+        """A cluster begins, or a restore replaced the old one."""
+
+    def revived_etcd(self, node: SimulatedNode, old: EtcdCluster) -> None:
+        """Members of a cluster that was replaced have a quorum and serve its data again."""
+
     def destroyed(self, node: SimulatedNode) -> None:
         """The machine and its disk are deleted."""
 
@@ -132,6 +136,17 @@ class SimulationContext:
     witness: NodeObserver = field(default_factory=NodeObserver)
     pace: Pace = field(default_factory=Pace)
     troubles: FaultRates = NO_AGENT_FAULTS
+    scripts: Mapping[str, Script] = field(default_factory=dict)
+    """What the shell scripts of plans do, by their text. Scripts that are not listed fail."""
+    s3: SimulatedS3 = field(default_factory=SimulatedS3)
+    _serials: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def serial(self) -> int:
+        """A serial number that no certificate has."""
+        return next(self._serials)
+
+    def new_id(self) -> str:
+        return f"{self.random.getrandbits(64):016x}"
 
 
 class SimulatedNode:
@@ -158,14 +173,13 @@ class SimulatedNode:
         self.powered = False
         self.dead = False
         self.destroyed = False
-        self.running = False  # the service of the distribution is running
-        self.starts = 0  # start counter of the service
-        self.stopped_at = 0.0
-        self._cluster = cluster
+        self.cluster = cluster
+        self.context = context
+        self.service = Service(self)
+        self.log_lines: deque[str] = deque(maxlen=_LOG_LINES)  # of the service
+        self.snapshot_directory = ""  # of the last snapshot command; empty: the default
         self._client = client
-        self._context = context
         self._agent: SimulatedAgent | None = None
-        self._coming_up: asyncio.Task[None] | None = None
 
     # --- power ------------------------------------------------------------------------------------------------------
 
@@ -173,16 +187,16 @@ class SimulatedNode:
         if self.powered or self.dead or self.destroyed:
             return
         self.powered = True
-        self._cluster.enter(self)
+        self.cluster.enter(self)
         self._start_agent()
         if self.disk.installed:
-            self._start()
+            self.service.start()
 
     def power_off(self) -> None:
         self.powered = False
         if self._agent is not None:
             self._agent.kill()
-        self._stop(by_plan=False)
+        self.service.stop(by_plan=False)
 
     def die(self) -> None:
         """Fail permanently, although the provider still has the machine."""
@@ -193,8 +207,8 @@ class SimulatedNode:
         """Delete the machine and its disk."""
         self.destroyed = True
         self.power_off()
-        self._cluster.leave(self)
-        self._context.witness.destroyed(self)
+        self.cluster.leave(self)
+        self.context.witness.destroyed(self)
 
     # --- agent ------------------------------------------------------------------------------------------------------
 
@@ -211,10 +225,10 @@ class SimulatedNode:
             self.secret,
             body=self,
             journal=self.disk.journal,
-            wall=self._context.wall,
-            jitter=self._context.random.random(),
+            wall=self.context.wall,
+            jitter=self.context.random.random(),
             died=self._agent_died,
-            failed=self._context.failed,
+            failed=self.context.failed,
         )
         self._agent.start()
 
@@ -222,73 +236,61 @@ class SimulatedNode:
         asyncio.get_running_loop().call_later(_RESTART_AGENT, self._start_agent)
 
     def begins(self, action: Action) -> bool:
-        if self._context.random.random() < self._context.troubles.death:
+        if self.context.random.random() < self.context.troubles.death:
             return False
-        self._context.witness.acts(self, action)
+        self.context.witness.acts(self, action)
         return True
 
     def write_files(self, files: list[File]) -> str:
         for file in files:
             if file.delete:
                 self.disk.files.pop(file.path, None)
-            elif not file.directory:
+            elif file.directory:
+                self.disk.directories.add(file.path)
+            else:
                 self.disk.files[file.path] = base64.b64decode(file.content)
-            if CONFIG.fullmatch(file.path):
-                self.disk.config = json.loads(self.disk.files.get(file.path, b"{}"))
+            read_config(self.disk, file.path)
         if any(MANIFEST.fullmatch(file.path) for file in files):
-            self._cluster.changed()
+            self.cluster.changed()
         return ""
 
     async def run(self, instruction: Instruction, attempt: int) -> Finished:
-        match instruction.name:
-            case "install":
-                return await self._install(instruction)
-            case "capture-address":
-                up = self.running and self._cluster.has_quorum
-                return Finished(0, self._cluster.members_as_told().encode()) if up else Finished(1, stderr=b"no answer")
-            case "etcd-name":
-                return Finished(0, f"{self.name}\n".encode()) if self.disk.has_etcd_data else Finished(1)
-            case plans.AGENT_STATUS:
-                up = self.running and self._cluster.has_api
-                return Finished(0, self._cluster.agent_status.encode()) if up else Finished(1, stderr=b"no answer")
-        return Finished(0)
+        variables = dict(each.partition("=")[::2] for each in instruction.env)
+        variables[shell.ATTEMPT] = str(attempt)
+        program, arguments = instruction.command, instruction.args
+        if not program:  # agents run the script of the image
+            program, arguments = "sh", ["-c", "run.sh"]
+        command = Command(self, program, arguments, variables, instruction.image)
+        try:
+            return await asyncio.wait_for(shell.run(command), instruction.timeout or None)
+        except TimeoutError:
+            return Finished(-1, error=f"did not end within {instruction.timeout} s, and was ended")
 
     def probe(self, probe: Probe) -> str:
         if not self.running:
             return "connection refused"
-        if probe.name.startswith(("etcd", "kube-")) and not self._cluster.has_quorum:
+        if probe.name.startswith(("etcd", "kube-")) and not self.cluster.has_quorum:
             return "500: etcd has no leader"
         return ""
 
-    # --- installation -----------------------------------------------------------------------------------------------
-
-    async def _install(self, instruction: Instruction) -> Finished:
-        context = self._context
-        await asyncio.sleep(context.pace.of(context.pace.pull, context.random))
-        if context.random.random() < context.troubles.failed_install:
-            return Finished(1, stderr=b"the image cannot be pulled")
-        new = _installed(instruction)
-        if new is None:
-            return Finished(127, stderr=b"run.sh: not found")
-        before, self.disk.installed = self.disk.installed, new
-        context.witness.installs(self, new)
-        if before != new:
-            self._stop(by_plan=True)
-        if not self.running and self._coming_up is None:
-            self._start()
-        return await self._up() if new.runtime in _BLOCKS else Finished(0)
-
-    async def _up(self) -> Finished:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LONGEST_INSTALL
-        loop.call_at(deadline, self._cluster.changed)
-        while not (self.running and (self.is_worker or self._cluster.has_quorum)):
-            if loop.time() >= deadline:
-                return Finished(1, stderr=b"Job for k3s.service failed because a timeout was exceeded")
-            await self._cluster.news()
-        return Finished(0)
-
     # --- service ----------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether the service of the distribution runs."""
+        return self.service.running
+
+    @property
+    def starts(self) -> int:
+        return self.service.starts
+
+    @property
+    def stopped_at(self) -> float:
+        return self.service.stopped_at
+
+    @property
+    def runtime(self) -> str:
+        return self.disk.installed.runtime if self.disk.installed else ""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -308,63 +310,25 @@ class SimulatedNode:
 
     @property
     def has_manifest(self) -> bool:
-        return any(MANIFEST.fullmatch(path) and content for path, content in self.disk.files.items())
+        return any(path.endswith("/cluster-agent.yaml") and content for path, content in self.disk.files.items())
 
-    def _start(self) -> None:
-        self._coming_up = asyncio.ensure_future(self._come_up())
-        self._coming_up.add_done_callback(self._came_up)
-
-    def _stop(self, *, by_plan: bool) -> None:
-        if self._coming_up is not None:
-            self._coming_up.cancel()
-            self._coming_up = None
-        if self.running:
-            self.running = False
-            self.stopped_at = asyncio.get_running_loop().time()
-            self._context.witness.stopped(self, by_plan=by_plan)
-        self._cluster.changed()
-
-    async def _come_up(self) -> None:
-        await asyncio.sleep(self._context.pace.of(self._context.pace.start, self._context.random))
-        while not self._joins():
-            await self._cluster.news()
-        self.running = self.disk.has_joined = True
-        self.starts += 1
-        self._context.witness.up(self)
-        self._cluster.changed()
-
-    def _came_up(self, task: asyncio.Task[None]) -> None:
-        if self._coming_up is task:
-            self._coming_up = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._context.failed(error)
-
-    def _joins(self) -> bool:
-        host = urlsplit(str(self.config.get("server") or "")).hostname or ""
-        if self.has_etcd:
-            if self.disk.has_etcd_data:
-                return self._cluster.is_member(self)
-            if not host:
-                self._context.witness.began_cluster(self)
-                self._cluster.begin(self)
-            elif not self._cluster.admits(self, host):
-                return False
-            self.disk.has_etcd_data = True
-            return True
-        if self.disk.has_joined:
-            return self._cluster.has_api if self.is_worker else self._cluster.has_quorum
-        return self._cluster.answers(host) and (not self.is_worker or self._cluster.has_api)
+    @property
+    def reads_secrets(self) -> bool:
+        """Whether its API server has loaded the keys that Secrets are encrypted with."""
+        etcd, loaded = self.cluster.etcd, self.service.loaded
+        needed = etcd.bootstrap.secret_keys if etcd is not None else frozenset()
+        return needed <= set(loaded.keys if loaded is not None else ())
 
     def lose_etcd(self) -> None:
-        """Its etcd member was removed: the service stops for good."""
-        self._stop(by_plan=False)
+        """Its etcd member was removed: it serves no more, and joins again when it is started."""
+        if self.disk.etcd is not None and self.runtime != "kubeadm":
+            self.disk.files[self.disk.layout.tombstone] = b""
+        self.service.stop(by_plan=False)
 
+    def new_member_name(self) -> str:
+        if self.runtime == "kubeadm":
+            return self.name
+        return f"{self.name}-{self.context.random.getrandbits(32):08x}"
 
-def _installed(instruction: Instruction) -> Installed | None:
-    image = _IMAGE.fullmatch(instruction.image)
-    if image is None:
-        return None
-    variables = dict(each.partition("=")[::2] for each in instruction.env)
-    only_worker = variables.get(f"INSTALL_{image['runtime'].upper()}_EXEC") == "agent"
-    version = f"{image['release']}+{image['build']}"
-    return Installed(image["runtime"], version, variables.get("RESTART_STAMP", ""), only_worker)
+    def log(self, line: str) -> None:
+        self.log_lines.append(line)

@@ -115,7 +115,15 @@ class Provisioned:
     async def __aenter__(self) -> Provisioned:
         await self.world.__aenter__()
         world = self.world
-        self.downstream = Downstream(world.workloads, world.client, WORKSPACE, NAME, clock=world.now, note=world.note)
+        self.downstream = Downstream(
+            world.workloads,
+            world.client,
+            WORKSPACE,
+            NAME,
+            clock=world.now,
+            note=world.note,
+            witness=self.context.witness,
+        )
         self.provider = Provider(
             world.client, KINDS, WORKSPACE, make=self._node, random=self.context.random, failed=self._fail
         )

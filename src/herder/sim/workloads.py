@@ -20,14 +20,16 @@ from herder.api.inmemory.names import MAKE_AUTHORITY, SERVE_WORKLOAD, SET_WORKLO
 from herder.engine.apiserver.build import ApiServer, assemble
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.meta.errors import InternalError, ServiceUnavailable
 from herder.engine.runtime.effects import Performer
 from herder.engine.wire import Request, Response, Transport, User
+from herder.sim.host.etcd import Content, freeze, load
 from herder.sim.lines import until_cut
 
 ADMIN = User("sim-workload-admin", groups=("system:masters", "system:authenticated"))
 HOST = "workload.sim"
 FIRST_PORT = 30000
+_NO_KEY = "Internal error occurred: no matching key was found for the provided AES transformer"
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +39,8 @@ class _Workload:
     fault: str = ""
     cut: asyncio.Event = field(default_factory=asyncio.Event)  # never cleared: replaced by a new event
     healed: asyncio.Event = field(default_factory=asyncio.Event)
+    pristine: Content = field(default_factory=lambda: Content(0, ()))  # what a new cluster stores
+    secrets_readable: Callable[[], bool] | None = None
 
 
 class Workloads:
@@ -56,7 +60,7 @@ class Workloads:
         """Idempotent."""
         if cluster not in self._workloads:
             server = await assemble(None, clock=self._clock, entropy=self._entropy, inline=True)
-            self._workloads[cluster] = _Workload(server, self._ports)
+            self._workloads[cluster] = _Workload(server, self._ports, pristine=freeze(server))
             self._ports += 1
             self._note(f"workload {cluster} served")
 
@@ -90,6 +94,18 @@ class Workloads:
 
     def _found(self, cluster: str) -> _Workload | None:
         return self._workloads.get(self._aliases.get(cluster, cluster))
+
+    # --- content ----------------------------------------------------------------------------------------------------
+
+    def freeze(self, cluster: str) -> Content:
+        return freeze(self._workloads[cluster].server)
+
+    async def load(self, cluster: str, content: Content | None) -> None:
+        workload = self._workloads[cluster]
+        await load(workload.server, content if content and content.records else workload.pristine)
+
+    def restrict_secrets(self, cluster: str, readable: Callable[[], bool]) -> None:
+        self._workloads[cluster].secrets_readable = readable
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -162,6 +178,8 @@ class _WorkloadTransport:
         if workload is None or workload.fault == REFUSE:
             raise ServiceUnavailable(f"{self._cluster}: connection refused")
         await _delayed(workload)
+        if "/secrets" in request.path and workload.secrets_readable is not None and not workload.secrets_readable():
+            raise InternalError(_NO_KEY)
         response = await InProcess(workload.server, ADMIN).send(request)
         await _delayed(workload)
         if response.stream is not None:

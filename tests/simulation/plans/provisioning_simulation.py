@@ -76,9 +76,13 @@ class ProvisioningSimulation:
         keep_going: bool = False,
         strict: bool = True,
         branch: Callable[[], str] | None = None,
+        distribution: str = "",
     ) -> None:
         """`keep_going`: continue after the cluster failed to reach the desired state, and record the failure. `branch`
-        returns the path of branches at a branching point."""
+        returns the path of branches at a branching point. `distribution`: kubeadm or embedded; empty: K3s or RKE2, by
+        the seed."""
+        self.distribution = distribution
+        self._marker = "tls-san" if distribution == "embedded" else MARKER_OPTION
         self.random = Random(f"user {seed}")
         self.invariants = PlanInvariants(lambda: asyncio.get_running_loop().time())
         self.desired = DesiredState("", {})
@@ -129,7 +133,7 @@ class ProvisioningSimulation:
         await self.sim.edit({"kubernetesVersion": version})
 
     async def configure(self, value: str) -> None:
-        self.desired.config = {MARKER_OPTION: [value]}
+        self.desired.config = {self._marker: [value]}
         self.log_action(f"configures {value}")
         await self.sim.edit({"rkeConfig": {"machineGlobalConfig": self.desired.config}})
 
@@ -267,14 +271,14 @@ class ProvisioningSimulation:
         found = [f"{m['metadata']['name']} is being deleted" for m in machines if is_deleting(m)]
         if len(nodes) != desired.machines or len(machines) != desired.machines:
             found.append(f"{len(machines)} Machines with {len(nodes)} machines, and {desired.machines} wanted")
-        expected = desired.config.get(MARKER_OPTION)
+        expected = desired.config.get(self._marker)
         for node in nodes:
             if not node.running or node.disk.installed is None:
                 found.append(f"{node.name} is down")
             elif node.disk.installed.version != desired.version:
                 found.append(f"{node.name} has {node.disk.installed.version}")
-            elif node.config.get(MARKER_OPTION) != expected:
-                found.append(f"{node.name} is configured with {json.dumps(node.config.get(MARKER_OPTION))}")
+            elif node.config.get(self._marker) != expected:
+                found.append(f"{node.name} is configured with {json.dumps(node.config.get(self._marker))}")
         members = sorted(self.sim.downstream.members)
         if members != [node.name for node in nodes if node.has_etcd]:
             found.append(f"etcd members are {members}")

@@ -14,6 +14,8 @@ from tests.simulation.plans.provisioning_simulation import DesiredState, Provisi
 VERSIONS = {
     "k3s": ("v1.32.3+k3s1", "v1.32.8+k3s1", "v1.33.4+k3s1", "v1.34.1+k3s1"),
     "rke2": ("v1.32.3+rke2r1", "v1.32.8+rke2r1", "v1.33.4+rke2r1", "v1.34.1+rke2r1"),
+    "kubeadm": ("v1.32.3+kubeadm1", "v1.32.8+kubeadm1", "v1.33.4+kubeadm1", "v1.34.1+kubeadm1"),
+    "embedded": ("v1.32.3+herder1", "v1.32.8+herder1", "v1.33.4+herder1", "v1.34.1+herder1"),
 }
 HARSH = replace(ROUGH, crash=0.004)
 CONCURRENCY = ("1", "2", "50%", "0")
@@ -21,6 +23,10 @@ CONCURRENCY = ("1", "2", "50%", "0")
 
 def initial_state(simulation: ProvisioningSimulation) -> DesiredState:
     random = simulation.random
+    if simulation.distribution:
+        servers = 1 if simulation.distribution == "embedded" else 3
+        pools = {"servers": (servers, ("etcd", "controlPlane")), "workers": (2, ("worker",))}
+        return DesiredState(VERSIONS[simulation.distribution][0], pools, strategy=strategy(simulation))
     servers = random.choice((1, 1, 3))
     split = random.random() < 0.2
     pools = (
@@ -49,8 +55,13 @@ def strategy(simulation: ProvisioningSimulation) -> dict[str, Any]:
 
 
 async def upgrade(simulation: ProvisioningSimulation) -> None:
-    versions = VERSIONS["k3s" if "k3s" in simulation.desired.version else "rke2"]
+    versions = versions_like(simulation.desired.version)
     await simulation.upgrade(versions[min(versions.index(simulation.desired.version) + 1, len(versions) - 1)])
+
+
+def versions_like(version: str) -> tuple[str, ...]:
+    """The versions of the same distribution."""
+    return next(versions for versions in VERSIONS.values() if version in versions)
 
 
 async def configure(simulation: ProvisioningSimulation) -> None:
@@ -62,6 +73,8 @@ async def scale_workers(simulation: ProvisioningSimulation) -> None:
 
 
 async def scale_servers(simulation: ProvisioningSimulation) -> None:
+    if simulation.distribution == "embedded":
+        return  # it has one server
     name = "etcd" if "etcd" in simulation.desired.pools else "servers"
     await simulation.scale(name, simulation.random.choice((1, 2, 3)))
 
@@ -173,7 +186,8 @@ async def every_action(simulation: ProvisioningSimulation) -> None:
     """Every action, one after the other, so that all code paths are used."""
     random = simulation.random
     desired = initial_state(simulation)
-    quantities = {"etcd": 3, "servers": 3, "planes": 2, "workers": 3}
+    servers = desired.pools.get("servers", (3, ()))[0] if simulation.distribution else 3
+    quantities = {"etcd": 3, "servers": servers, "planes": 2, "workers": 3}
     desired.pools = {name: (quantities[name], roles) for name, (_, roles) in desired.pools.items()}
     await simulation.create_cluster(desired)
     await simulation.until_settled()
@@ -190,7 +204,7 @@ async def every_action(simulation: ProvisioningSimulation) -> None:
 async def downgrade_temporarily(simulation: ProvisioningSimulation) -> None:
     """Request an older version for a while: no machine may be downgraded."""
     version = simulation.desired.version
-    await simulation.upgrade(VERSIONS["k3s" if "k3s" in version else "rke2"][0])
+    await simulation.upgrade(versions_like(version)[0])
     await simulation.pass_time(30, 90)
     await simulation.upgrade(version)
 
@@ -204,8 +218,12 @@ async def run_scenario(simulation: ProvisioningSimulation, scenario: Scenario) -
     return simulation
 
 
-async def simulate(seed: int, faults: Faults = HARSH, *, strict: bool = True) -> World:
+async def simulate(seed: int, faults: Faults = HARSH, *, strict: bool = True, distribution: str = "") -> World:
     simulation = ProvisioningSimulation(
-        seed, faults, NO_AGENT_FAULTS if faults is NONE else AGENT_FAULTS, strict=strict
+        seed,
+        faults,
+        NO_AGENT_FAULTS if faults is NONE else AGENT_FAULTS,
+        strict=strict,
+        distribution=distribution,
     )
     return (await run_scenario(simulation, random_actions)).sim.world

@@ -31,6 +31,11 @@ def test_clusters_reach_the_desired_state_without_violations(seed: int) -> None:
     loop.run(simulate(seed, HARSH))
 
 
+@pytest.mark.parametrize("distribution", ["kubeadm", "embedded"])
+def test_other_distributions_reach_the_desired_state_without_violations(distribution: str) -> None:
+    loop.run(simulate(3, HARSH, strict=False, distribution=distribution))
+
+
 def test_every_action_one_after_the_other() -> None:
     loop.run(run_scenario(ProvisioningSimulation(2, HARSH, AGENT_FAULTS), every_action))
 

@@ -1,0 +1,90 @@
+"""Certificates that the services of a machine issue when they start, unless they exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from herder.sim.host.disk import Certificate
+
+if TYPE_CHECKING:
+    from herder.sim.nodes import SimulatedNode
+
+YEAR = 365 * 86400.0
+AUTHORITIES = ("client-ca", "server-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca")
+CLIENT, SERVING, BOTH = "ClientAuth", "ServerAuth", "ServerAuth,ClientAuth"
+
+Leaf = tuple[str, str, str, str]
+"""File name without suffix, subject, usage and CA."""
+
+_SERVER: tuple[Leaf, ...] = (
+    ("client-admin", "system:admin", CLIENT, "client-ca"),
+    ("client-auth-proxy", "system:auth-proxy", CLIENT, "request-header-ca"),
+    ("client-controller", "system:kube-controller-manager", CLIENT, "client-ca"),
+    ("client-{}-cloud-controller", "{}-cloud-controller-manager", CLIENT, "client-ca"),
+    ("client-kube-apiserver", "system:apiserver", CLIENT, "client-ca"),
+    ("client-scheduler", "system:kube-scheduler", CLIENT, "client-ca"),
+    ("client-supervisor", "system:{}-supervisor", CLIENT, "client-ca"),
+    ("serving-kube-apiserver", "kube-apiserver", SERVING, "server-ca"),
+    ("kube-controller-manager/kube-controller-manager", "kube-controller-manager", SERVING, "server-ca"),
+    ("kube-scheduler/kube-scheduler", "kube-scheduler", SERVING, "server-ca"),
+)
+_ETCD: tuple[Leaf, ...] = (
+    ("etcd/client", "etcd-client", CLIENT, "etcd/server-ca"),
+    ("etcd/server-client", "etcd-server", BOTH, "etcd/server-ca"),
+    ("etcd/peer-server-client", "etcd-peer", BOTH, "etcd/peer-ca"),
+)
+_AGENT: tuple[Leaf, ...] = (
+    ("client-kubelet", "system:node", CLIENT, "client-ca"),
+    ("client-kube-proxy", "system:kube-proxy", CLIENT, "client-ca"),
+    ("client-{}-controller", "system:{}-controller", CLIENT, "client-ca"),
+    ("serving-kubelet", "kubelet", SERVING, "server-ca"),
+)
+SHARED_KEYS = ("client-{}-controller", "client-kube-proxy", "client-kubelet", "serving-kubelet")
+"""Keys in the servers' directory for certificates that agents request."""
+_KUBEADM: tuple[Leaf, ...] = (
+    ("apiserver", "kube-apiserver", SERVING, "ca"),
+    ("apiserver-kubelet-client", "kube-apiserver-kubelet-client", CLIENT, "ca"),
+    ("apiserver-etcd-client", "kube-apiserver-etcd-client", CLIENT, "etcd/ca"),
+    ("front-proxy-client", "front-proxy-client", CLIENT, "front-proxy-ca"),
+    ("etcd/server", "etcd-server", BOTH, "etcd/ca"),
+    ("etcd/peer", "etcd-peer", BOTH, "etcd/ca"),
+    ("etcd/healthcheck-client", "kube-etcd-healthcheck-client", CLIENT, "etcd/ca"),
+)
+
+
+def leaves(node: SimulatedNode) -> Iterator[tuple[str, Leaf]]:
+    """The paths without suffix of all certificates of a machine."""
+    disk, runtime = node.disk, node.runtime
+    if runtime == "herder":
+        return
+    if runtime == "kubeadm":
+        for leaf in () if node.is_worker else _KUBEADM:
+            yield f"{disk.layout.tls}/{leaf[0]}", leaf
+        return
+    agent = f"{disk.layout.data}/agent"
+    for leaf in _AGENT:
+        yield f"{agent}/{leaf[0].format(runtime)}", leaf
+    if not node.is_worker:
+        for leaf in (*_SERVER, *(_ETCD if node.has_etcd else ())):
+            yield f"{disk.layout.tls}/{leaf[0].format(runtime)}", leaf
+
+
+def issue(node: SimulatedNode, authorities: dict[str, int], serial: Callable[[], int], now: float) -> None:
+    """Issue missing certificates. K3s and RKE2 issue those of the agent at each start, with the same keys."""
+    files, runtime, layout = node.disk.files, node.runtime, node.disk.layout
+    if not node.is_worker and runtime in ("k3s", "rke2"):
+        for name in AUTHORITIES:
+            root = authorities.get(name, 0)
+            subject = f"{runtime}-{name}"
+            files[f"{layout.tls}/{name}.crt"] = Certificate(subject, "CertSign", subject, root, root, now + 10 * YEAR)
+        for key in SHARED_KEYS:
+            files.setdefault(f"{layout.tls}/{key.format(runtime)}.key", b"key")
+    agent = f"{layout.data}/agent/"
+    for path, (_, subject, usage, issuer) in leaves(node):
+        files.setdefault(f"{path}.key", b"key")
+        if f"{path}.crt" not in files or path.startswith(agent):
+            certificate = Certificate(
+                subject.format(runtime), usage, f"{runtime}-{issuer}", authorities.get(issuer, 0), serial(), now + YEAR
+            )
+            files[f"{path}.crt"] = certificate

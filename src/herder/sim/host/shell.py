@@ -1,0 +1,262 @@
+"""Interpreter of instructions: runs the argument vector of a command on a simulated machine.
+
+It knows a closed set of programs and scripts. Everything else fails with exit code 127, as on a machine without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import re
+from collections.abc import Awaitable, Sequence
+
+from herder.agent.core.events import Finished
+from herder.sim.host import configuration, snapshots
+from herder.sim.host.command import Command, Script
+from herder.sim.host.service import NOTIFIES, UNITS
+from herder.sim.k3s import program as k3s
+
+ATTEMPT = "CATTLE_AGENT_ATTEMPT_NUMBER"
+_BLOCKS = ("k3s", "kubeadm")  # runtimes whose installer waits for the service
+_DIRECTORIES = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/rke2/bin", "/sbin", "/usr/sbin")
+_RUN_ONCE = re.compile(r".*/idempotence/idempotent\.sh")
+_CAPTURE_ADDRESS = re.compile(
+    r"curl -f --retry 100 --retry-delay 5 --cacert \S+ https://localhost:\d+/db/info \| grep 'clientURLs'"
+)
+_ETCD_NAME = re.compile(r"cat (?P<directory>\S+)/name")
+
+
+async def run(command: Command) -> Finished:
+    directory, name = posixpath.split(command.program)
+    handler = _PROGRAMS.get(name) if directory in _DIRECTORIES else None
+    return await handler(command) if handler is not None else command.not_found()
+
+
+def _exec(command: Command, program: str, arguments: Sequence[str]) -> Awaitable[Finished]:
+    return run(Command(command.node, program, arguments, command.environment, command.image))
+
+
+# --- sh and env -------------------------------------------------------------------------------------------------------
+
+
+async def _sh(command: Command) -> Finished:
+    arguments = list(command.arguments)
+    while arguments and arguments[0] in ("-x", "-e", "-u", "-eu", "-ex"):
+        arguments.pop(0)
+    if not arguments:
+        return command.not_found("script")
+    if arguments[0] != "-c":
+        return await _script_file(command, arguments[0], arguments[1:])
+    if len(arguments) < 2:
+        return Finished(2, stderr=b"sh: 0: -c requires an argument\n")
+    text, positional = arguments[1], arguments[3:]
+    if text == "run.sh":
+        return await _install(command)
+    script = command.node.context.scripts.get(text)
+    if script is not None:
+        return await script(Command(command.node, "sh", positional, command.environment, command.image))
+    return _address_script(command, text)
+
+
+async def _script_file(command: Command, path: str, arguments: Sequence[str]) -> Finished:
+    content = command.node.disk.files.get(path)
+    if not isinstance(content, bytes):
+        return Finished(127, stderr=f"sh: 0: cannot open {path}: No such file or directory\n".encode())
+    if _RUN_ONCE.fullmatch(path):
+        return await _run_once(command, arguments)
+    script = command.node.context.scripts.get(content.decode(errors="replace"))
+    if script is None:
+        return command.not_found(path)
+    return await script(Command(command.node, path, arguments, command.environment, command.image))
+
+
+async def _run_once(command: Command, arguments: Sequence[str]) -> Finished:
+    """Run a command once for each attempt at a value, as the wrapper in plans does."""
+    if len(arguments) < 5:
+        return Finished(2, stderr=b"idempotent.sh: parameter not set\n")
+    key, value, total, program, directory, *rest = arguments
+    record = f"{directory}/idempotence/{key}/{total}/{value}/last-attempt"
+    attempt = command.environment.get(ATTEMPT, "0")
+    if command.node.disk.files.get(record) == f"{attempt}\n".encode():
+        return Finished(0, f"{key} has been done for {value} at attempt {attempt}\n".encode())
+    command.node.disk.files[record] = f"{attempt}\n".encode()
+    return await _exec(command, program, rest)
+
+
+def _address_script(command: Command, text: str) -> Finished:
+    """The periodic instructions of etcd-only machines."""
+    node = command.node
+    if _CAPTURE_ADDRESS.fullmatch(text):
+        if node.running and node.cluster.has_quorum:
+            return Finished(0, node.cluster.members_as_told().encode())
+        return Finished(1, stderr=b"curl: (7) Failed to connect to localhost: connection refused\n")
+    found = _ETCD_NAME.fullmatch(text)
+    if found is not None and found["directory"] == node.disk.layout.etcd:
+        data = node.disk.etcd
+        return Finished(0, f"{data.member}\n".encode()) if data else Finished(1, stderr=b"No such file or directory\n")
+    return command.not_found(text.split(maxsplit=1)[0] if text.strip() else "script")
+
+
+async def _env(command: Command) -> Finished:
+    variables = dict(command.environment)
+    arguments = list(command.arguments)
+    while arguments and "=" in arguments[0]:
+        name, _, value = arguments.pop(0).partition("=")
+        variables[name] = value
+    if not arguments:
+        return Finished(0)
+    return await run(Command(command.node, arguments[0], arguments[1:], variables, command.image))
+
+
+# --- installers -------------------------------------------------------------------------------------------------------
+
+
+async def _install(command: Command) -> Finished:
+    node, context = command.node, command.node.context
+    await asyncio.sleep(context.pace.of(context.pace.pull, context.random))
+    if context.random.random() < context.troubles.failed_install:
+        return Finished(1, stderr=b"the image cannot be pulled")
+    new = configuration.read_image(command.image, command.environment)
+    if new is None:
+        return command.not_found("run.sh")
+    if new.runtime == "kubeadm":
+        configuration.read_kubeadm_config(node.disk)
+    before, skips = node.disk.installed, configuration.skips_start(new.runtime, command.environment)
+    node.disk.installed = configuration.without_start(new, before) if skips else new
+    context.witness.installs(node, new)
+    if skips:
+        return Finished(0, f"{new.runtime} installer: {new.version} is installed; not started\n".encode())
+    if before != new:
+        node.service.stop(by_plan=True)
+    node.service.start()
+    return await node.service.wait_up() if new.runtime in _BLOCKS else Finished(0)
+
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+async def _systemctl(command: Command) -> Finished:
+    verbs = [each for each in command.arguments if not each.startswith("-")]
+    if not verbs:
+        return Finished(1, stderr=b"systemctl: missing command\n")
+    verb, units = verbs[0], [each.removesuffix(".service") for each in verbs[1:]]
+    service = command.node.service
+    known = command.node.disk.installed is not None
+    for unit in units:
+        if not known or unit not in UNITS[command.node.runtime]:
+            return Finished(5, stderr=f"Failed to {verb} {unit}.service: Unit {unit}.service not loaded.\n".encode())
+        own = unit == service.unit
+        if verb == "is-active":
+            state = service.state if own else "inactive"
+            return Finished(0 if state == "active" else 3, f"{state}\n".encode())
+        if unit == "kubelet" or not own or verb in ("reset-failed", "enable", "disable"):
+            continue  # static pods do not stop with the kubelet
+        if verb in ("stop", "restart"):
+            service.stop(by_plan=True)
+        if verb in ("start", "restart"):
+            service.start()
+            if unit in NOTIFIES and "--no-block" not in command.arguments:
+                finished = await service.wait_up(None)
+                if finished.exit_code:
+                    return finished
+    if verb not in ("stop", "start", "restart", "reset-failed", "enable", "disable", "daemon-reload"):
+        return Finished(1, stderr=f"Unknown command verb {verb}.\n".encode())
+    return Finished(0)
+
+
+async def _killall(command: Command) -> Finished:
+    installed = command.node.disk.installed
+    if installed is None or f"{installed.runtime}-killall.sh" != posixpath.basename(command.program):
+        return command.not_found()
+    command.node.service.stop(by_plan=True)
+    return Finished(0)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+async def _rm(command: Command) -> Finished:
+    flags = [each for each in command.arguments if each.startswith("-")]
+    disk = command.node.disk
+    for path in command.arguments:
+        if path.startswith("-"):
+            continue
+        problem = _removal_problem(path, flags, exists=disk.exists(path), is_directory=disk.is_directory(path))
+        if problem:
+            return Finished(1, stderr=f"rm: cannot remove '{path}': {problem}\n".encode())
+        disk.remove(path)
+    command.node.cluster.changed()
+    return Finished(0)
+
+
+def _removal_problem(path: str, flags: Sequence[str], *, exists: bool, is_directory: bool) -> str:
+    letters = "".join(flags)
+    if not path.startswith("/") or path.rstrip("/") == "":
+        return "not an absolute path of the simulated disk"
+    if any(character in path for character in "*?["):
+        return "No such file or directory" if "f" not in letters else ""  # no shell expands it
+    if not exists:
+        return "" if "f" in letters else "No such file or directory"
+    return "Is a directory" if is_directory and "r" not in letters else ""
+
+
+async def _touch(command: Command) -> Finished:
+    disk = command.node.disk
+    for path in command.arguments:
+        if not disk.is_directory(posixpath.dirname(path)):
+            return Finished(1, stderr=f"touch: cannot touch '{path}': No such file or directory\n".encode())
+        disk.files.setdefault(path, b"")
+    return Finished(0)
+
+
+async def _mkdir(command: Command) -> Finished:
+    if "-p" not in command.arguments:
+        return Finished(1, stderr=b"mkdir: only -p is simulated\n")
+    command.node.disk.directories |= {each for each in command.arguments if each.startswith("/")}
+    return Finished(0)
+
+
+# --- programs of distributions ----------------------------------------------------------------------------------------
+
+
+async def _rancher(command: Command) -> Finished:
+    installed = command.node.disk.installed
+    if installed is None or installed.runtime != posixpath.basename(command.program):
+        return command.not_found()
+    if list(command.arguments[:1]) == ["kubectl"]:
+        return await _kubectl(command)
+    return await k3s.run(command)
+
+
+async def _kubectl(command: Command) -> Finished:
+    """Only the query of the planner is simulated: why the pod of the cluster agent waits."""
+    node = command.node
+    template = any(each.startswith("--output=go-template=") for each in command.arguments)
+    if node.disk.installed is None or "pods,events" not in command.arguments or not template:
+        return command.not_found("kubectl: not simulated")
+    if not node.running or not node.cluster.has_api:
+        return Finished(1, stderr=b"The connection to the server was refused\n")
+    return Finished(0, node.cluster.agent_status.encode())
+
+
+async def _python(command: Command) -> Finished:
+    arguments = list(command.arguments)
+    if "herder.snapshots" not in arguments:
+        return command.not_found(arguments[0] if arguments else "")
+    return await snapshots.run(command.node, arguments[arguments.index("herder.snapshots") + 1 :])
+
+
+_PROGRAMS: dict[str, Script] = {
+    "sh": _sh,
+    "env": _env,
+    "systemctl": _systemctl,
+    "k3s": _rancher,
+    "rke2": _rancher,
+    "kubectl": _kubectl,
+    "k3s-killall.sh": _killall,
+    "rke2-killall.sh": _killall,
+    "rm": _rm,
+    "touch": _touch,
+    "mkdir": _mkdir,
+    "python3": _python,
+}

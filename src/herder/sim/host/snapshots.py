@@ -1,0 +1,226 @@
+"""The snapshot program of kubeadm and embedded servers: save, list, delete, check and restore."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from herder.agent.core.events import Finished
+from herder.sim.host.disk import Snapshot
+from herder.sim.host.etcd import EtcdCluster, EtcdData
+from herder.sim.host.s3 import S3Error, S3Settings, named
+from herder.sim.k3s.invocation import rfc3339
+
+if TYPE_CHECKING:
+    from herder.sim.nodes import SimulatedNode
+
+_DURATION = 3.0
+_STOP_SECONDS = 5.0
+
+
+class SnapshotFailed(Exception):
+    """The message is the first line on stderr."""
+
+
+@dataclass(slots=True)
+class SnapshotProgram:
+    """One run of the program, with its configuration file."""
+
+    node: SimulatedNode
+    config: dict[str, Any]
+    in_s3: bool
+
+    @property
+    def directory(self) -> str:
+        return str(self.config["directory"]).rstrip("/")
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    async def save(self, name: str) -> list[dict[str, Any]]:
+        node, etcd = self.node, self.node.disk.etcd
+        await self._pause(_DURATION)
+        if etcd is None or not node.running or not node.cluster.has_quorum:
+            raise SnapshotFailed("etcd: not available; the server must run")
+        bucket = self._bucket() if self._settings is not None else None
+        seconds = int(node.context.wall())
+        metadata = {key: str(value) for key, value in (self.config.get("metadata") or {}).items()}
+        full = f"{name}-{self.config.get('node') or node.name}-{seconds}"
+        snapshot = Snapshot(full, node.name, seconds, node.cluster.freeze(), etcd.cluster.bootstrap, metadata)
+        path = f"{self.directory}/{full}"
+        if not node.disk.has_space(path):
+            raise SnapshotFailed(f"{path}: no space left on device; free space on the server")
+        node.disk.files[path] = snapshot
+        found = [self._shown(snapshot, f"file://{path}")]
+        if bucket is not None and self._settings is not None:
+            bucket[self._settings.key(full)] = snapshot
+            found.append(self._shown(snapshot, self._settings.location(full)))
+        self._prune(name, bucket)
+        node.context.witness.saved(node, snapshot)
+        return found
+
+    async def show(self) -> list[dict[str, Any]]:
+        await self._pause(1.0)
+        local = self.node.disk.snapshots_in(self.directory)
+        found = [self._shown(each, f"file://{self.directory}/{each.name}") for each in local]
+        if self._settings is not None:
+            bucket = self._bucket()
+            for name in sorted(named(bucket, self._settings)):
+                found.append(self._shown(bucket[self._settings.key(name)], self._settings.location(name)))
+        return found
+
+    async def delete(self, name: str) -> list[dict[str, Any]]:
+        await self._pause(1.0)
+        if self.in_s3:
+            self._bucket().pop(self._key(name), None)
+        else:
+            self.node.disk.files.pop(f"{self.directory}/{name}", None)
+        return []
+
+    async def check(self, name: str) -> list[dict[str, Any]]:
+        await self._pause(1.0)
+        snapshot = self._find(name)
+        where = self._settings.location(name) if self.in_s3 and self._settings else f"file://{self.directory}/{name}"
+        return [self._shown(snapshot, where)]
+
+    async def restore(self, name: str) -> list[dict[str, Any]]:
+        """Restore as the only member. A run that was killed can be repeated: old data stays beside the new."""
+        node, disk, layout = self.node, self.node.disk, self.node.disk.layout
+        snapshot = self._find(name)
+        node.service.stop(by_plan=True)
+        await self._pause(_STOP_SECONDS)
+        if disk.etcd is not None:
+            disk.move(layout.etcd, f"{layout.etcd}-old-{int(node.context.wall())}")
+        await self._pause(_STOP_SECONDS)
+        new = EtcdCluster(node.context.new_id(), {node.name: node}, snapshot.content, snapshot.bootstrap)
+        disk.files[layout.etcd] = EtcdData(new, node.new_member_name())
+        node.cluster.replace_etcd(node, new)
+        node.context.witness.restored(node, snapshot)
+        if node.runtime == "kubeadm":
+            node.service.start()  # the manifests are back
+        return [self._shown(snapshot, f"file://{self.directory}/{name}")]
+
+    # --- S3 ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _settings(self) -> S3Settings | None:
+        s3 = self.config.get("s3") or {}
+        if not s3:
+            return None
+        return S3Settings(
+            endpoint=str(s3.get("endpoint") or ""),
+            bucket=str(s3.get("bucket") or ""),
+            folder=str(s3.get("folder") or ""),
+            access_key=str(s3.get("accessKey") or ""),
+            secret_key=str(s3.get("secretKey") or ""),
+            authority=_pem(str(s3.get("endpointCA") or "")),
+            skip_verify=bool(s3.get("skipSSLVerify")),
+            retention=int(s3.get("retention") or self.config.get("retention") or 5),
+        )
+
+    def _bucket(self) -> dict[str, Snapshot]:
+        if self._settings is None:
+            raise SnapshotFailed("s3: not configured")
+        try:
+            return self.node.context.s3.bucket(self._settings)
+        except S3Error as error:
+            raise SnapshotFailed(f"s3: {error}") from error
+
+    def _key(self, name: str) -> str:
+        return self._settings.key(name) if self._settings is not None else name
+
+    # --- helpers ----------------------------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Snapshot:
+        if self.in_s3:
+            if self._settings is None:
+                raise SnapshotFailed("s3: not configured")
+            try:
+                found: object = self.node.context.s3.download(self._settings, name)
+            except S3Error as error:
+                raise SnapshotFailed(f"s3: {name}: {error}") from error
+        else:
+            found = self.node.disk.files.get(f"{self.directory}/{name}")
+        if not isinstance(found, Snapshot):
+            raise SnapshotFailed(f"{name}: does not exist in {self.directory}")
+        if found.damage:
+            cause = "is truncated" if found.damage == "truncated" else "is corrupt: its hash is wrong"
+            raise SnapshotFailed(f"{name}: {cause}; restore another snapshot")
+        return found
+
+    def _prune(self, name: str, bucket: dict[str, Snapshot] | None) -> None:
+        kept = int(self.config.get("retention") or 5)
+        own = [each for each in self.node.disk.snapshots_in(self.directory) if each.name.startswith(f"{name}-")]
+        for each in own[: max(len(own) - kept, 0)]:
+            self.node.disk.files.pop(f"{self.directory}/{each.name}")
+        if bucket is not None and self._settings is not None:
+            keys = [self._key(each) for each in named(bucket, self._settings) if each.startswith(f"{name}-")]
+            keys.sort(key=lambda key: bucket[key].created)
+            for key in keys[: max(len(keys) - self._settings.retention, 0)]:
+                bucket.pop(key)
+
+    def _shown(self, snapshot: Snapshot, location: str) -> dict[str, Any]:
+        content = f"{snapshot.name} {snapshot.content.revision}"
+        return {
+            "name": snapshot.name,
+            "nodeName": snapshot.node,
+            "location": location,
+            "createdAt": rfc3339(snapshot.created),
+            "size": snapshot.size,
+            "sha256": hashlib.sha256(content.encode()).hexdigest(),
+            "revision": snapshot.content.revision,
+            "status": "successful",
+            "message": "",
+            "metadata": snapshot.metadata,
+        }
+
+    async def _pause(self, longest: float) -> None:
+        await asyncio.sleep(self.node.context.pace.of(longest, self.node.context.random))
+
+
+def _pem(text: str) -> str:
+    """A CA certificate, which is given as PEM or as PEM in base64."""
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        return text
+
+
+async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
+    """Run `COMMAND --config FILE [--name NAME] [NAME] [--s3]`."""
+    if node.disk.installed is None or node.runtime not in ("kubeadm", "herder"):
+        return Finished(1, stderr=b"/usr/bin/python3: No module named herder\n")
+    command, *rest = (*arguments, "")
+    options, names, in_s3 = dict[str, str](), list[str](), False
+    iterator = iter(rest[:-1] if rest else ())
+    for argument in iterator:
+        if argument == "--s3":
+            in_s3 = True
+        elif argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            options[name] = value if equals else next(iterator, "")
+        else:
+            names.append(argument)
+    path = options.get("--config", "")
+    content = node.disk.files.get(path)
+    if not isinstance(content, bytes):
+        return Finished(1, stderr=f"{path or '--config'}: No such file or directory\n".encode())
+    program = SnapshotProgram(node, json.loads(content), in_s3)
+    try:
+        found = await _dispatch(program, command, options.get("--name", "") or next(iter(names), ""))
+    except SnapshotFailed as error:
+        return Finished(1, stderr=f"{error}\n".encode())
+    return Finished(0, f"{json.dumps({'snapshots': found})}\n".encode())
+
+
+async def _dispatch(program: SnapshotProgram, command: str, name: str) -> list[dict[str, Any]]:
+    if command == "list":
+        return await program.show()
+    if command not in ("save", "delete", "check", "restore") or not name:
+        raise SnapshotFailed(f"usage: {command} --config FILE NAME")
+    handlers = {"save": program.save, "delete": program.delete, "check": program.check, "restore": program.restore}
+    return await handlers[command](name)
