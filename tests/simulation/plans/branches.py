@@ -24,6 +24,9 @@ from tests.simulation.plans.scenarios import HARSH, random_actions, run_scenario
 MAX_BRANCHINGS = 6
 """The most points at which a scenario branches in two; there are at least three."""
 
+OTHER_DISTRIBUTIONS = {4: "kubeadm", 9: "embedded"}
+"""The distribution of a seed, by its last digit; all others have K3s or RKE2."""
+
 STRICT_EVERY = 10
 """For one of this many seeds, decisions are checked for purity, which costs more than the decisions."""
 
@@ -67,7 +70,12 @@ def run_all(seed: int) -> None:
     """Run every scenario of a seed; each forked process reports its own, and exits."""
     first, brancher = os.getpid(), Brancher()
     brancher.simulation = simulation = ProvisioningSimulation(
-        seed, HARSH, AGENT_FAULTS, strict=seed % STRICT_EVERY == 0, branch=brancher
+        seed,
+        HARSH,
+        AGENT_FAULTS,
+        strict=seed % STRICT_EVERY == 0,
+        branch=brancher,
+        distribution=OTHER_DISTRIBUTIONS.get(seed % 10, ""),
     )
     error = _run(simulation)
     world, (crashes, events) = simulation.sim.world, brancher.counted
@@ -80,7 +88,13 @@ def run_all(seed: int) -> None:
 def run_one(seed: int, path: str) -> tuple[ProvisioningSimulation, str]:
     """Run one scenario again, and return its error."""
     branches = (path[:count] for count in range(1, len(path) + 1))
-    simulation = ProvisioningSimulation(seed, HARSH, AGENT_FAULTS, branch=lambda: next(branches, ""))
+    simulation = ProvisioningSimulation(
+        seed,
+        HARSH,
+        AGENT_FAULTS,
+        branch=lambda: next(branches, ""),
+        distribution=OTHER_DISTRIBUTIONS.get(seed % 10, ""),
+    )
     return simulation, _run(simulation)
 
 

@@ -21,6 +21,8 @@ from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.node.plan import AGENT_STATUS
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim.downstream import Downstream
+from herder.sim.host.disk import Snapshot
+from herder.sim.host.etcd import EtcdCluster
 from herder.sim.nodes import Installed, NodeObserver, SimulatedNode
 
 WATCHED = (CLUSTER, CONTROL_PLANE, MACHINE, PLAN_SECRET)
@@ -29,6 +31,7 @@ GRACE = 5.0
 """Decisions that a manager made before it knew of a change are carried out within this many seconds."""
 
 PERIODIC = ("capture-address", "etcd-name", AGENT_STATUS)
+RESTORE_PHASE = "etcdSnapshotRestorePhase"
 ETCD, CONTROL, WORKER = "etcd", "control plane", "worker"
 
 
@@ -92,6 +95,24 @@ class PlanInvariants(NodeObserver):
             )
         self._highest[node.name] = version
 
+    def replaced_etcd(self, node: SimulatedNode, old: EtcdCluster | None, new: EtcdCluster) -> None:
+        """While members of the old cluster serve, clients would write to both."""
+        if old is not None and old.serves:
+            running = ", ".join(member.name for member in old.voters)
+            self._report_violation("never two clusters", f"{node.name} serves another one while {running} serve")
+
+    def revived_etcd(self, node: SimulatedNode, old: EtcdCluster) -> None:
+        self._report_violation("a fenced member never rejoins", f"{node.name} serves data of before the restore")
+
+    def restored(self, node: SimulatedNode, snapshot: Snapshot) -> None:
+        if not self.is_restoring():
+            self._report_violation("no restore without a request", f"{node.name} restored {snapshot.name}")
+
+    def is_restoring(self) -> bool:
+        """Whether a restore was requested and is not finished."""
+        phases = [(plane.get("status") or {}).get(RESTORE_PHASE) for plane in self.objects[CONTROL_PLANE].values()]
+        return any(phase not in (None, "", "Finished", "Failed") for phase in phases)
+
     def began_cluster(self, node: SimulatedNode) -> None:
         """A machine that is being deleted takes its cluster with it."""
         others = [other.name for other in self._initialized_by if not other.destroyed and not self._is_deleting(other)]
@@ -124,7 +145,7 @@ class PlanInvariants(NodeObserver):
     # --- concurrency --------------------------------------------------------------------------------------------------
 
     def _check_quorum(self, node: SimulatedNode) -> None:
-        if not self.cluster.is_member(node):
+        if not self.cluster.is_member(node) or self.is_restoring():
             return
         delivery = self._deliveries.get(node.secret, Delivery(0.0))
         others = [member for member in self.cluster.members.values() if member is not node]
@@ -141,6 +162,8 @@ class PlanInvariants(NodeObserver):
 
     def _check_strategy(self, node: SimulatedNode) -> None:
         """Counts machines that remain and had served before they received the plan; others are not disrupted by it."""
+        if self.is_restoring():
+            return
         tier = tier_of(node)
         down = [
             other for other in self._disturbed.values() if tier_of(other) == tier and self._counts_for_strategy(other)

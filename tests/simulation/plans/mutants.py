@@ -40,7 +40,7 @@ from tools.mutants import Mutant, install, mutants_of
 
 PLANNER = "herder.controllers.planner"
 SOURCES = Path(__file__).parents[3] / "src"
-EXCLUDED = ("embedded", "kubeadm", "arguments")  # distributions that are not simulated, and tables
+EXCLUDED = ("embedded", "kubeadm", "arguments")  # distributions that these runs do not have, and tables
 UNIT_TESTS = Path(__file__).parents[2] / "unit" / "controllers" / "planner"
 RUNS: tuple[tuple[int, Scenario], ...] = ((2, every_action), (3, random_actions), (8, random_actions))
 TIMEOUT = 600.0

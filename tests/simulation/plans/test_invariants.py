@@ -16,6 +16,8 @@ from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.engine.meta.kinds import Object
 from herder.sim.downstream import Downstream
+from herder.sim.host.disk import Snapshot
+from herder.sim.host.etcd import Bootstrap, Content, EtcdCluster, EtcdData
 from herder.sim.nodes import Disk, Installed, SimulatedNode
 from tests.simulation.plans.invariants import GRACE, PlanInvariants, Violation
 
@@ -155,6 +157,23 @@ def a_destroyed_member(events: EventSequence) -> None:
     events.invariants.destroyed(cast(SimulatedNode, events.servers[0]))
 
 
+def a_second_cluster_beside_running_members(events: EventSequence) -> None:
+    old, new = EtcdCluster("1"), EtcdCluster("2")
+    old.members = cast(dict[str, SimulatedNode], {node.name: node for node in events.servers})
+    for node in events.servers:
+        node.disk.files[node.disk.layout.etcd] = EtcdData(old, node.name)
+    events.invariants.replaced_etcd(cast(SimulatedNode, events.servers[0]), old, new)
+
+
+def old_data_served_again(events: EventSequence) -> None:
+    events.invariants.revived_etcd(cast(SimulatedNode, events.servers[1]), EtcdCluster("1"))
+
+
+def a_restore_without_a_request(events: EventSequence) -> None:
+    snapshot = Snapshot("daily", "s0", 1, Content(1, ()), Bootstrap())
+    events.invariants.restored(cast(SimulatedNode, events.servers[0]), snapshot)
+
+
 FORBIDDEN = {
     two_workers_at_once: "never more down than the strategy allows",
     two_members_at_once: "never below quorum",
@@ -166,6 +185,9 @@ FORBIDDEN = {
     a_plan_for_a_paused_machine: "no plan reaches a paused machine",
     an_applied_plan: "an applied plan is never run again",
     a_destroyed_member: "never below quorum",
+    a_second_cluster_beside_running_members: "never two clusters",
+    old_data_served_again: "a fenced member never rejoins",
+    a_restore_without_a_request: "no restore without a request",
 }
 
 
@@ -216,6 +238,13 @@ def a_plan_in_flight_during_a_pause(events: EventSequence) -> None:
     events.plan(events.workers[0], "second")
 
 
+def all_members_during_a_requested_restore(events: EventSequence) -> None:
+    events.send(CONTROL_PLANE, "c", spec={}, status={"etcdSnapshotRestorePhase": "Shutdown"})
+    for node in events.servers:
+        events.stop(node)
+    a_restore_without_a_request(events)
+
+
 ALLOWED = (
     one_after_the_other,
     two_workers_within_the_limit,
@@ -223,6 +252,7 @@ ALLOWED = (
     a_member_while_another_is_unknowingly_down,
     another_cluster_after_the_first_machine_is_deleted,
     a_plan_in_flight_during_a_pause,
+    all_members_during_a_requested_restore,
 )
 
 

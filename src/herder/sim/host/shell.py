@@ -28,11 +28,13 @@ _ETCD_NAME = re.compile(r"cat (?P<directory>\S+)/name")
 
 async def run(command: Command) -> Finished:
     directory, name = posixpath.split(command.program)
-    handler = _PROGRAMS.get(name) if directory in _DIRECTORIES else None
+    known = directory in _DIRECTORIES or directory == f"{command.node.disk.layout.data}/bin"
+    handler = _PROGRAMS.get(name) if known else None
     return await handler(command) if handler is not None else command.not_found()
 
 
-def _exec(command: Command, program: str, arguments: Sequence[str]) -> Awaitable[Finished]:
+def execute(command: Command, program: str, *arguments: str) -> Awaitable[Finished]:
+    """Run another program with the same environment, as scripts do."""
     return run(Command(command.node, program, arguments, command.environment, command.image))
 
 
@@ -80,7 +82,7 @@ async def _run_once(command: Command, arguments: Sequence[str]) -> Finished:
     if command.node.disk.files.get(record) == f"{attempt}\n".encode():
         return Finished(0, f"{key} has been done for {value} at attempt {attempt}\n".encode())
     command.node.disk.files[record] = f"{attempt}\n".encode()
-    return await _exec(command, program, rest)
+    return await execute(command, program, *rest)
 
 
 def _address_script(command: Command, text: str) -> Finished:
@@ -246,6 +248,12 @@ async def _python(command: Command) -> Finished:
     return await snapshots.run(command.node, arguments[arguments.index("herder.snapshots") + 1 :])
 
 
+async def _snapshots(command: Command) -> Finished:
+    if command.node.runtime not in snapshots.RUNTIMES:
+        return command.not_found()
+    return await snapshots.run(command.node, command.arguments)
+
+
 _PROGRAMS: dict[str, Script] = {
     "sh": _sh,
     "env": _env,
@@ -259,4 +267,5 @@ _PROGRAMS: dict[str, Script] = {
     "touch": _touch,
     "mkdir": _mkdir,
     "python3": _python,
+    "herder-snapshots": _snapshots,
 }

@@ -19,6 +19,7 @@ from herder.sim.k3s.invocation import rfc3339
 if TYPE_CHECKING:
     from herder.sim.nodes import SimulatedNode
 
+RUNTIMES = ("kubeadm", "herder")
 _DURATION = 3.0
 _STOP_SECONDS = 5.0
 
@@ -73,13 +74,13 @@ class SnapshotProgram:
                 found.append(self._shown(bucket[self._settings.key(name)], self._settings.location(name)))
         return found
 
-    async def delete(self, name: str) -> list[dict[str, Any]]:
+    async def delete(self, name: str) -> dict[str, Any]:
         await self._pause(1.0)
         if self.in_s3:
             self._bucket().pop(self._key(name), None)
         else:
             self.node.disk.files.pop(f"{self.directory}/{name}", None)
-        return []
+        return {"deleted": name}
 
     async def check(self, name: str) -> list[dict[str, Any]]:
         await self._pause(1.0)
@@ -87,10 +88,15 @@ class SnapshotProgram:
         where = self._settings.location(name) if self.in_s3 and self._settings else f"file://{self.directory}/{name}"
         return [self._shown(snapshot, where)]
 
-    async def restore(self, name: str) -> list[dict[str, Any]]:
-        """Restore as the only member. A run that was killed can be repeated: old data stays beside the new."""
+    async def restore(self, name: str) -> dict[str, Any]:
+        """Restore as the only member. A run that was killed can be repeated: old data stays beside the new.
+
+        On kubeadm servers it stops and starts the static pods; the server of the embedded distribution must be stopped.
+        """
         node, disk, layout = self.node, self.node.disk, self.node.disk.layout
         snapshot = self._find(name)
+        if node.runtime == "herder" and node.service.state != "inactive":
+            raise SnapshotFailed(f"{layout.etcd}: is in use; stop the server first")
         node.service.stop(by_plan=True)
         await self._pause(_STOP_SECONDS)
         if disk.etcd is not None:
@@ -102,7 +108,7 @@ class SnapshotProgram:
         node.context.witness.restored(node, snapshot)
         if node.runtime == "kubeadm":
             node.service.start()  # the manifests are back
-        return [self._shown(snapshot, f"file://{self.directory}/{name}")]
+        return {"restored": name}
 
     # --- S3 ---------------------------------------------------------------------------------------------------------
 
@@ -173,6 +179,8 @@ class SnapshotProgram:
             "size": snapshot.size,
             "sha256": hashlib.sha256(content.encode()).hexdigest(),
             "revision": snapshot.content.revision,
+            "version": "3.6.0" if self.node.runtime == "kubeadm" else "1",
+            "unpackedSize": 0,
             "status": "successful",
             "message": "",
             "metadata": snapshot.metadata,
@@ -192,7 +200,7 @@ def _pem(text: str) -> str:
 
 async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
     """Run `COMMAND --config FILE [--name NAME] [NAME] [--s3]`."""
-    if node.disk.installed is None or node.runtime not in ("kubeadm", "herder"):
+    if node.disk.installed is None or node.runtime not in RUNTIMES:
         return Finished(1, stderr=b"/usr/bin/python3: No module named herder\n")
     command, *rest = (*arguments, "")
     options, names, in_s3 = dict[str, str](), list[str](), False
@@ -214,13 +222,21 @@ async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
         found = await _dispatch(program, command, options.get("--name", "") or next(iter(names), ""))
     except SnapshotFailed as error:
         return Finished(1, stderr=f"{error}\n".encode())
-    return Finished(0, f"{json.dumps({'snapshots': found})}\n".encode())
+    return Finished(0, f"{json.dumps(found)}\n".encode())
 
 
-async def _dispatch(program: SnapshotProgram, command: str, name: str) -> list[dict[str, Any]]:
+async def _dispatch(program: SnapshotProgram, command: str, name: str) -> dict[str, Any]:
     if command == "list":
-        return await program.show()
-    if command not in ("save", "delete", "check", "restore") or not name:
+        return {"snapshots": await program.show()}
+    if not name:
         raise SnapshotFailed(f"usage: {command} --config FILE NAME")
-    handlers = {"save": program.save, "delete": program.delete, "check": program.check, "restore": program.restore}
-    return await handlers[command](name)
+    match command:
+        case "save":
+            return {"snapshots": await program.save(name)}
+        case "check":
+            return {"snapshots": await program.check(name)}
+        case "delete":
+            return await program.delete(name)
+        case "restore":
+            return await program.restore(name)
+    raise SnapshotFailed(f"usage: unknown command {command}")
