@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import NODE
@@ -20,6 +20,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.sim.host.etcd import Content, EtcdCluster, EtcdData
+from herder.sim.host.node_object import MEMBER_ADDRESS, MEMBER_NAME, node_annotations, node_object, node_status
 from herder.sim.host.service import new_bootstrap
 from herder.sim.k3s.snapshot_objects import SnapshotObjects
 from herder.sim.nodes import NodeObserver, SimulatedNode
@@ -27,15 +28,9 @@ from herder.sim.nodes import NodeObserver, SimulatedNode
 LOST_AFTER_SECONDS = 40.0
 """Seconds without a heartbeat after which a Node counts as lost."""
 REMOVE, REMOVED = "/remove", "/removed-node-name"
-MEMBER_NAME, MEMBER_ADDRESS = "/node-name", "/node-address"
 _GATEWAY = "sim"
 _SOON = 0.5
 _TIMER_SLACK = 0.001  # timers may fire slightly early
-_HEALTHY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
-_NODE_INFO = (
-    *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"),
-    *("machineID", "operatingSystem", "osImage", "systemUUID"),
-)
 
 
 class Apis(Protocol):
@@ -239,7 +234,7 @@ class Downstream:
             self._served = True
             self._loaded = self.etcd if self.etcd is not None and self.etcd.content is None else None
             self._workloads.restrict_secrets(self.key, self._secrets_are_readable)
-            self._tasks.append(asyncio.ensure_future(self._watch_member_removals()))
+            self._start_removals()
         if not self._served:
             return
         if self.has_api and self.etcd is not None and self._loaded is not self.etcd:
@@ -254,11 +249,14 @@ class Downstream:
 
     async def _load(self, etcd: EtcdCluster) -> None:
         """Serve the content of another cluster; all machines register again."""
+        self._removals.cancel()  # Nodes that the other content lacks were not deleted by anyone
         await self._workloads.load(self.key, etcd.content)
+        self._start_removals()
         self._loaded = etcd
         self._registered.clear()
         self._lost.clear()
         self._leaving.clear()
+        self._stale_removals.clear()
         self.snapshots.forget()
         for node in self.nodes.values():
             self.snapshots.mark(node)
@@ -296,13 +294,13 @@ class Downstream:
     async def _register(self, node: SimulatedNode) -> None:
         """Register the Node, as a starting kubelet does."""
         starts, client = node.starts, self._workloads.client(self.key)
-        obj = _node(node)
+        obj = node_object(node)
         try:
             await client.create(NODE.resource, obj)
         except StatusError:
             spec = {"spec": obj["spec"], "metadata": {key: obj["metadata"][key] for key in ("labels", "annotations")}}
             await client.patch(NODE.resource, node.name, spec)
-        status = {"status": _status(node, "True", self._clock())}
+        status = {"status": node_status(node, "True", self._clock())}
         await client.patch(NODE.resource, node.name, status, subresource="status")
         self._registered[node.name] = starts
         self._lost.discard(node.name)
@@ -312,12 +310,12 @@ class Downstream:
     async def _annotate(self, node: SimulatedNode) -> None:
         self._outdated.discard(node.name)
         with suppress(NotFound):
-            patch = {"metadata": {"annotations": _annotations(node)}}
+            patch = {"metadata": {"annotations": node_annotations(node)}}
             await self._workloads.client(self.key).patch(NODE.resource, node.name, patch)
 
     async def _mark_lost(self, node: SimulatedNode) -> None:
         self._lost.add(node.name)
-        status = {"status": _status(node, "Unknown", self._clock())}
+        status = {"status": node_status(node, "Unknown", self._clock())}
         try:
             await self._workloads.client(self.key).patch(NODE.resource, node.name, status, subresource="status")
         except NotFound:
@@ -325,11 +323,17 @@ class Downstream:
 
     # --- removal of etcd members ------------------------------------------------------------------------------------
 
+    def _start_removals(self) -> None:
+        self._removals = asyncio.ensure_future(self._watch_member_removals())
+        self._tasks.append(self._removals)
+
     async def _watch_member_removals(self) -> None:
         seen = self._workloads.client(self.key).watch(NODE.resource, initial_events=True)
         async for event in seen:
             name, marks = event.object["metadata"].get("name", ""), event.object["metadata"].get("annotations") or {}
             self._leaving.pop(name, None)
+            if event.type == "DELETED":
+                self._remove_with_node(name, marks)
             for mark, value in marks.items() if event.type != "DELETED" else ():
                 prefix = mark.removesuffix(REMOVE)
                 if not mark.endswith(REMOVE) or value != "true":
@@ -339,6 +343,16 @@ class Downstream:
                 elif marks.get(f"{prefix}{MEMBER_NAME}") not in (None, marks[f"{prefix}{REMOVED}"]):
                     self._stale_removals[name] = prefix  # of a member that has joined again since
                 self.changed()
+
+    def _remove_with_node(self, name: str, marks: Object) -> None:
+        """Servers of K3s and RKE2 remove the member of a deleted Node, unless it has a mark of an earlier removal."""
+        member = self.members.get(name)
+        if member is None or member.runtime not in ("k3s", "rke2"):
+            return
+        prefix = f"etcd.{member.runtime}.cattle.io"
+        if f"{prefix}{REMOVED}" not in marks:
+            self._leaving[name] = prefix
+            self.changed()
 
     async def _remove_members(self) -> None:
         """Remove members whose Nodes are annotated, as a server does; retried while etcd refuses."""
@@ -369,11 +383,20 @@ class Downstream:
         if member is not None:
             self._note(f"etcd member {name} of {self.key} taken out")
             member.lose_etcd()
+            await self._report_voter(member)
         marks: dict[str, str | None] = {f"{prefix}{REMOVED}": removed}
         if prefix != KUBEADM.member_removal:
             marks |= dict.fromkeys((f"{prefix}{REMOVE}", f"{prefix}{MEMBER_NAME}", f"{prefix}{MEMBER_ADDRESS}"))
         await self._patch_annotations(name, marks)
         self.changed()
+
+    async def _report_voter(self, member: SimulatedNode) -> None:
+        if member.runtime in ("k3s", "rke2"):
+            status = node_status(member, "Unknown" if member.name in self._lost else "True", self._clock(), voter=False)
+            with suppress(NotFound):
+                await self._workloads.client(self.key).patch(
+                    NODE.resource, member.name, {"status": status}, subresource="status"
+                )
 
     async def _patch_annotations(self, name: str, marks: dict[str, str | None]) -> None:
         with suppress(NotFound):
@@ -422,45 +445,3 @@ class Downstream:
         except NotFound:
             return ""
         return name
-
-
-def _node(node: SimulatedNode) -> Object:
-    labels = dict(each.partition("=")[::2] for each in node.config.get("node-label") or ())
-    roles = [role for role, has in (("control-plane", node.has_api), ("etcd", node.has_etcd)) if has]
-    labels |= {f"node-role.kubernetes.io/{role}": "true" for role in roles}
-    labels |= {"kubernetes.io/hostname": node.name}
-    meta = {"name": node.name, "labels": labels, "annotations": _annotations(node)}
-    provider = node.config.get("provider-id") or f"{node.runtime}://{node.name}"
-    return {"apiVersion": NODE.api_version, "kind": NODE.kind, "metadata": meta, "spec": {"providerID": provider}}
-
-
-def _annotations(node: SimulatedNode) -> dict[str, str]:
-    """What servers of K3s and RKE2 report about themselves."""
-    found = {}
-    data, prefix = node.disk.etcd, f"etcd.{node.runtime}.cattle.io"
-    if data is not None and node.runtime in ("k3s", "rke2"):
-        found = {f"{prefix}{MEMBER_NAME}": data.member, f"{prefix}{MEMBER_ADDRESS}": node.address}
-    if node.disk.encryption is not None and not node.is_worker:
-        found[f"{node.runtime}.io/encryption-config-hash"] = node.disk.encryption.hash
-    return found
-
-
-def _status(node: SimulatedNode, ready: str, now: datetime) -> dict[str, Any]:
-    version = node.service.serving.version if node.service.serving else ""
-    fields = {**_HEALTHY, "Ready": ready} if ready == "True" else dict.fromkeys(_HEALTHY, ready)
-    moment = timestamp(now)
-    return {
-        "addresses": [{"type": "InternalIP", "address": node.address}, {"type": "Hostname", "address": node.name}],
-        "nodeInfo": {**dict.fromkeys(_NODE_INFO, "sim"), "operatingSystem": "linux", "kubeletVersion": version},
-        "conditions": [
-            {
-                "type": type_,
-                "status": status,
-                "reason": "Simulated",
-                "message": "",
-                "lastHeartbeatTime": moment,
-                "lastTransitionTime": moment,
-            }
-            for type_, status in fields.items()
-        ],
-    }

@@ -228,9 +228,11 @@ def test_a_removed_member_joins_again_and_the_next_removal_is_swallowed() -> Non
         assert await servers.annotation("s3", f"{PREFIX}/remove") is None
         assert await servers.annotation("s3", f"{PREFIX}/node-name") is None
         assert f"{D}/server/db/etcd/tombstone" in servers["s3"].disk.files
+        assert await voter(servers, "s3") == ("False", "NotAMember")
         assert (await servers.run("s3", "systemctl", "restart", "k3s")).exit_code == 0
         await asyncio.sleep(5)
         assert "s3" in servers.cluster.members
+        assert await voter(servers, "s3") == ("True", "MemberNotLearner")
         assert [path for path in servers["s3"].disk.files if "/etcd-backup-" in path]
         assert await servers.annotation("s3", f"{PREFIX}/node-name") != before
         assert await servers.annotation("s3", f"{PREFIX}/removed-node-name") == before
@@ -240,6 +242,25 @@ def test_a_removed_member_joins_again_and_the_next_removal_is_swallowed() -> Non
         assert await servers.annotation("s3", f"{PREFIX}/removed-node-name") is None
         await remove(servers, "s3")
         assert "s3" not in servers.cluster.members
+
+    run(scenario)
+
+
+async def voter(servers: Servers, name: str) -> tuple[str, str]:
+    conditions = (await servers.node(name))["status"]["conditions"]
+    [found] = [each for each in conditions if each["type"] == "EtcdIsVoter"]
+    return found["status"], found["reason"]
+
+
+def test_a_deleted_node_takes_its_member_with_it_and_comes_back_after_a_restart() -> None:
+    async def scenario(servers: Servers) -> None:
+        await servers.client.delete(NODE.resource, "s2")
+        await asyncio.sleep(45)
+        assert sorted(servers.cluster.members) == ["s1", "s3"]
+        assert not await has_nodes(servers, {"s1", "s2", "s3", "w1"})
+        assert (await servers.run("s2", "systemctl", "restart", "k3s")).exit_code == 0
+        await servers.until(lambda: has_nodes(servers, {"s1", "s2", "s3", "w1"}))
+        assert sorted(servers.cluster.members) == ["s1", "s2", "s3"]
 
     run(scenario)
 

@@ -33,7 +33,7 @@ def test_clusters_reach_the_desired_state_without_violations(seed: int) -> None:
 
 @pytest.mark.parametrize("distribution", ["kubeadm", "embedded"])
 def test_other_distributions_reach_the_desired_state_without_violations(distribution: str) -> None:
-    loop.run(simulate(3, HARSH, strict=False, distribution=distribution))
+    loop.run(simulate(6, HARSH, strict=False, distribution=distribution))
 
 
 def test_every_action_one_after_the_other() -> None:
