@@ -206,6 +206,11 @@ class Downstream:
         return self.has_quorum and any(node.running and node.has_api for node in self.nodes.values())
 
     @property
+    def api(self) -> Client:
+        """The API of the cluster, for scripts that run kubectl on its servers. No fault is injected."""
+        return self._workloads.client(self.key)
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the API has the content of the current etcd cluster."""
         return self.has_api and self._loaded is self.etcd
@@ -270,7 +275,7 @@ class Downstream:
 
     async def _reconcile_snapshots(self) -> None:
         if self.has_api and self.snapshots.is_pending:
-            await self.snapshots.reconcile(self._workloads.client(self.key))
+            await self.snapshots.reconcile(self.api)
             if self.snapshots.is_pending:
                 asyncio.get_running_loop().call_later(_SOON, self.changed)
 
@@ -293,7 +298,7 @@ class Downstream:
 
     async def _register(self, node: SimulatedNode) -> None:
         """Register the Node, as a starting kubelet does."""
-        starts, client = node.starts, self._workloads.client(self.key)
+        starts, client = node.starts, self.api
         obj = node_object(node)
         try:
             await client.create(NODE.resource, obj)
@@ -311,13 +316,13 @@ class Downstream:
         self._outdated.discard(node.name)
         with suppress(NotFound):
             patch = {"metadata": {"annotations": node_annotations(node)}}
-            await self._workloads.client(self.key).patch(NODE.resource, node.name, patch)
+            await self.api.patch(NODE.resource, node.name, patch)
 
     async def _mark_lost(self, node: SimulatedNode) -> None:
         self._lost.add(node.name)
         status = {"status": node_status(node, "Unknown", self._clock())}
         try:
-            await self._workloads.client(self.key).patch(NODE.resource, node.name, status, subresource="status")
+            await self.api.patch(NODE.resource, node.name, status, subresource="status")
         except NotFound:
             self._registered.pop(node.name, None)
 
@@ -328,7 +333,7 @@ class Downstream:
         self._tasks.append(self._removals)
 
     async def _watch_member_removals(self) -> None:
-        seen = self._workloads.client(self.key).watch(NODE.resource, initial_events=True)
+        seen = self.api.watch(NODE.resource, initial_events=True)
         async for event in seen:
             name, marks = event.object["metadata"].get("name", ""), event.object["metadata"].get("annotations") or {}
             self._leaving.pop(name, None)
@@ -394,14 +399,12 @@ class Downstream:
         if member.runtime in ("k3s", "rke2"):
             status = node_status(member, "Unknown" if member.name in self._lost else "True", self._clock(), voter=False)
             with suppress(NotFound):
-                await self._workloads.client(self.key).patch(
-                    NODE.resource, member.name, {"status": status}, subresource="status"
-                )
+                await self.api.patch(NODE.resource, member.name, {"status": status}, subresource="status")
 
     async def _patch_annotations(self, name: str, marks: dict[str, str | None]) -> None:
         with suppress(NotFound):
             patch = {"metadata": {"annotations": marks}}
-            await self._workloads.client(self.key).patch(NODE.resource, name, patch)
+            await self.api.patch(NODE.resource, name, patch)
 
     # --- tunnel -----------------------------------------------------------------------------------------------------
 

@@ -92,6 +92,9 @@ class Cluster(Protocol):
     @property
     def has_api(self) -> bool: ...
 
+    @property
+    def api(self) -> Client: ...
+
 
 class NodeObserver:
     """Observer of events on machines, in order. This base class ignores them."""

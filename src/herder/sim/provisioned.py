@@ -39,6 +39,7 @@ from herder.engine.runtime.performers import REMOTE_PERFORMERS
 from herder.engine.wire import User
 from herder.sim.downstream import Downstream
 from herder.sim.faults import NONE, Faults, FaultyTransport
+from herder.sim.host.command import Script
 from herder.sim.lines import Line
 from herder.sim.nodes import NO_AGENT_FAULTS, FaultRates, NodeObserver, Pace, SimulatedNode, SimulationContext
 from herder.sim.provider import Provider
@@ -68,7 +69,9 @@ class Provisioned:
         invariant: Callable[[Kind, str, Object], None] | None = None,
         prepare: Callable[[ApiServer], None] | None = None,
         strict: bool = True,
+        scripts: Mapping[str, Script] | None = None,
     ) -> None:
+        """`scripts`: what the shell scripts in plans do on machines, by their text; other scripts fail."""
         self._faults = faults  # also for the links of agents
         self._transports: list[FaultyTransport] = []
         self.world = World(
@@ -107,6 +110,7 @@ class Provisioned:
             witness=witness or NodeObserver(),
             pace=pace or Pace(),
             troubles=troubles,
+            scripts=scripts or {},
         )
         self._failure: BaseException | None = None
 

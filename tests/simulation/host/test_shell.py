@@ -8,12 +8,14 @@ import pytest
 
 from herder.agent.core.events import Finished
 from herder.agent.core.plan import Instruction
+from herder.api.capi.kinds import NODE
 from herder.api.rke.node.plan import Instruction as PlanInstruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
 from herder.controllers.planner.distributions.rancher.install import address_instructions
 from herder.controllers.planner.distributions.rancher.runtime import K3S
 from herder.controllers.planner.distributions.rancher.scripts import run_once, run_once_script
 from herder.sim.host.command import Command
+from herder.sim.host.shell import execute
 from herder.sim.nodes import SimulatedNode
 from tests.simulation.host.servers import Servers, run
 
@@ -70,6 +72,21 @@ def test_scripts_are_a_closed_registry() -> None:
         assert (await servers.run("s1", "sh", "-c", "the script", "sh", "a", "b")).exit_code == 3
         assert (await servers.run("s1", "sh", "-c", "the script ", "sh", "a")).exit_code == 127
         assert seen == [["a", "b"]]
+
+    run(scenario, servers=1)
+
+
+def test_scripts_run_other_programs_and_reach_the_api() -> None:
+    async def stop_and_count(command: Command) -> Finished:
+        nodes = (await command.node.cluster.api.list(NODE.resource)).items
+        finished = await execute(command, "systemctl", "stop", command.arguments[0])
+        return finished._replace(stdout=str(len(nodes)).encode())
+
+    async def scenario(servers: Servers) -> None:
+        servers.context.scripts = {"the script": stop_and_count}
+        finished = await servers.run("s1", "sh", "-c", "the script", "name", "k3s")
+        assert (finished.exit_code, finished.stdout) == (0, b"2")
+        assert not servers["s1"].running
 
     run(scenario, servers=1)
 

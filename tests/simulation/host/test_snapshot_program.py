@@ -54,6 +54,7 @@ def test_a_restore_brings_back_the_data_of_its_snapshot(options: dict[str, Any])
         await servers.until(lambda: servers.has_data("before"))
         assert not await servers.has_data("after")
         assert list(servers.cluster.members) == ["s1"]
+        assert any("-old-" in path for path in servers["s1"].disk.files), "the old data stays beside the new"
         servers.judge.check()
 
     run(scenario, **options)
