@@ -11,7 +11,7 @@ import pytest
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import PAUSED
 from herder.api.guards import GUARDS
-from herder.api.rke import names
+from herder.api.rke import names, operations
 from herder.api.rke.kinds import BEACON, PLAN_SECRET
 from herder.api.rke.node.plan import AGENT_STATUS, PeriodicInstruction, Plan, file
 from herder.api.rke.node.plan_secret import encoded
@@ -188,13 +188,19 @@ def test_a_machine_that_is_not_init_joins_a_server() -> None:
         ("v1.33.3", "", "deny-downgrade"),
         ("v1.9.9", "", "deny-downgrade"),
         ("v1.32.9", "Finished", "deny-downgrade"),
+        ("v1.32.9", "Shutdown", "deny-downgrade"),
         ("v1.32.9", "Restore", ""),
     ],
 )
 def test_a_downgrade_needs_a_restore(version: str, phase: str, guard: str) -> None:
-    cluster = (objects.cluster(), objects.control_plane({"etcdSnapshotRestorePhase": phase}), objects.beacon())
+    run = operations.Run("restore-1", operations.RESTORE, phase, 1, started_at=NOW)
+    cluster = (objects.cluster(), objects.control_plane({"operation": run.to_status()}), objects.beacon())
     existing = machine("a"), plan_secret("a", (WORKER,), plan=plan_of())
-    assert denied_by(write("a", plan_of(version, stamp="2")), *existing, cluster=cluster) == guard
+    change = write("a", plan_of(version, stamp="2"))
+    change.patch["metadata"]["annotations"][names.PLAN_TASK] = run.mark
+    assert denied_by(change, *existing, cluster=cluster) == guard
+    del change.patch["metadata"]["annotations"][names.PLAN_TASK]
+    assert denied_by(change, *existing, cluster=cluster) == (guard or ("deny-downgrade" if phase else ""))
 
 
 ALLOWED = {names.ALLOW_VERSION_SKIP: "v1.36.3+k3s1"}

@@ -50,7 +50,6 @@ from herder.engine.runtime.view import View
 
 STARTUP_TIME = timedelta(minutes=5)
 """Time within which services restarted by a plan should become healthy."""
-_NO_RESTORE = ("", "Finished", "Failed")  # phases in which no restore is in progress
 
 
 # --- writing a plan -------------------------------------------------------------------------------------------------
@@ -207,18 +206,12 @@ def deny_minor_version_skip(change: PlanChange, view: View, _before: Sequence[Ac
 
 def skipped_minors(before: PlanSecret, machine: Object, control_plane: Object, wanted: Release) -> str:
     """Return which versions the machine must run first; "" if it may skip to this one."""
-    if _is_restoring(control_plane):
-        return ""
     kubelet = ((machine.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion")
     known = [found for found in (release_in(before.applied_plan), release_of(str(kubelet or ""))) if found]
     plan_change = str((control_plane.get("spec") or {}).get("kubernetesVersion") or "")
     version = plan_change if release_of(plan_change) == wanted else str(wanted)
     step = 1 if before.is_etcd or before.is_control_plane else MAX_KUBELET_SKEW
     return skip_error(min(known), version, annotations_of(control_plane), step) if known else ""
-
-
-def _is_restoring(control_plane: Object) -> bool:
-    return ((control_plane.get("status") or {}).get("etcdSnapshotRestorePhase") or "") not in _NO_RESTORE
 
 
 # --- disruption -----------------------------------------------------------------------------------------------------
