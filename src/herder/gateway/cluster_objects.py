@@ -7,7 +7,7 @@ only all together or name by name, so the gateway reads them for users with righ
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -26,6 +26,8 @@ from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.management.registration import read_tokens
 from herder.api.references.catalogue import Target
 from herder.api.rke import log
+from herder.api.rke import names as rke_names
+from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.engine.client.client import Client
 from herder.engine.meta import names
 from herder.engine.meta.errors import BadRequest, NotFound, StatusError, forbidden, not_found
@@ -122,7 +124,7 @@ class ClusterObjects:
     # --- objects ----------------------------------------------------------------------------------------------------
 
     async def _objects(self, cluster: Object, permitted: Permitted) -> AsyncIterator[Object]:
-        """The provisioning Cluster, the Cluster with the objects that it references, and its machines.
+        """The provisioning Cluster, the Cluster with the objects that it references, its machines and snapshots.
 
         The first ones are read at once, so that an error is a response. Before each page, `permitted` repeats the
         check: a slow reader may have lost its rights since, and the name may be another user's cluster.
@@ -144,12 +146,16 @@ class ClusterObjects:
             kinds = _OF_CLUSTER
 
         async def all_objects() -> AsyncIterator[Object]:
+            owners = {each["metadata"].get("uid", "") for each in found}
             for each in found:
                 yield _without_managed_fields(each)
             for kind in kinds:
                 with suppress(NotFound):
-                    async for each in self._of_cluster(kind, namespace, name, check):
+                    async for each in self._of_cluster(kind, namespace, f"{CLUSTER_NAME}={name}", check):
+                        owners.add(each["metadata"].get("uid", ""))
                         yield _without_managed_fields(each)
+            async for each in self._snapshots(namespace, name, owners if kinds else (), check):
+                yield _without_managed_fields(each)
 
         return all_objects()
 
@@ -162,15 +168,28 @@ class ClusterObjects:
             raise not_found(CLUSTER.resource.group_resource, name)
         return found
 
+    async def _snapshots(
+        self, namespace: str, name: str, owners: Collection[str], check: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[Object]:
+        """Snapshots that these objects own, given by UID. Others with the label may be of a former cluster of that
+        name, which belonged to another user."""
+        if not owners:
+            return
+        labels = f"{rke_names.CLUSTER_NAME}={name}"
+        with suppress(NotFound):
+            async for each in self._of_cluster(ETCD_SNAPSHOT, namespace, labels, check):
+                references = each["metadata"].get("ownerReferences") or ()
+                if any(reference.get("uid") in owners for reference in references):
+                    yield _without_spec_copy(each)
+
     async def _of_cluster(
-        self, kind: Kind, namespace: str, name: str, check: Callable[[], Awaitable[None]]
+        self, kind: Kind, namespace: str, labels: str, check: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[Object]:
         """Objects of one consistent list. A page is read when the page before it is sent: slow readers would keep
         whole lists in memory."""
         token = ""
         while True:
             await check()
-            labels = f"{CLUSTER_NAME}={name}"
             page = await self._client.list(
                 kind.resource, namespace=namespace, labels=labels, limit=PAGE_SIZE, continue_token=token
             )
@@ -244,6 +263,12 @@ def _list_response(items: AsyncIterator[Object]) -> Response:
         yield b"]}"
 
     return Response(200, {"content-type": "application/json", "cache-control": "no-store"}, stream=pieces())
+
+
+def _without_spec_copy(snapshot: Object) -> Object:
+    """Without the spec of the cluster at that time: it is large, and may have what users have removed since."""
+    file = {key: value for key, value in (snapshot.get("snapshotFile") or {}).items() if key != "metadata"}
+    return {**snapshot, "snapshotFile": file}
 
 
 def _without_managed_fields(obj: Object) -> Object:

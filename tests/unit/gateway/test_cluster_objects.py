@@ -77,6 +77,10 @@ CORE = {
 PAGES = 5
 
 
+def _machine(number: int) -> dict[str, Any]:
+    return {"metadata": {"name": f"m{number}", "uid": f"uid-m{number}", "managedFields": []}}
+
+
 class PagedServer(Balancer):
     """Serves a cluster with several pages of one Machine each, and counts the pages that were requested."""
 
@@ -91,7 +95,7 @@ class PagedServer(Balancer):
             self.requested += 1
             number = int(request.query.get("continue") or 0)
             left = {"continue": str(number + 1)} if number + 1 < PAGES else {}
-            found = {"metadata": left, "items": [{"metadata": {"name": f"m{number}", "managedFields": []}}]}
+            found = {"metadata": left, "items": [_machine(number)]}
         elif resource.startswith("machine"):
             found = {"metadata": {}, "items": []}
         else:
@@ -155,3 +159,37 @@ async def test_a_slow_reader_gets_no_machines_of_a_later_cluster_of_the_name(mon
     with pytest.raises(ConnectionAbortedError):
         await anext(pieces)
     assert server.requested == 1
+
+
+def snapshot(name: str, owner: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "fleet-default", "ownerReferences": [{"uid": owner}], "managedFields": []}
+    return {"metadata": metadata, "snapshotFile": {"name": name, "metadata": "c2VjcmV0"}}
+
+
+class SnapshotServer(PagedServer):
+    """Serves snapshots of this cluster, and one of a former cluster of its name."""
+
+    labels = ""
+
+    async def send(self, request: Request) -> Response:
+        if request.path != "/apis/rke.cattle.io/v1/namespaces/fleet-default/etcdsnapshots":
+            return await super().send(request)
+        self.labels = request.query.get("labelSelector") or ""
+        items = [snapshot("of-cluster", "1"), snapshot("of-machine", "uid-m4"), snapshot("former", "2")]
+        found = {"metadata": {}, "kind": "ETCDSnapshotList", "apiVersion": "rke.cattle.io/v1", "items": items}
+        return Response(200, {"content-type": "application/json"}, msgspec.json.encode(found))
+
+
+async def test_snapshots_are_those_that_the_cluster_or_its_machines_own() -> None:
+    """Labels outlive a cluster: the former one of the name may have been another user's."""
+    server = SnapshotServer()
+    objects = ClusterObjects(Client(cast("Any", server)), cast(Access, Owner()))
+    response = await objects.handle(Request("GET", "/v3/clusters/c-own/objects", Query([])), User("member"))
+    assert response is not None
+    assert response.stream is not None
+    read = b"".join([piece async for piece in response.stream])
+    found = [each for each in msgspec.json.decode(read)["items"] if each.get("kind") == "ETCDSnapshot"]
+    assert [each["metadata"]["name"] for each in found] == ["of-cluster", "of-machine"]
+    assert server.labels == "rke.cattle.io/cluster-name=own"
+    assert all(each["snapshotFile"] == {"name": each["metadata"]["name"]} for each in found)
+    assert b"managedFields" not in read
