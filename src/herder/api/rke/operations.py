@@ -24,6 +24,13 @@ SNAPSHOT, RESTORE = "etcdSnapshotCreate", "etcdSnapshotRestore"
 CERTIFICATES, ENCRYPTION_KEYS = "rotateCertificates", "rotateEncryptionKeys"
 KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
 """Kinds of operations: the field of the spec that requests each. An earlier one comes first."""
+TITLES: Mapping[str, str] = {
+    SNAPSHOT: "etcd snapshot",
+    RESTORE: "etcd restore",
+    CERTIFICATES: "certificate rotation",
+    ENCRYPTION_KEYS: "encryption key rotation",
+}
+"""Names of the kinds in messages."""
 
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
@@ -54,7 +61,7 @@ class Run:
 
     @property
     def is_active(self) -> bool:
-        return self.phase not in _ENDED
+        return not is_ended(self.phase)
 
     @property
     def mark(self) -> str:
@@ -100,6 +107,10 @@ class Run:
             leader=str(stored.get("leader") or ""),
             message=str(stored.get("message") or ""),
         )
+
+
+def is_ended(phase: str) -> bool:
+    return phase in _ENDED
 
 
 def active_run(control_plane: Object | None) -> Run | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -28,23 +28,29 @@ TRIES = 5
 READY, DELETED = "ready", "deleted"
 
 
-def cluster_options(command: Command) -> Command:
+timeout_option = click.option(
+    "--timeout",
+    default=3600.0,
+    metavar="SECONDS",
+    help="Maximum time to wait. After it, the operation continues in the background.  [default: 3600]",
+)
+
+
+def cluster_options(command: Command, metavar: str = "NAME") -> Command:
     options = (
-        click.argument("name"),
+        click.argument("name", metavar=metavar),
         workspace_option,
         click.option("--wait/--no-wait", default=True, help="Print progress and wait for completion.  [default: wait]"),
-        click.option(
-            "--timeout",
-            default=3600.0,
-            metavar="SECONDS",
-            help="Maximum time to wait. After it, the operation continues in the background.  [default: 3600]",
-        ),
+        timeout_option,
         kubeconfig_option,
     )
     for option in reversed(options):
         command = option(command)
     return command
 
+
+operation_options = partial(cluster_options, metavar="CLUSTER")
+"""For commands whose resource is not the cluster itself."""
 
 output_option = click.option(
     "-o",
@@ -75,7 +81,7 @@ def change(
     async def changed(client: Client) -> None:
         operation.accept(await act(client))
         if wait:
-            await operation.wait(client, timeout, partial(_say, err=bool(output)), created=created)
+            await operation.wait(client, timeout, partial(print_line, err=bool(output)), created=created)
         if output:
             print_data(await read_cluster(client, namespace, name, created=created), output)
 
@@ -101,29 +107,14 @@ class Operation:
 
     async def wait(self, client: Client, timeout: float, say: Say, *, created: bool = False) -> None:
         """Print progress until the cluster is ready or deleted."""
-        try:
-            async with asyncio.timeout(timeout):
-                if self.until == DELETED:
-                    await wait_until_deleted(client, self.namespace, self.name, say, uid=self.uid)
-                else:
-                    await wait_until_ready(client, self.namespace, self.name, say, created=created)
-        except TimeoutError:
-            again = f"the operation continues in the background; wait for it with: {self._wait_command()}"
-            raise click.ClickException(f"cluster {self.name}: timed out after {timeout:g} s; {again}") from None
+        async with time_limit(self.name, timeout, self._wait_command()):
+            if self.until == DELETED:
+                await wait_until_deleted(client, self.namespace, self.name, say, uid=self.uid)
+            else:
+                await wait_until_ready(client, self.namespace, self.name, say, created=created)
 
-    @contextmanager
-    def continues_in_background(self) -> Iterator[None]:
-        """After Ctrl-C, say that the manager goes on, and how to wait again."""
-        try:
-            yield
-        except click.exceptions.Exit as interrupted:
-            if interrupted.exit_code == INTERRUPTED and self.is_accepted:
-                click.echo(
-                    "\nInterrupted. The operation continues in the manager. To wait for it again, run:\n"
-                    f"  {self._wait_command()}",
-                    err=True,
-                )
-            raise
+    def continues_in_background(self) -> AbstractContextManager[None]:
+        return interruptible("The operation", lambda: self._wait_command() if self.is_accepted else "")
 
     def _wait_command(self) -> str:
         until = f" --for {self.until}" if self.until != READY else ""
@@ -138,6 +129,31 @@ def wait_command(namespace: str, name: str) -> str:
 def namespace_flag(namespace: str) -> str:
     """The flag that a shown command needs for a Cluster object in this namespace; empty in the default one."""
     return "" if namespace in ("", DEFAULT_WORKSPACE) else f" -n {namespace}"
+
+
+@asynccontextmanager
+async def time_limit(name: str, timeout: float, again: str) -> AsyncIterator[None]:
+    """Limit the wait for a change of the cluster `name`; `again` is the command that waits for it again."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError:
+        continues = f"the operation continues in the background; wait for it with: {again}"
+        raise click.ClickException(f"cluster {name}: timed out after {timeout:g} s; {continues}") from None
+
+
+@contextmanager
+def interruptible(what: str, again: Callable[[], str]) -> Iterator[None]:
+    """After Ctrl-C, say what continues in the manager, and the command that waits for it again; empty if nothing
+    continues."""
+    try:
+        yield
+    except click.exceptions.Exit as interrupted:
+        if interrupted.exit_code == INTERRUPTED and (command := again()):
+            click.echo(
+                f"\nInterrupted. {what} continues in the manager. To wait for it again, run:\n  {command}", err=True
+            )
+        raise
 
 
 async def read_cluster(client: Client, namespace: str, name: str, *, created: bool) -> Object:
@@ -170,13 +186,7 @@ def missing_namespace(namespace: str) -> Iterator[None]:
 async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Object], None]) -> Object:
     """Update the provisioning Cluster; retries on conflict."""
     for attempt in range(TRIES):
-        try:
-            cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
-        except NotFound:
-            listing = f"herder get {PROVISIONING_CLUSTER.resource.group_resource} -A"
-            raise click.ClickException(
-                f"cluster {name} not found in namespace {namespace}; list all clusters with: {listing}"
-            ) from None
+        cluster = await existing_cluster(client, namespace, name)
         mutate(cluster)
         try:
             return await client.update(PROVISIONING_CLUSTER.resource, cluster)
@@ -186,5 +196,21 @@ async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Obje
     raise AssertionError("unreachable")
 
 
-def _say(line: str, err: bool = False) -> None:
+async def existing_cluster(client: Client, namespace: str, name: str) -> Object:
+    try:
+        return await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+    except NotFound:
+        listing = f"herder get {PROVISIONING_CLUSTER.resource.group_resource} -A"
+        raise click.ClickException(
+            f"cluster {name} not found in namespace {namespace}; list all clusters with: {listing}"
+        ) from None
+
+
+def check_provisioned(name: str, cluster: Object, what: str) -> None:
+    """Refuse imported clusters. `what` completes the advice, such as `scale it`."""
+    if (cluster["spec"] or {}).get("rkeConfig") is None:
+        raise click.ClickException(f"cluster {name} is imported; {what} with the tool that created it")
+
+
+def print_line(line: str, err: bool = False) -> None:
     click.echo(escaped(line), err=err)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import click
@@ -137,7 +137,7 @@ async def wait_until_ready(client: Client, namespace: str, name: str, say: Say, 
             stall_timeout=STALLED_SECONDS,
             grant_seconds=GRANT_SECONDS if created else 0.0,
         )
-    except _NotFound:
+    except ClusterNotFound:
         raise click.ClickException(f'cluster "{name}" not found in namespace {namespace}') from None
     except _Stalled as stalled:
         edit = f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.group_resource} {name}"
@@ -151,7 +151,7 @@ async def wait_until_ready(client: Client, namespace: str, name: str, say: Say, 
 
 async def wait_until_deleted(client: Client, namespace: str, name: str, say: Say, *, uid: str = "") -> None:
     """`uid` is that of the cluster, whose owners may not read it anymore."""
-    with suppress(_NotFound):
+    with suppress(ClusterNotFound):
         await _wait(client, namespace, name, say, lambda progress: progress.is_deleted, deleted_uid=uid)
     say(f"cluster {name} is deleted")
 
@@ -166,22 +166,48 @@ async def _wait(
     grant_seconds: float = 0.0,
     deleted_uid: str = "",
 ) -> None:
+    async with watch_progress(client, namespace, name, grant_seconds, deleted_uid) as (progress, watches):
+        await _print_progress(progress, watches, lambda text: say(printable(text)), done, stall_timeout)
+
+
+Watches = list[asyncio.Task[None]]
+
+
+@asynccontextmanager
+async def watch_progress(
+    client: Client, namespace: str, name: str, grant_seconds: float = 0.0, deleted_uid: str = ""
+) -> AsyncIterator[tuple[ClusterProgress, Watches]]:
+    """Watch the cluster, its control plane and machines. A watch that ends has failed."""
     progress = ClusterProgress()
     watches = [
         asyncio.ensure_future(_watch_cluster(client, progress, namespace, name, grant_seconds, deleted_uid)),
         asyncio.ensure_future(_watch_machines(client, progress, namespace, name)),
     ]
     try:
-        await _print_progress(progress, watches, lambda text: say(printable(text)), done, stall_timeout)
+        yield progress, watches
     finally:
         for each in watches:
             each.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
 
 
+async def wait_for_change(progress: ClusterProgress, watches: Watches, timeout: float | None) -> bool:
+    """Wait for the next event; False after the timeout. Raises the error of a watch that failed."""
+    progress.changed.clear()
+    waiting: asyncio.Task[Any] = asyncio.ensure_future(progress.changed.wait())
+    try:
+        done_tasks, _ = await asyncio.wait([waiting, *watches], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    for each in watches:
+        if each.done():
+            each.result()
+    return bool(done_tasks)
+
+
 async def _print_progress(
     progress: ClusterProgress,
-    watches: list[asyncio.Task[None]],
+    watches: Watches,
     say: Say,
     done: Callable[[ClusterProgress], bool],
     stall_timeout: float | None,
@@ -189,20 +215,8 @@ async def _print_progress(
     """`stall_timeout`: how long to wait without events while the cluster is stalled."""
     waited, phases, failures = "", dict[str, str](), FailureLog()
     while not done(progress):
-        progress.changed.clear()
-        waiting: asyncio.Task[Any] = asyncio.ensure_future(progress.changed.wait())
-        try:
-            timeout = stall_timeout if progress.stalled_reason else None
-            done_tasks, _ = await asyncio.wait(
-                [waiting, *watches], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            waiting.cancel()
-        if not done_tasks:
+        if not await wait_for_change(progress, watches, stall_timeout if progress.stalled_reason else None):
             raise _Stalled(progress.stalled_reason, progress.is_secret_refused)
-        for each in watches:
-            if each.done():
-                each.result()
         for machine, phase in _phases(progress).items():
             if phases.get(machine) != phase:
                 say(f"  machine {machine}: {phase}")
@@ -249,7 +263,7 @@ class _Failing(Exception):
     """Machines fail again and again; the message says why."""
 
 
-class _NotFound(Exception):
+class ClusterNotFound(Exception):
     """The cluster did not exist when the watch started."""
 
 
@@ -367,7 +381,7 @@ async def _watch(
 
 def _forget(progress: ClusterProgress, kind: Kind, found: set[str]) -> None:
     if kind is PROVISIONING_CLUSTER and not found:
-        raise _NotFound
+        raise ClusterNotFound
     if kind is MACHINE:
         for name in progress.machines.keys() - found:
             progress.observe(kind, name, None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from herder.cli.cluster.options import change, cluster_options, edit, output_option
+from herder.cli.cluster.options import change, check_provisioned, cluster_options, edit, output_option
 from herder.cli.examples import examples
 from herder.cli.resources import ResourceGroup
 from herder.engine.meta.kinds import Object
@@ -49,7 +49,7 @@ def scale_cluster(
     counts = dict(_count(each) for each in pools)
 
     def mutate(cluster: Object) -> None:
-        _check_provisioned(name, cluster, "scale")
+        check_provisioned(name, cluster, "scale it")
         known = {pool["name"]: pool for pool in (cluster["spec"].get("rkeConfig") or {}).get("machinePools") or ()}
         had_etcd = _has_etcd(known.values())
         for pool, count in counts.items():
@@ -79,7 +79,7 @@ def upgrade_cluster(
     """
 
     def mutate(cluster: Object) -> None:
-        _check_provisioned(name, cluster, "upgrade")
+        check_provisioned(name, cluster, "upgrade it")
         cluster["spec"]["kubernetesVersion"] = version
 
     _edit_and_wait(kubeconfig, namespace, name, mutate, wait=wait, timeout=timeout, output=output)
@@ -104,11 +104,6 @@ def _edit_and_wait(
         timeout=timeout,
         output=output,
     )
-
-
-def _check_provisioned(name: str, cluster: Object, verb: str) -> None:
-    if (cluster["spec"] or {}).get("rkeConfig") is None:
-        raise click.ClickException(f"cluster {name} is imported; {verb} it with the tool that created it")
 
 
 def _has_etcd(pools: Iterable[Object]) -> bool:

@@ -36,7 +36,7 @@ class Certificates:
     """`rotateCertificates`."""
 
     kind: str = operations.CERTIFICATES
-    title: str = "certificate rotation"
+    title: str = operations.TITLES[operations.CERTIFICATES]
     end: str = FINISHED
     phases: Sequence[Phase] = (
         Phase("Rotate", _rotate, ROTATE_TIMEOUT, attempts=2),

@@ -50,7 +50,7 @@ class EncryptionKeys:
     """`rotateEncryptionKeys`."""
 
     kind: str = operations.ENCRYPTION_KEYS
-    title: str = "encryption key rotation"
+    title: str = operations.TITLES[operations.ENCRYPTION_KEYS]
     end: str = DONE
     phases: Sequence[Phase] = (
         Phase("Prepare", _run("prepare", "prepare"), STEP_TIMEOUT),

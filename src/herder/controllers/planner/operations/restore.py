@@ -129,7 +129,7 @@ class Restore:
     """`etcdSnapshotRestore`."""
 
     kind: str = operations.RESTORE
-    title: str = "etcd restore"
+    title: str = operations.TITLES[operations.RESTORE]
     end: str = FINISHED
     phases: Sequence[Phase] = (
         Phase("Started", _check, CHECK_TIMEOUT),

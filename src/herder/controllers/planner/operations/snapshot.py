@@ -44,7 +44,7 @@ class Snapshot:
     """`etcdSnapshotCreate`."""
 
     kind: str = operations.SNAPSHOT
-    title: str = "etcd snapshot"
+    title: str = operations.TITLES[operations.SNAPSHOT]
     end: str = FINISHED
     phases: Sequence[Phase] = (
         Phase("Started", _save, SAVE_TIMEOUT, attempts=3, record=record_snapshots),
