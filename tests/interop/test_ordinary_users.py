@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,38 @@ def test_an_owner_scales_and_upgrades(dolly: Person) -> None:
     assert f"cluster {NAME} is ready" in dolly.herder("upgrade", "cluster", NAME, "v1.36.4+herder1")
 
 
+def test_an_owner_lists_the_snapshots_of_the_cluster(manager: Manager, dolly: Person) -> None:
+    """Only those that its Cluster or Machines own; others with its label may be of a former cluster of its name."""
+    admin = manager.administrator
+    admin.kubectl("-n", NAMESPACE, "create", "configmap", "former")
+    for owner, name in (("configmaps", "former"), ("clusters.cluster.x-k8s.io", NAME)):
+        add_snapshot(
+            admin, f"{name}-snapshot", json.loads(admin.kubectl("-n", NAMESPACE, "get", owner, name, "-o=json"))
+        )
+    (found,) = json.loads(dolly.herder("snapshot", "list", NAME, "-o", "json"))["items"]
+    assert found["metadata"]["name"] == f"{NAME}-snapshot"
+    assert found["snapshotFile"] == {"name": "file", "nodeName": "s3", "status": "successful"}
+    assert "former-snapshot" in admin.herder("snapshot", "list", NAME)
+    assert dolly.herder("operations", NAME) == ""
+    admin.kubectl("-n", NAMESPACE, "delete", "etcdsnapshots.rke.cattle.io", "--all")
+    admin.kubectl("-n", NAMESPACE, "delete", "configmap", "former")
+
+
+def add_snapshot(admin: Person, name: str, owner: Any) -> None:
+    reference = {key: owner[key] for key in ("apiVersion", "kind")}
+    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+    labels = {"rke.cattle.io/cluster-name": NAME}
+    file = {"name": "file", "nodeName": "s3", "status": "successful", "metadata": "e30="}
+    obj = {
+        "apiVersion": "rke.cattle.io/v1",
+        "kind": "ETCDSnapshot",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [reference]},
+        "spec": {"clusterName": NAME},
+        "snapshotFile": file,
+    }
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(obj))
+
+
 def test_other_users_see_nothing_of_the_cluster(molly: Person) -> None:
     for command in (
         ("describe", "cluster", NAME),
@@ -79,6 +112,11 @@ def test_other_users_see_nothing_of_the_cluster(molly: Person) -> None:
         ("delete", "cluster", NAME, "--yes"),
         ("wait", "cluster", NAME),
         ("register", NAME, "--roles", "all"),
+        ("snapshot", "list", NAME),
+        ("snapshot", "create", NAME),
+        ("snapshot", "restore", NAME, f"{NAME}-own", "--yes"),
+        ("rotate", "certificates", NAME),
+        ("operations", NAME),
     ):
         assert "is forbidden" in molly.expect_failure(*command), command
     assert NAME not in molly.herder("get", "clusters")
@@ -92,6 +130,7 @@ def test_a_member_describes_the_cluster_but_reads_no_logs(manager: Manager, doll
     assert f"RKEControlPlane/{NAME}" in tree
     assert "only its owners" in molly.expect_failure("logs", "cluster", NAME)
     assert "cannot update" in molly.expect_failure("scale", "cluster", NAME, "workers=1")
+    assert "cannot update" in molly.expect_failure("snapshot", "create", NAME)
     assert "revoked" in manager.administrator.herder("revoke", "molly", "--cluster", NAME, "--role", "member")
 
 

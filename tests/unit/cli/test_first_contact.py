@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,38 +19,10 @@ from tests.support.kube import free_port
 from tests.support.machines import host_shutdown
 from tests.support.node_agents import eventually
 from tests.support.peers import peer
-from tests.unit.cli.commands import expect_failure, herder
+from tests.unit.cli.commands import Terminal, expect_failure, herder
 
 NAME = "meadow"
 WARNING = re.compile(r'"level":"(warning|error)"')
-
-
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, *arguments: str | Path, **environment: str) -> None:
-        self.pid, self._descriptor = pty.fork()
-        if self.pid == 0:
-            clean = {name: value for name, value in os.environ.items() if name not in ("KUBECONFIG", "HERDER_DATA_DIR")}
-            os.execve(HERDER, [str(HERDER), *map(str, arguments)], clean | environment)
-        self.output = ""
-
-    def read_until(self, text: str) -> None:
-        deadline = time.monotonic() + 60
-        while text not in self.output:
-            assert time.monotonic() < deadline, self.output
-            self.output += os.read(self._descriptor, 4096).decode(errors="replace")
-
-    def type(self, text: str) -> None:
-        os.write(self._descriptor, text.encode())
-
-    def exit_status(self) -> int:
-        with suppress(OSError):  # EIO at the end
-            while chunk := os.read(self._descriptor, 4096):
-                self.output += chunk.decode(errors="replace")
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self._descriptor)
-        return os.waitstatus_to_exitcode(status)
 
 
 @pytest.fixture(scope="module")

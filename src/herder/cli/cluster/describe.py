@@ -13,6 +13,8 @@ from herder.api.capi.contract import definition_name, external_kind, reference_g
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import CLUSTER_NAME
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.operations import Run
 from herder.app.paths import kubeconfig_option, namespace_option, search_namespaces
 from herder.app.process import wall_clock
 from herder.cli.client import connect
@@ -20,6 +22,7 @@ from herder.cli.cluster.diagnosis import diagnose, find_cluster
 from herder.cli.cluster.owned import cluster_id, is_kind, objects_of
 from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, conditions_tree, render
 from herder.cli.examples import examples
+from herder.cli.operations.requests import operation_line
 from herder.cli.resources import ResourceGroup
 from herder.cli.terminal import escaped
 from herder.engine.client import kubeconfig as kubeconfigs
@@ -52,7 +55,8 @@ def command() -> None:
 def cluster(name: str, namespace: str | None, expand: bool, output: str | None, kubeconfig: str | None) -> None:
     """Show the cluster NAME with its control plane, workers and conditions.
 
-    The first line says whether the cluster is ready, and if not, why.
+    The first line says whether the cluster is ready, and if not, why. The second one shows the operation in progress or
+    the last one, such as a snapshot.
     """
     try:
         connection = connect(kubeconfig)
@@ -62,9 +66,19 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
         raise click.ClickException(str(error)) from error
     tree = cluster_tree(objects, expand=expand) if isinstance(objects, ClusterObjects) else conditions_tree(objects)
     if output == "json":
-        click.echo(json.dumps(({"summary": state} if state else {}) | as_data(tree), indent=2))
+        run = Run.of(_control_plane(objects))
+        facts = {"summary": state, "operation": run.to_status() if run else None}
+        known = {name: value for name, value in facts.items() if value}
+        click.echo(json.dumps(known | as_data(tree), indent=2))
     else:
-        click.echo("\n".join(map(escaped, [*([state, ""] if state else []), *render(tree, wall_clock())])))
+        head = [line for line in (state, operation_line(_control_plane(objects), wall_clock())) if line]
+        click.echo("\n".join(map(escaped, [*head, *([""] if head else []), *render(tree, wall_clock())])))
+
+
+def _control_plane(objects: ClusterObjects | Object) -> Object | None:
+    """The RKEControlPlane; others have no operations."""
+    found = objects.control_plane.obj if isinstance(objects, ClusterObjects) and objects.control_plane else None
+    return found if found is not None and is_kind(found, CONTROL_PLANE) else None
 
 
 async def _read_with_state(

@@ -1,0 +1,155 @@
+"""Request an operation, and print its progress until it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.api.rke.operations import CERTIFICATES, ENCRYPTION_KEYS, RESTORE, SNAPSHOT, active_run
+from herder.cli.client import ask
+from herder.cli.cluster.options import check_provisioned, edit, existing_cluster, interruptible, print_line, time_limit
+from herder.cli.cluster.progress import (
+    STALLED_SECONDS,
+    ClusterNotFound,
+    ClusterProgress,
+    Say,
+    wait_for_change,
+    watch_progress,
+)
+from herder.cli.operations.lookup import control_plane_of
+from herder.cli.operations.requests import (
+    Request,
+    is_replaced,
+    last_generation,
+    outcome_of,
+    progress_message,
+    run_of,
+    title_of,
+)
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+
+_ACTIONS = {
+    SNAPSHOT: "take snapshots",
+    RESTORE: "restore it",
+    CERTIFICATES: "rotate its certificates",
+    ENCRYPTION_KEYS: "rotate its encryption keys",
+}
+
+
+def run_operation(
+    kubeconfig: str | None,
+    namespace: str,
+    name: str,
+    kind: str,
+    fields: Object,
+    *,
+    wait: bool,
+    timeout: float,
+    hint: str = "",
+) -> None:
+    """Request an operation and wait until it has ended. `hint` is printed after its success."""
+    accepted: list[Request] = []
+
+    async def run(client: Client) -> None:
+        request, written = await _request(client, namespace, name, kind, fields)
+        accepted.append(request)
+        print_line(f"cluster {name}: {request.title} is requested")
+        if wait:
+            await wait_for_operation(client, namespace, name, request, timeout, written=written)
+        if hint:
+            print_line(hint)
+
+    again = wait_command(namespace, name)
+    title = f"The {title_of(kind)}"
+    with interruptible(title, lambda: again if accepted else ""):
+        ask(kubeconfig, lambda client, _here: run(client))
+
+
+async def _request(client: Client, namespace: str, name: str, kind: str, fields: Object) -> tuple[Request, int]:
+    """Write the request; returns it, and the generation of the Cluster that has it."""
+    cluster = await existing_cluster(client, namespace, name)
+    check_provisioned(name, cluster, _ACTIONS[kind])
+    control_plane = await control_plane_of(client, cluster)
+    generation = 0
+
+    def mutate(cluster: Object) -> None:
+        nonlocal generation
+        check_provisioned(name, cluster, _ACTIONS[kind])
+        generation = last_generation(cluster, control_plane, kind) + 1
+        cluster["spec"]["rkeConfig"][kind] = {**fields, "generation": generation}
+
+    written = await edit(client, namespace, name, mutate)
+    return Request(kind, generation), int(written["metadata"].get("generation") or 0)
+
+
+async def wait_for_operation(
+    client: Client, namespace: str, name: str, request: Request, timeout: float, *, written: int = 0
+) -> None:
+    """Print progress until the operation has ended; raises its message if it has failed."""
+    async with time_limit(name, timeout, wait_command(namespace, name)):
+        try:
+            await _follow(client, namespace, name, request, written, print_line)
+        except ClusterNotFound:
+            raise click.ClickException(f'cluster "{name}" not found in namespace {namespace}') from None
+    print_line(f"cluster {name}: {request.title} has finished")
+
+
+def wait_command(namespace: str, name: str) -> str:
+    place = "" if namespace == DEFAULT_WORKSPACE else f" -n {namespace}"
+    return f"herder operations {name}{place} --wait"
+
+
+async def _follow(client: Client, namespace: str, name: str, request: Request, written: int, say: Say) -> None:
+    log = OperationLog(request, say)
+    async with watch_progress(client, namespace, name) as (progress, watches):
+        while not log.has_ended(progress):
+            log.print(progress)
+            if progress.is_deleted:
+                raise click.ClickException(f"cluster {name} was deleted before the {request.title} has ended")
+            if is_replaced(progress.cluster, progress.control_plane, request, written):
+                raise click.ClickException(
+                    f"cluster {name}: the {request.title} has not started: another request has replaced it; "
+                    f"see: herder operations {name} -n {namespace}"
+                )
+            stalled = "" if active_run(progress.control_plane) else progress.stalled_reason
+            if not await wait_for_change(progress, watches, STALLED_SECONDS if stalled else None):
+                raise click.ClickException(f"cluster {name}: the {request.title} cannot start: {stalled}")
+
+
+@dataclass
+class OperationLog:
+    """Prints each phase of an operation once, and what it waits for whenever that changes."""
+
+    request: Request
+    say: Say
+    _phase: str = ""
+    _waiting: str = ""
+
+    def has_ended(self, progress: ClusterProgress) -> bool:
+        outcome = outcome_of(progress.control_plane, self.request)
+        if outcome is not None and outcome.has_failed:
+            why = outcome.message or "no cause is recorded"
+            raise click.ClickException(f"{self.request.title} has failed: {why}")
+        return outcome is not None
+
+    def print(self, progress: ClusterProgress) -> None:
+        phase, waiting = self._state(progress)
+        if phase and phase != self._phase:
+            self.say(f"  {phase}")
+        if waiting and waiting != self._waiting:
+            self.say(f"  {waiting}")
+        self._phase, self._waiting = phase, waiting
+
+    def _state(self, progress: ClusterProgress) -> tuple[str, str]:
+        """The phase, and what it waits for."""
+        run, other = run_of(progress.control_plane, self.request), active_run(progress.control_plane)
+        if run is not None:
+            attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
+            leader = f" (leader: machine {run.leader})" if run.leader else ""
+            return f"phase {run.phase}{attempt}{leader}", progress_message(progress.control_plane)
+        if other is not None:
+            return f"waiting until the {title_of(other.kind)} {other.generation} has ended", ""
+        return "", progress.waiting_for()

@@ -1,0 +1,127 @@
+"""Requests for operations: what the spec of a cluster requests, its progress and its outcome. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from herder.api.capi.conditions import find
+from herder.api.rke.operations import CERTIFICATES, FAILED, KINDS, TITLES, Run, active_run, is_ended
+from herder.engine.apiserver.tables.duration import human_duration
+from herder.engine.meta.kinds import Object
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: a field of the spec with a generation."""
+
+    kind: str
+    generation: int
+
+    @property
+    def title(self) -> str:
+        return f"{title_of(self.kind)} {self.generation}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an operation has ended."""
+
+    has_failed: bool
+    message: str = ""
+
+
+def title_of(kind: str) -> str:
+    return TITLES.get(kind, kind)
+
+
+def requested(cluster: Object | None, kind: str) -> int:
+    """Generation that the spec of a provisioning Cluster requests; 0 if none."""
+    config = ((cluster or {}).get("spec") or {}).get("rkeConfig") or {}
+    return _generation(config.get(kind))
+
+
+def last_generation(cluster: Object, control_plane: Object | None, kind: str) -> int:
+    """The highest generation that is known. The request may have been removed from the spec since."""
+    status, run = (control_plane or {}).get("status") or {}, Run.of(control_plane)
+    known = [requested(cluster, kind), _generation(status.get(kind))]
+    known += [run.generation] if run is not None and run.kind == kind else []
+    known += [_number(status.get("certificateRotationGeneration"))] if kind == CERTIFICATES else []
+    return max(known)
+
+
+def run_of(control_plane: Object | None, request: Request) -> Run | None:
+    run = Run.of(control_plane)
+    return run if run is not None and (run.kind, run.generation) == (request.kind, request.generation) else None
+
+
+def outcome_of(control_plane: Object | None, request: Request) -> Outcome | None:
+    """None until the operation has ended.
+
+    Only the last run is stored. An earlier one is found by the fields that Rancher's clients read.
+    """
+    run = run_of(control_plane, request)
+    if run is not None:
+        return None if run.is_active else Outcome(run.phase == FAILED, run.message)
+    status: Object = (control_plane or {}).get("status") or {}
+    if request.kind == CERTIFICATES:
+        is_done = _number(status.get("certificateRotationGeneration")) == request.generation
+        return Outcome(has_failed=False) if is_done else None
+    phase = str(status.get(f"{request.kind}Phase") or "")
+    if _generation(status.get(request.kind)) != request.generation or not is_ended(phase):
+        return None
+    return Outcome(phase == FAILED, "another operation has run since; see the Events of the cluster")
+
+
+def pending_requests(cluster: Object, control_plane: Object | None) -> Iterator[Request]:
+    """Requests that have not started, in the order in which they start."""
+    for kind in KINDS:
+        request = Request(kind, requested(cluster, kind))
+        if request.generation and not run_of(control_plane, request) and not outcome_of(control_plane, request):
+            yield request
+
+
+def is_replaced(cluster: Object | None, control_plane: Object | None, request: Request, written: int) -> bool:
+    """Whether the spec requests something else before the operation has started.
+
+    `written`: metadata.generation of the Cluster with the request; the watch may first report an older one.
+    """
+    if cluster is None or cluster["metadata"].get("generation", 0) < written or control_plane is None:
+        return False
+    wanted = requested(cluster, request.kind)
+    seen = _generation((control_plane.get("spec") or {}).get(request.kind))
+    return wanted == seen != request.generation and run_of(control_plane, request) is None
+
+
+def progress_message(control_plane: Object | None) -> str:
+    """What the operation in progress waits for, without its name and phase; empty if nothing is known."""
+    run, ready = active_run(control_plane), find(control_plane, "Ready") or {}
+    if run is None or ready.get("status") == "True":
+        return ""
+    message, title = " ".join(str(ready.get("message") or "").split()), title_of(run.kind)
+    if message in (f"{title}: starting", f"{title}: phase {run.phase}"):
+        return ""
+    return message.removeprefix(f"{title}, phase {run.phase}: ").removeprefix(f"{title}: ")
+
+
+def operation_line(control_plane: Object | None, now: datetime) -> str:
+    """The operation in progress, or the last one, in one line; empty without one."""
+    run = Run.of(control_plane)
+    if run is None:
+        return ""
+    request, age = Request(run.kind, run.generation), human_duration((now - run.started_at).total_seconds())
+    if not run.is_active:
+        why = f": {' '.join(run.message.split())}" if run.message else ""
+        return f"last operation: {request.title}, {run.phase}, started {age} ago{why}"
+    attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
+    waiting = f": {message}" if (message := progress_message(control_plane)) else ""
+    return f"operation: {request.title}, phase {run.phase}{attempt}, started {age} ago{waiting}"
+
+
+def _generation(request: object) -> int:
+    return _number(request.get("generation")) if isinstance(request, dict) else 0
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,155 @@
+"""`herder snapshot`: take, list and restore etcd snapshots of a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from herder.api.rke.operations import RESTORE, SNAPSHOT
+from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.process import wall_clock
+from herder.cli.client import ask
+from herder.cli.cluster.options import check_provisioned, existing_cluster, operation_options, print_line
+from herder.cli.confirmation import confirm, yes_option
+from herder.cli.examples import examples
+from herder.cli.get import print_data
+from herder.cli.operations.lookup import created_at, file_of, snapshot_named, snapshots_of
+from herder.cli.operations.progress import run_operation
+from herder.cli.table import print_table
+from herder.engine.apiserver.tables.duration import since
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+from herder.engine.meta.printable import printable
+
+CREATE_EXAMPLES = examples("herder snapshot create meadow", "herder snapshot create meadow --no-wait")
+LIST_EXAMPLES = examples("herder snapshot list meadow", "herder snapshot list meadow -o wide")
+RESTORE_EXAMPLES = examples(
+    "herder snapshot restore meadow meadow-local-on-demand-1a2b3c",
+    "herder snapshot restore meadow meadow-local-on-demand-1a2b3c --yes --timeout 1800",
+)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_COLUMNS, _WIDE_COLUMNS = ("NAME", "NODE", "AGE", "SIZE", "STATUS"), ("CREATED", "LOCATION", "MESSAGE")
+
+
+@click.group(
+    epilog=examples(
+        "herder snapshot create meadow",
+        "herder snapshot list meadow",
+        "herder snapshot restore meadow meadow-local-on-demand-1a2b3c",
+    )
+)
+def command() -> None:
+    """Take, list and restore etcd snapshots of a cluster."""
+
+
+@command.command(epilog=CREATE_EXAMPLES)
+@operation_options
+def create(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None) -> None:
+    """Take an etcd snapshot on every etcd machine of CLUSTER.
+
+    The exit status is 0 if all snapshots were saved, 1 after an error or timeout, and 130 after Ctrl-C.
+    """
+    hint = f"list the snapshots with: herder snapshot list {name} -n {namespace}" if wait else ""
+    run_operation(kubeconfig, namespace, name, SNAPSHOT, {}, wait=wait, timeout=timeout, hint=hint)
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+@command.command("list", epilog=LIST_EXAMPLES)
+@click.argument("name", metavar="CLUSTER")
+@workspace_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["wide", "yaml", "json"]),
+    help="Output format: wide, yaml or json. Default: table.",
+)
+@kubeconfig_option
+def list_(name: str, namespace: str, output: str | None, kubeconfig: str | None) -> None:
+    """List the etcd snapshots of CLUSTER, newest first."""
+
+    async def read(client: Client) -> list[Object]:
+        cluster = await existing_cluster(client, namespace, name)
+        check_provisioned(name, cluster, "list its snapshots")
+        return await snapshots_of(client, cluster)
+
+    found = ask(kubeconfig, lambda client, _here: read(client))
+    if output in ("yaml", "json"):
+        for each in found:
+            each["metadata"].pop("managedFields", None)
+        print_data({"apiVersion": "v1", "kind": "List", "items": found}, output)
+    elif not found:
+        click.echo(f"No snapshots of cluster {name} found; take one with: herder snapshot create {name}", err=True)
+    else:
+        columns = (*_COLUMNS, *_WIDE_COLUMNS) if output == "wide" else _COLUMNS
+        print_table(columns, (_cells(each)[: len(columns)] for each in found))
+
+
+def _cells(snapshot: Object) -> list[str]:
+    file, created = file_of(snapshot), created_at(snapshot)
+    cells = (
+        snapshot["metadata"]["name"],
+        file.get("nodeName"),
+        since(created, wall_clock()),
+        _size(file.get("size")),
+        "missing" if _is_missing(snapshot) else file.get("status"),
+        created,
+        file.get("location"),
+        file.get("message"),
+    )
+    return [str(cell or "") for cell in cells]
+
+
+def _is_missing(snapshot: Object) -> bool:
+    return bool((snapshot.get("status") or {}).get("missing"))
+
+
+def _size(size: object) -> str:
+    if not isinstance(size, int) or size < 0:
+        return ""
+    power = min(max(size.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return f"{size / 1024**power:.1f} {_UNITS[power]}" if power else f"{size} B"
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+@command.command(epilog=RESTORE_EXAMPLES)
+@operation_options
+@click.argument("snapshot")
+@yes_option
+def restore(
+    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, snapshot: str, yes: bool
+) -> None:
+    """Restore the data of CLUSTER from SNAPSHOT, which is the name of a snapshot or of its file.
+
+    All changes since the snapshot are lost. The API server of the cluster is down meanwhile. Version and configuration
+    of the cluster stay as they are. On a terminal, the command asks for confirmation.
+    """
+
+    async def read(client: Client) -> Object:
+        cluster = await existing_cluster(client, namespace, name)
+        check_provisioned(name, cluster, "restore it")
+        return await snapshot_named(client, cluster, snapshot)
+
+    found = ask(kubeconfig, lambda client, _here: read(client))
+    _check_restorable(found)
+    lost = f"all changes since {printable(_time(found))} are lost"
+    confirm(f"Restore cluster {name} in namespace {namespace}? Its API server stops meanwhile, and {lost}.", yes)
+    print_line(f"cluster {name}: restoring snapshot {found['metadata']['name']}; {lost}")
+    fields = {"name": found["metadata"]["name"], "restoreRKEConfig": "none"}
+    run_operation(kubeconfig, namespace, name, RESTORE, fields, wait=wait, timeout=timeout)
+
+
+def _check_restorable(snapshot: Object) -> None:
+    file, name = file_of(snapshot), snapshot["metadata"]["name"]
+    if _is_missing(snapshot):
+        raise click.ClickException(f"snapshot {name}: its file no longer exists; restore another one")
+    if file.get("status") == "failed":
+        why = file.get("message") or "no cause is recorded"
+        raise click.ClickException(f"snapshot {name} has failed and cannot be restored: {why}; restore another one")
+
+
+def _time(snapshot: Object) -> str:
+    created = created_at(snapshot)
+    return f"{created} ({since(created, wall_clock())} ago)" if created else "the snapshot"

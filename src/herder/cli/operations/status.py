@@ -1,0 +1,105 @@
+"""`herder operations`: the operation of a cluster that is in progress, or the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from herder.api.capi.conditions import timestamp
+from herder.api.rke.operations import Run
+from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.process import wall_clock
+from herder.cli.client import ask
+from herder.cli.cluster.options import check_provisioned, existing_cluster, interruptible, timeout_option
+from herder.cli.examples import examples
+from herder.cli.get import print_data
+from herder.cli.operations.lookup import control_plane_of
+from herder.cli.operations.progress import wait_command, wait_for_operation
+from herder.cli.operations.requests import Request, pending_requests, progress_message, title_of
+from herder.cli.table import print_table
+from herder.engine.apiserver.tables.duration import since
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+
+PENDING = "Pending"
+_COLUMNS = ("OPERATION", "GENERATION", "PHASE", "ATTEMPT", "LEADER", "SINCE", "DEADLINE", "MESSAGE")
+
+
+@click.command(
+    epilog=examples(
+        "herder operations meadow", "herder operations meadow -o json", "herder operations meadow --wait --timeout 600"
+    )
+)
+@click.argument("name", metavar="CLUSTER")
+@workspace_option
+@click.option("--wait", is_flag=True, help="Print progress until all requested operations have ended.")
+@timeout_option
+@click.option(
+    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Output format: json or yaml. Default: table."
+)
+@kubeconfig_option
+def command(name: str, namespace: str, wait: bool, timeout: float, output: str | None, kubeconfig: str | None) -> None:
+    """Show the operation of CLUSTER that is in progress, or the last one, and requests that have not started.
+
+    Operations are etcd snapshots, restores and rotations. With --wait, the exit status is 1 if one has failed.
+    """
+    if wait and output:
+        raise click.UsageError("--wait and --output are mutually exclusive")
+
+    async def run(client: Client) -> None:
+        cluster = await existing_cluster(client, namespace, name)
+        check_provisioned(name, cluster, "operate it")
+        control_plane = await control_plane_of(client, cluster)
+        if wait:
+            await _wait(client, cluster, control_plane, timeout)
+        else:
+            _show(cluster, control_plane, output)
+
+    with interruptible("The operation", lambda: wait_command(namespace, name) if wait else ""):
+        ask(kubeconfig, lambda client, _here: run(client))
+
+
+async def _wait(client: Client, cluster: Object, control_plane: Object | None, timeout: float) -> None:
+    """Wait for the last operation, which may have ended, and for requests that have not started."""
+    run, meta = Run.of(control_plane), cluster["metadata"]
+    last = [Request(run.kind, run.generation)] if run is not None else []
+    for request in (*last, *pending_requests(cluster, control_plane)):
+        await wait_for_operation(client, meta["namespace"], meta["name"], request, timeout)
+    if not last and not any(pending_requests(cluster, control_plane)):
+        _say_none(cluster)
+
+
+def _show(cluster: Object, control_plane: Object | None, output: str | None) -> None:
+    run, pending = Run.of(control_plane), [*pending_requests(cluster, control_plane)]
+    if output:
+        requests = [{"kind": each.kind, "generation": each.generation} for each in pending]
+        shown = {"operation": run.to_status() if run else None, "waitingFor": progress_message(control_plane)}
+        data = {name: value for name, value in (shown | {"pending": requests}).items() if value}
+        print_data(data, output)
+    elif run is None and not pending:
+        _say_none(cluster)
+    else:
+        rows = [_cells(run, control_plane)] if run is not None else []
+        print_table(_COLUMNS, [*rows, *(_pending_cells(each) for each in pending)])
+
+
+def _say_none(cluster: Object) -> None:
+    click.echo(f"No operation of cluster {cluster['metadata']['name']} found", err=True)
+
+
+def _cells(run: Run, control_plane: Object | None) -> Sequence[str]:
+    return (
+        title_of(run.kind),
+        str(run.generation),
+        run.phase,
+        str(run.attempt),
+        run.leader,
+        since(timestamp(run.started_at), wall_clock()),
+        timestamp(run.deadline) if run.deadline else "",
+        run.message or progress_message(control_plane),
+    )
+
+
+def _pending_cells(request: Request) -> Sequence[str]:
+    return title_of(request.kind), str(request.generation), PENDING, "", "", "", "", ""

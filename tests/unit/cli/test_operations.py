@@ -1,0 +1,488 @@
+"""Commands for operations on a real API server. The test writes what the planner would write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from herder.api.capi.crds import CRDS as CORE_CRDS
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke import names
+from herder.api.rke.crds import CRDS as RKE_CRDS
+from herder.api.rke.fields.table import refused_values
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
+from herder.api.rke.operations import CERTIFICATES, ENCRYPTION_KEYS, RESTORE, SNAPSHOT
+from herder.app.install import install_kinds
+from herder.cli.operations.requests import (
+    Outcome,
+    Request,
+    is_replaced,
+    last_generation,
+    operation_line,
+    outcome_of,
+    pending_requests,
+    progress_message,
+)
+from herder.cli.operations.snapshot import _size
+from tests.support.builders import new_condition, new_manifest, new_object
+from tests.support.embedded import HERDER, Embedded
+from tests.support.engines import Engine, unique
+from tests.unit.cli.commands import Terminal, expect_failure, herder
+
+NAMESPACE = "fleet-default"
+STARTED = "2026-01-01T12:00:00Z"
+ESCAPE = "\x1b[2J"
+
+
+def run(kind: str, phase: str, generation: int = 1, **fields: Any) -> dict[str, Any]:
+    return {"id": "x", "kind": kind, "phase": phase, "generation": generation, "startedAt": STARTED, **fields}
+
+
+def control_plane(operation: dict[str, Any] | None = None, ready: str = "", spec: Any = None, **status: Any) -> Any:
+    conditions = [new_condition("Ready", "False", message=ready)] if ready else []
+    known = {"operation": operation} if operation else {}
+    return new_object(CONTROL_PLANE, "meadow", spec=spec or {}, status={**known, **status, "conditions": conditions})
+
+
+def provisioning_cluster(generation: int = 1, **config: Any) -> Any:
+    meta = {"generation": generation}
+    return new_object(PROVISIONING_CLUSTER, "meadow", metadata=meta, spec={"rkeConfig": config})
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plane", "outcome"),
+    [
+        (None, None),
+        (control_plane(run(SNAPSHOT, "Started", 3)), None),
+        (control_plane(run(SNAPSHOT, "Finished", 2)), None),
+        (control_plane(run(RESTORE, "Finished", 3)), None),
+        (control_plane(run(SNAPSHOT, "Finished", 3)), Outcome(has_failed=False)),
+        (control_plane(run(SNAPSHOT, "Failed", 3, message="disk full")), Outcome(True, "disk full")),
+        (
+            control_plane(
+                run(RESTORE, "Started"), etcdSnapshotCreate={"generation": 3}, etcdSnapshotCreatePhase="Finished"
+            ),
+            Outcome(False, "another operation has run since; see the Events of the cluster"),
+        ),
+        (
+            control_plane(
+                run(RESTORE, "Started"), etcdSnapshotCreate={"generation": 3}, etcdSnapshotCreatePhase="Started"
+            ),
+            None,
+        ),
+        (
+            control_plane(
+                run(RESTORE, "Started"), etcdSnapshotCreate={"generation": 2}, etcdSnapshotCreatePhase="Finished"
+            ),
+            None,
+        ),
+    ],
+)
+def test_an_outcome_is_that_of_the_requested_generation(plane: Any, outcome: Outcome | None) -> None:
+    assert outcome_of(plane, Request(SNAPSHOT, 3)) == outcome
+
+
+def test_the_outcome_of_a_rotation_outlives_the_next_operation() -> None:
+    plane = control_plane(run(SNAPSHOT, "Started"), certificateRotationGeneration=4)
+    assert outcome_of(plane, Request(CERTIFICATES, 4)) == Outcome(has_failed=False)
+    assert outcome_of(plane, Request(CERTIFICATES, 5)) is None
+
+
+def test_the_last_generation_is_known_even_if_the_request_was_removed() -> None:
+    assert last_generation(provisioning_cluster(), None, SNAPSHOT) == 0
+    assert last_generation(provisioning_cluster(etcdSnapshotCreate={"generation": 4}), None, SNAPSHOT) == 4
+    plane = control_plane(run(SNAPSHOT, "Failed", 6), etcdSnapshotCreate={"generation": 5})
+    assert last_generation(provisioning_cluster(), plane, SNAPSHOT) == 6
+    assert last_generation(provisioning_cluster(), plane, RESTORE) == 0
+    rotated = control_plane(certificateRotationGeneration=7)
+    assert last_generation(provisioning_cluster(rotateCertificates=None), rotated, CERTIFICATES) == 7
+
+
+def test_pending_requests_are_those_that_have_not_started() -> None:
+    cluster = provisioning_cluster(etcdSnapshotCreate={"generation": 2}, rotateCertificates={"generation": 1})
+    plane = control_plane(run(SNAPSHOT, "Started", 2))
+    assert [*pending_requests(cluster, plane)] == [Request(CERTIFICATES, 1)]
+    assert [*pending_requests(cluster, None)] == [Request(SNAPSHOT, 2), Request(CERTIFICATES, 1)]
+
+
+def test_a_request_is_replaced_only_by_another_one_that_the_control_plane_has() -> None:
+    request, newer = Request(SNAPSHOT, 2), {SNAPSHOT: {"generation": 3}}
+    cluster, plane = provisioning_cluster(9, **newer), control_plane(spec=newer)
+    assert is_replaced(cluster, plane, request, written=8)
+    assert not is_replaced(cluster, plane, request, written=10), "the Cluster is older than the request"
+    assert not is_replaced(cluster, control_plane(spec={}), request, written=8), "the control plane is older"
+    started = control_plane(run(SNAPSHOT, "Started", 2), spec=newer)
+    assert not is_replaced(cluster, started, request, written=8)
+
+
+def test_the_fields_that_commands_write_are_accepted_on_k3s() -> None:
+    """The server of the tests below has no admission rules of Herder."""
+    requests = {
+        SNAPSHOT: {"generation": 1},
+        RESTORE: {"name": "one", "restoreRKEConfig": "none", "generation": 1},
+        CERTIFICATES: {"services": ["kubelet"], "generation": 1},
+        ENCRYPTION_KEYS: {"generation": 1},
+    }
+    cluster = provisioning_cluster(**requests)
+    cluster["spec"]["kubernetesVersion"] = "v1.36.3+k3s1"
+    assert [*refused_values(cluster)] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("etcd restore: starting", ""),
+        ("etcd restore: phase Shutdown", ""),
+        ("etcd restore, phase Shutdown: waiting for machine(s) a:\n  stopping", "waiting for machine(s) a: stopping"),
+        ("etcd restore: machine a: exit code 1", "machine a: exit code 1"),
+    ],
+)
+def test_progress_is_shown_without_what_the_phase_says(message: str, shown: str) -> None:
+    assert progress_message(control_plane(run(RESTORE, "Shutdown"), message)) == shown
+    assert progress_message(control_plane(run(RESTORE, "Finished"), message)) == ""
+
+
+def test_an_operation_in_one_line() -> None:
+    now = datetime.fromisoformat(STARTED) + timedelta(minutes=5)
+    assert operation_line(control_plane(), now) == ""
+    active = control_plane(run(RESTORE, "Shutdown", attempt=2), "etcd restore, phase Shutdown: waiting for a")
+    assert operation_line(active, now) == (
+        "operation: etcd restore 1, phase Shutdown, attempt 2, started 5m ago: waiting for a"
+    )
+    failed = control_plane(run(CERTIFICATES, "Failed", 2, message="no\nluck"))
+    assert operation_line(failed, now) == "last operation: certificate rotation 2, Failed, started 5m ago: no luck"
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (None, ""),
+        (-1, ""),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (5 << 20, "5.0 MiB"),
+        (1 << 60, "1048576.0 TiB"),
+    ],
+)
+def test_sizes_have_units(size: object, shown: str) -> None:
+    assert _size(size) == shown
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cluster:
+    """A provisioning Cluster with its control plane, on a server without controllers."""
+
+    server: Engine
+    name: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"KUBECONFIG": str(self.server.kubeconfig)}
+
+    def herder(self, *arguments: str) -> str:
+        return herder(*arguments, **self.environment).stdout
+
+    def expect_failure(self, *arguments: str) -> str:
+        return expect_failure(*arguments, **self.environment)
+
+    def create(self, obj: Any) -> None:
+        self.server.kubectl("create", "-f", "-", stdin=json.dumps(obj))
+
+    def requested(self, kind: str) -> Any:
+        found = self.server.kubectl("get", "-n", NAMESPACE, _PROVISIONING, self.name, "-o", "json").stdout
+        return json.loads(found)["spec"]["rkeConfig"].get(kind)
+
+    def wait_for_request(self, kind: str, generation: int) -> None:
+        path = f"jsonpath={{.spec.rkeConfig.{kind}.generation}}={generation}"
+        self.server.kubectl("wait", "-n", NAMESPACE, _PROVISIONING, self.name, f"--for={path}", "--timeout=50s")
+
+    def report(self, operation: dict[str, Any], ready: str = "", **status: Any) -> None:
+        """Write the status as the planner does."""
+        conditions = [new_condition("Ready", "False" if ready else "True", message=ready)]
+        patch = {"status": {**status, "operation": operation, "conditions": conditions}}
+        arguments = ("--subresource=status", "--type=merge", "-p", json.dumps(patch))
+        self.server.kubectl("patch", "-n", NAMESPACE, _CONTROL_PLANE, self.name, *arguments)
+
+    def add_snapshot(self, snapshot: str, cluster: str = "", **fields: Any) -> None:
+        """`fields` are those of its file."""
+        file = {"name": f"file-{snapshot}", "nodeName": "node-a", "status": "successful", **fields}
+        labels, spec = {names.CLUSTER_NAME: self.name}, {"clusterName": cluster or self.name}
+        self.create(new_manifest(ETCD_SNAPSHOT, snapshot, NAMESPACE, labels=labels, spec=spec, snapshotFile=file))
+
+
+_PROVISIONING = str(PROVISIONING_CLUSTER.resource.group_resource)
+_CONTROL_PLANE = str(CONTROL_PLANE.resource.group_resource)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with Embedded(tmp_path_factory.mktemp("embedded")) as server:
+        yield Engine("embedded", server.kubeconfig)
+
+
+@pytest.fixture
+async def cluster(server: Engine) -> Cluster:
+    client = server.client()
+    try:
+        await install_kinds(client, (*CORE_CRDS, *MANAGEMENT_CRDS, *RKE_CRDS))
+    finally:
+        await client.close()
+    server.kubectl("create", "namespace", NAMESPACE, check=False)
+    found = Cluster(server, unique("meadow"))
+    found.create(new_manifest(PROVISIONING_CLUSTER, found.name, NAMESPACE, spec={"rkeConfig": {}}))
+    spec = {"clusterName": found.name, "managementClusterName": "c-m-1"}
+    found.create(new_manifest(CONTROL_PLANE, found.name, NAMESPACE, spec=spec))
+    return found
+
+
+def test_a_snapshot_is_requested_and_followed_to_its_end(cluster: Cluster) -> None:
+    terminal = Terminal("snapshot", "create", cluster.name, **cluster.environment)
+    terminal.read_until("etcd snapshot 1 is requested")
+    waiting = "waiting for machine(s) server-0: applying"
+    cluster.report(run(SNAPSHOT, "Started"), f"etcd snapshot, phase Started: {waiting}")
+    terminal.read_until(waiting)
+    cluster.report(run(SNAPSHOT, "Started", attempt=2), f"etcd snapshot, phase Started: {waiting} {ESCAPE}")
+    terminal.read_until("phase Started, attempt 2")
+    cluster.report(run(SNAPSHOT, "RestartCluster"), "etcd snapshot: phase RestartCluster")
+    terminal.read_until("  phase RestartCluster")
+    cluster.report(run(SNAPSHOT, "Finished"))
+    assert terminal.exit_status() == 0
+    assert f"cluster {cluster.name}: etcd snapshot 1 has finished" in terminal.output
+    assert ESCAPE not in terminal.output
+    assert terminal.output.count("  phase Started\r") == 1
+    assert cluster.requested(SNAPSHOT) == {"generation": 1}
+
+
+def test_a_failed_operation_fails_the_command_with_its_message_first(cluster: Cluster) -> None:
+    """Also a preflight that refuses it: it ends in the write in which it starts."""
+    command = [HERDER, "rotate", "certificates", cluster.name, "--service", "kubelet"]
+    with subprocess.Popen(
+        command, env=os.environ | cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        cluster.wait_for_request(CERTIFICATES, 1)
+        why = "etcd machine(s) server-1 are not reachable; repair or delete them first"
+        cluster.report(run(CERTIFICATES, "Failed", message=why))
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.splitlines()[0] == f"Error: certificate rotation 1 has failed: {why}"
+    assert cluster.requested(CERTIFICATES) == {"generation": 1, "services": ["kubelet"]}
+
+
+def test_each_request_has_a_new_generation(cluster: Cluster) -> None:
+    assert "etcd snapshot 1 is requested" in cluster.herder("snapshot", "create", cluster.name, "--no-wait")
+    assert "etcd snapshot 2 is requested" in cluster.herder("snapshot", "create", cluster.name, "--no-wait")
+    cluster.report(run(SNAPSHOT, "Finished", 7))
+    assert "etcd snapshot 8 is requested" in cluster.herder("snapshot", "create", cluster.name, "--no-wait")
+    rotation = cluster.herder("rotate", "encryption-keys", cluster.name, "--no-wait")
+    assert "encryption key rotation 1 is requested" in rotation
+    assert cluster.requested(ENCRYPTION_KEYS) == {"generation": 1}
+
+
+def test_after_an_interrupt_the_operation_can_be_waited_for_again(cluster: Cluster) -> None:
+    terminal = Terminal("snapshot", "create", cluster.name, **cluster.environment)
+    terminal.read_until("etcd snapshot 1 is requested")
+    cluster.report(run(SNAPSHOT, "Started"), "etcd snapshot: starting")
+    terminal.read_until("phase Started")
+    terminal.type("\x03")
+    assert terminal.exit_status() == 130
+    assert "The etcd snapshot continues in the manager" in terminal.output
+    again = f"herder operations {cluster.name} --wait"
+    assert again in terminal.output
+    waiting = Terminal(*again.split()[1:], **cluster.environment)
+    waiting.read_until("phase Started")
+    cluster.report(run(SNAPSHOT, "Failed", message="disk full"))
+    assert waiting.exit_status() == 1
+    assert "Error: etcd snapshot 1 has failed: disk full" in waiting.output
+    assert "disk full" in cluster.expect_failure("operations", cluster.name, "--wait"), "also after its end"
+
+
+def test_a_timeout_says_how_to_wait_again(cluster: Cluster) -> None:
+    message = cluster.expect_failure("snapshot", "create", cluster.name, "--timeout", "1")
+    assert "timed out after 1 s; the operation continues in the background" in message
+    assert f"herder operations {cluster.name} --wait" in message
+
+
+def test_a_request_that_admission_refuses_ends_the_command(cluster: Cluster) -> None:
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": cluster.name},
+        "spec": {
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [PROVISIONING_CLUSTER.group],
+                        "apiVersions": ["*"],
+                        "operations": ["UPDATE"],
+                        "resources": [PROVISIONING_CLUSTER.plural],
+                    }
+                ]
+            },
+            "validations": [
+                {
+                    "expression": f"object.metadata.name != '{cluster.name}'",
+                    "message": "spec.rkeConfig.etcdSnapshotCreate: not here",
+                }
+            ],
+        },
+    }
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": cluster.name},
+        "spec": {"policyName": cluster.name, "validationActions": ["Deny"]},
+    }
+    cluster.create(policy)
+    cluster.create(binding)
+    patch = ("patch", "-n", NAMESPACE, _PROVISIONING, cluster.name, "--type=merge", "--dry-run=server")
+    for _ in range(100):  # policies take effect after a moment
+        if cluster.server.kubectl(*patch, "-p", '{"metadata":{"labels":{"a":"b"}}}', check=False).returncode:
+            break
+    assert "spec.rkeConfig.etcdSnapshotCreate: not here" in cluster.expect_failure("snapshot", "create", cluster.name)
+
+
+def test_a_request_that_another_one_replaces_ends_the_wait(cluster: Cluster) -> None:
+    terminal = Terminal("snapshot", "create", cluster.name, **cluster.environment)
+    terminal.read_until("etcd snapshot 1 is requested")
+    cluster.herder("snapshot", "create", cluster.name, "--no-wait")
+    spec = json.dumps({"spec": {SNAPSHOT: {"generation": 2}}})
+    cluster.server.kubectl("patch", "-n", NAMESPACE, _CONTROL_PLANE, cluster.name, "--type=merge", "-p", spec)
+    assert terminal.exit_status() == 1
+    assert "the etcd snapshot 1 has not started: another request has replaced it" in terminal.output
+
+
+def test_a_deleted_cluster_ends_the_wait(cluster: Cluster) -> None:
+    terminal = Terminal("snapshot", "create", cluster.name, **cluster.environment)
+    terminal.read_until("etcd snapshot 1 is requested")
+    cluster.report(run(SNAPSHOT, "Started"), "etcd snapshot: starting")
+    terminal.read_until("phase Started")
+    cluster.server.kubectl("delete", "-n", NAMESPACE, _PROVISIONING, cluster.name)
+    assert terminal.exit_status() == 1
+    assert f"cluster {cluster.name} was deleted before the etcd snapshot 1 has ended" in terminal.output
+
+
+def test_snapshots_are_listed_newest_first(cluster: Cluster) -> None:
+    name = cluster.name
+    listing = herder("snapshot", "list", name, **cluster.environment)
+    assert (listing.stdout, f"No snapshots of cluster {name} found" in listing.stderr) == ("", True)
+    old, new = f"{name}-old", f"{name}-new"
+    cluster.add_snapshot(old, createdAt="2026-01-01T00:00:00Z", size=2048, location="file:///var/lib/old")
+    cluster.add_snapshot(
+        new, createdAt="2026-01-02T00:00:00Z", nodeName="s3", status="failed", message=f"denied{ESCAPE}"
+    )
+    cluster.add_snapshot(f"{name}-other", cluster="other")
+    header, *rows = [line.split() for line in cluster.herder("snapshot", "list", name).splitlines()]
+    assert header == ["NAME", "NODE", "AGE", "SIZE", "STATUS"]
+    assert [row[:2] for row in rows] == [[new, "s3"], [old, "node-a"]]
+    assert rows[1][3:] == ["2.0", "KiB", "successful"]
+    wide = cluster.herder("snapshot", "list", name, "-o", "wide")
+    assert "file:///var/lib/old" in wide
+    assert ESCAPE not in wide
+    items = json.loads(cluster.herder("snapshot", "list", name, "-o", "json"))["items"]
+    assert [(each["kind"], each["metadata"]["name"]) for each in items] == [
+        ("ETCDSnapshot", new),
+        ("ETCDSnapshot", old),
+    ]
+
+
+def test_a_restore_asks_and_says_what_is_lost(cluster: Cluster) -> None:
+    snapshot = f"{cluster.name}-one"
+    cluster.add_snapshot(snapshot, createdAt="2026-01-01T00:00:00Z")
+    lost = "all changes since 2026-01-01T00:00:00Z ("
+    refused = Terminal("snapshot", "restore", cluster.name, snapshot, **cluster.environment)
+    refused.read_until("[y/N]")
+    refused.type("n\n")
+    assert refused.exit_status() == 1
+    assert lost in refused.output
+    assert cluster.requested(RESTORE) is None
+    accepted = Terminal("snapshot", "restore", cluster.name, f"file-{snapshot}", **cluster.environment)
+    accepted.read_until("[y/N]")
+    accepted.type("y\n")
+    accepted.read_until("etcd restore 1 is requested")
+    cluster.report(run(RESTORE, "Shutdown", leader="server-0"), "etcd restore: phase Shutdown")
+    accepted.read_until("phase Shutdown (leader: machine server-0)")
+    cluster.report(run(RESTORE, "Finished", leader="server-0"))
+    assert accepted.exit_status() == 0
+    assert cluster.requested(RESTORE) == {"generation": 1, "name": snapshot, "restoreRKEConfig": "none"}
+    assert lost in cluster.herder("snapshot", "restore", cluster.name, snapshot, "--yes", "--no-wait")
+
+
+def test_a_snapshot_that_cannot_be_restored_is_refused_before_the_question(cluster: Cluster) -> None:
+    failed, other = f"{cluster.name}-failed", f"{cluster.name}-other"
+    cluster.add_snapshot(failed, status="failed", message="disk full")
+    cluster.add_snapshot(other, cluster="other")
+    restore = ("snapshot", "restore", cluster.name)
+    assert "has failed and cannot be restored: disk full" in cluster.expect_failure(*restore, failed)
+    for unknown in (other, "none"):
+        message = cluster.expect_failure(*restore, unknown, "--yes")
+        assert f'cluster {cluster.name} has no snapshot "{unknown}"; list its snapshots with:' in message
+    cluster.add_snapshot(f"{cluster.name}-a", name="same")
+    cluster.add_snapshot(f"{cluster.name}-b", name="same")
+    assert "several snapshots have a file same" in cluster.expect_failure(*restore, "same", "--yes")
+    assert cluster.requested(RESTORE) is None
+
+
+def test_the_operation_and_pending_requests_are_shown(cluster: Cluster) -> None:
+    name = cluster.name
+    nothing = herder("operations", name, **cluster.environment)
+    assert (nothing.stdout, nothing.stderr) == ("", f"No operation of cluster {name} found\n")
+    cluster.herder("rotate", "certificates", name, "--no-wait")
+    deadline = (datetime.now(UTC) + timedelta(minutes=9)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    operation = run(RESTORE, "Shutdown", 3, attempt=2, leader="server-0", deadline=deadline)
+    cluster.report(operation, "etcd restore, phase Shutdown: waiting for machine(s) server-1")
+    header, first, second = cluster.herder("operations", name).splitlines()
+    assert header.split() == ["OPERATION", "GENERATION", "PHASE", "ATTEMPT", "LEADER", "SINCE", "DEADLINE", "MESSAGE"]
+    assert first.split()[:6] == ["etcd", "restore", "3", "Shutdown", "2", "server-0"]
+    assert first.endswith(f"{deadline}   waiting for machine(s) server-1")
+    assert second.split() == ["certificate", "rotation", "1", "Pending"]
+    assert json.loads(cluster.herder("operations", name, "-o", "json")) == {
+        "operation": operation,
+        "waitingFor": "waiting for machine(s) server-1",
+        "pending": [{"kind": CERTIFICATES, "generation": 1}],
+    }
+
+
+def test_unknown_and_imported_clusters_are_refused(cluster: Cluster) -> None:
+    imported = unique("imported")
+    cluster.create(new_manifest(PROVISIONING_CLUSTER, imported, NAMESPACE, spec={}))
+    for command in (
+        ("snapshot", "create"),
+        ("snapshot", "list"),
+        ("snapshot", "restore"),
+        ("rotate", "certificates"),
+        ("rotate", "encryption-keys"),
+        ("operations",),
+    ):
+        arguments = ("x",) if command[-1] == "restore" else ()
+        message = cluster.expect_failure(*command, "heath", *arguments)
+        assert f"cluster heath not found in namespace {NAMESPACE}" in message, command
+        assert f"cluster {imported} is imported; " in cluster.expect_failure(*command, imported, *arguments), command
+
+
+def test_describe_shows_the_operation(cluster: Cluster) -> None:
+    reference = {"apiGroup": CONTROL_PLANE.group, "kind": CONTROL_PLANE.kind, "name": cluster.name}
+    core = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "spec": {"controlPlaneRef": reference}}
+    cluster.create(core | {"metadata": {"name": cluster.name, "namespace": NAMESPACE}})
+    assert "operation" not in cluster.herder("describe", "cluster", cluster.name)
+    cluster.report(run(SNAPSHOT, "Started"), "etcd snapshot, phase Started: waiting for machine(s) server-1")
+    _, line, blank, *_ = cluster.herder("describe", "cluster", cluster.name).splitlines()
+    assert line.startswith("operation: etcd snapshot 1, phase Started, started "), line
+    assert line.endswith(" ago: waiting for machine(s) server-1")
+    assert blank == ""
+    data = json.loads(cluster.herder("describe", "cluster", cluster.name, "-o", "json"))
+    assert data["operation"] == run(SNAPSHOT, "Started", attempt=1)
