@@ -297,7 +297,7 @@ ROWS: dict[str, Row] = {
     ),
     "check as JSON": Row(
         k3s("certificate", "check", "-s", "admin", "-o", "json"),
-        out=r'\{"Certificates": \[\{"Filename": "client-admin\.crt", .*"Status": "OK"\}\]\}\n',
+        out=r'\{"Certificates":\[\{"Filename":"client-admin\.crt","Subject":"system:admin",.*"Status":"OK"\}\]\}\n',
     ),
     "check in an unknown format": Row(
         k3s("certificate", "check", "-o", "nosuch"), 1, err=fatal("Error: invalid output format nosuch")

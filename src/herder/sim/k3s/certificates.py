@@ -44,7 +44,8 @@ async def check(run: Invocation) -> None:
         raise CommandFailed(f"invalid output format {output}")
     await _pause(run)
     if output == "json":
-        run.print(f"{json.dumps({'Certificates': [_as_json(run, *each) for each in found]})}\n")
+        shown = {"Certificates": [_as_json(run, *each) for each in found]}
+        run.print(f"{json.dumps(shown, separators=(',', ':'))}\n")
     elif output == "table":
         run.print(_table(run, found))
     else:
