@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from herder.api.rke import operations
-from herder.api.rke.operations import FAILED, FINISHED, Run
+from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.tasks import RotateCertificates
-from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step
+from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
 from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
@@ -44,11 +44,9 @@ class Certificates:
     )
 
     def is_requested(self, scope: PlanScope) -> bool:
-        """Rancher stores only the generation of a rotation that succeeded; a failed one is in `status.operation`."""
-        wanted = int((scope.spec.get(self.kind) or {}).get("generation") or 0)
-        last = Run.of(scope.control_plane)
-        failed = last is not None and (last.kind, last.phase, last.generation) == (self.kind, FAILED, wanted)
-        return wanted > 0 and wanted != scope.status.get("certificateRotationGeneration") and not failed
+        """Rancher stores only the generation of a rotation that succeeded."""
+        wanted = (scope.spec.get(self.kind) or {}).get("generation")
+        return is_new_request(scope, self.kind) and wanted != scope.status.get("certificateRotationGeneration")
 
     def preflight(self, scope: OperationScope) -> str:
         lost = sorted(entry.name for entry in scope.members() if is_lost(entry.machine))
@@ -58,7 +56,8 @@ class Certificates:
         return ""
 
     def status(self, run: Run, scope: PlanScope) -> Object:
-        return {"certificateRotationGeneration": run.generation} if run.phase == self.end else {}
+        done = {"certificateRotationGeneration": run.generation} if run.phase == self.end else {}
+        return {"rotateCertificates": scope.spec.get(self.kind) or {}, **done}
 
 
 CERTIFICATES = Certificates()

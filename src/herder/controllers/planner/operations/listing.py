@@ -1,7 +1,8 @@
-"""ETCDSnapshot objects from what servers of kubeadm and the embedded distribution report.
+"""ETCDSnapshot objects from what servers report.
 
-A server reports all snapshots that it knows after each task: those on its disk, and those in S3. Reports come from
-nodes, so their size and content are limited, and a node lists local files only for its own Machine.
+A server reports all snapshots that it knows after it has saved one: those on its disk, and those in S3. K3s and RKE2
+report the list of their own command. Reports come from nodes, so their size and content are limited, and a node lists
+local files only for its own Machine.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.machines.names import safe_concat
+from herder.api.numbers import parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import SAVE_SNAPSHOT
@@ -51,18 +53,53 @@ class Reported(msgspec.Struct, frozen=True, rename="camel"):
         return self.location.startswith("s3://")
 
 
+class _FileSpec(msgspec.Struct, frozen=True, rename="camel"):
+    snapshot_name: str = ""
+    location: str = ""
+    metadata: Mapping[str, str] | None = None
+
+
+class _FileStatus(msgspec.Struct, frozen=True, rename="camel"):
+    creation_time: str = ""
+    size: str = "0"
+    ready_to_use: bool = True
+    error: Mapping[str, str] | None = None
+
+
+class _File(msgspec.Struct, frozen=True):
+    """An item of the list that K3s and RKE2 print (ETCDSnapshotFile of k3s.cattle.io/v1)."""
+
+    spec: _FileSpec = msgspec.field(default_factory=_FileSpec)
+    status: _FileStatus = msgspec.field(default_factory=_FileStatus)
+
+    def as_reported(self) -> Reported:
+        return Reported(
+            self.spec.snapshot_name,
+            self.spec.location,
+            self.status.creation_time,
+            parse_int64(self.status.size, 0),
+            "" if self.status.ready_to_use else "failed",
+            (self.status.error or {}).get("message", ""),
+            self.spec.metadata or {},
+        )
+
+
 class _Report(msgspec.Struct, frozen=True):
+    """The report of either program."""
+
     snapshots: tuple[Reported, ...] = ()
+    items: tuple[_File, ...] = ()
 
 
 def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     """The snapshots that a server reports; None if it reports none that can be read."""
     output = entry.plan.outputs.get(SAVE_SNAPSHOT, b"")
     try:
-        found = msgspec.json.decode(output, type=_Report).snapshots
+        report = msgspec.json.decode(output, type=_Report)
     except (ValueError, RecursionError):
         return None
-    return [each for each in found[:MAX_SNAPSHOTS] if _NAME.fullmatch(each.name)]
+    found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported() for each in report.items[:MAX_SNAPSHOTS])]
+    return [each for each in found if _NAME.fullmatch(each.name)]
 
 
 def record_snapshots(scope: OperationScope) -> Sequence[Write]:

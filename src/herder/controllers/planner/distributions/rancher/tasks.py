@@ -23,16 +23,19 @@ from herder.controllers.planner.distributions.tasks import (
 )
 
 SAVE_SCRIPT = """set -u
-output=$("$@" 2>&1)
+output=$("$1" etcd-snapshot save 2>&1)
 code=$?
-printf '%s\\n' "$output"
+printf '%s\\n' "$output" >&2
 [ "$code" = 0 ] || exit "$code"
 case $output in
     *"Snapshot "*" saved."*) ;;
     *) echo "no snapshot was saved; the log of the service has the cause" >&2; exit 1 ;;
 esac
+"$1" etcd-snapshot ls -o json
 """
-"""Runs the command. It exits with 0 even if it cannot write the file: only its message shows that it has."""
+"""Saves a snapshot, and prints all. The command exits with 0 even if it cannot write the file: only its message shows
+that it has.
+"""
 
 ROTATE_SCRIPT = """set -eu
 unit=$1 data=$2
@@ -138,7 +141,7 @@ def task_instructions(
     data, unit = runtime.data(cluster), runtime.agent_unit if machine.roles.only_worker else runtime.server_unit
     match task:
         case SaveSnapshot():
-            return (_script(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name, "etcd-snapshot", "save"),)
+            return (_script(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name),)
         case RotateCertificates() if machine.roles.only_worker:
             return (_script(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
         case RotateCertificates():

@@ -1,0 +1,120 @@
+"""Scripts of tasks, run by a shell. Stand-ins for k3s and systemctl behave as the real ones were observed to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from herder.controllers.planner.distributions.rancher import tasks
+
+SAVED = "echo 'level=info msg=\"Snapshot on-demand-s1-1 saved.\"' >&2"
+LISTED = '{"kind":"List","items":[]}'
+
+
+class Machine:
+    """A directory of programs and one of data."""
+
+    def __init__(self, directory: Path) -> None:
+        self.programs, self.data = directory / "bin", directory / "data with spaces"
+        self.db = self.data / "server" / "db"
+        for each in (self.programs, self.db):
+            each.mkdir(parents=True)
+        self.program("systemctl", 'echo "$@" >> "$0.log"')
+
+    def program(self, name: str, script: str) -> None:
+        path = self.programs / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{self.programs}:{os.environ['PATH']}"}
+        command = ["/bin/sh", "-c", script, "task", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("save", "code", "error"),
+    [
+        (SAVED, 0, ""),
+        ("exit 0", 1, "no snapshot was saved"),  # the disk is full: k3s prints nothing
+        ('echo "Error: bucket snaps does not exist" >&2; exit 1', 1, "bucket snaps does not exist"),
+    ],
+)
+def test_only_the_message_shows_that_a_snapshot_was_saved(machine: Machine, save: str, code: int, error: str) -> None:
+    machine.program("k3s", f"case $2 in save) {save} ;; ls) echo '{LISTED}' ;; esac")
+    done = machine.run(tasks.SAVE_SCRIPT, "k3s")
+    assert (done.returncode, error in done.stderr) == (code, True)
+    assert done.stdout == (f"{LISTED}\n" if code == 0 else "")
+
+
+def test_a_failed_restore_puts_the_old_data_back(machine: Machine) -> None:
+    (machine.db / "etcd").mkdir()
+    (machine.db / "etcd" / "member").write_text("old")
+    (machine.db / "etcd-old-1").mkdir()  # of an earlier restore
+    machine.program(
+        "k3s", f'cd "{machine.db}" && mv etcd etcd-old-2 && mkdir etcd && touch reset-flag && echo bad >&2; exit 1'
+    )
+    done = machine.run(tasks.RESTORE_SCRIPT, "k3s", str(machine.data), "k3s", "server", "--cluster-reset")
+    assert (done.returncode, done.stderr) == (1, "bad\n")
+    assert (machine.db / "etcd" / "member").read_text() == "old"
+    assert sorted(each.name for each in machine.db.iterdir()) == ["etcd", "etcd-old-1"]
+
+
+def test_a_restore_keeps_what_it_restored(machine: Machine) -> None:
+    (machine.db / "etcd").mkdir()
+    machine.program("k3s", f'cd "{machine.db}" && mv etcd etcd-old-2 && mkdir etcd && echo new > etcd/member')
+    assert machine.run(tasks.RESTORE_SCRIPT, "k3s", str(machine.data), "k3s", "server").returncode == 0
+    assert (machine.db / "etcd" / "member").read_text() == "new\n"
+    assert (machine.programs / "systemctl.log").read_text() == "stop k3s\n"
+
+
+def test_certificates_are_rotated_while_the_service_is_stopped(machine: Machine) -> None:
+    tls = machine.data / "server" / "tls" / "kube-scheduler"
+    tls.mkdir(parents=True)
+    (tls / "kube-scheduler.crt").touch()
+    machine.program("k3s", 'echo rotate "$@" >> "$(dirname "$0")/systemctl.log"')
+    arguments = ("k3s", str(machine.data), "k3s", "certificate", "rotate", "-s", "etcd")
+    assert machine.run(tasks.ROTATE_SCRIPT, *arguments).returncode == 0
+    log = (machine.programs / "systemctl.log").read_text().splitlines()
+    assert log == ["stop k3s", "rotate certificate rotate -s etcd", "reset-failed k3s", "start k3s"]
+    assert not (tls / "kube-scheduler.crt").exists()
+
+
+def test_a_key_rotation_repeats_a_step_that_servers_refuse_after_a_restart(machine: Machine) -> None:
+    state = machine.data / "stage"
+    state.write_text("start")
+    machine.program("sleep", "exit 0")
+    machine.program(
+        "k3s",
+        f"""state='{state}'
+case $2 in
+    status) printf 'Encryption Status: Enabled\\nCurrent Rotation Stage: %s\\n' "$(cat "$state")" ;;
+    *) if [ -e "$state.tried" ]; then echo "$2" > "$state"; else touch "$state.tried"; exit 1; fi ;;
+esac""",
+    )
+    done = machine.run(tasks.ENCRYPT_SCRIPT, "prepare", "k3s", "secrets-encrypt", "prepare")
+    assert (done.returncode, state.read_text()) == (0, "prepare\n")
+
+
+def test_a_key_rotation_needs_encryption(machine: Machine) -> None:
+    machine.program("k3s", "echo 'Encryption Status: Disabled'")
+    done = machine.run(tasks.ENCRYPT_SCRIPT, "prepare", "k3s", "secrets-encrypt", "prepare")
+    assert done.returncode == 1
+    assert done.stderr.startswith("encryption of Secrets is not enabled")
+
+
+def test_nodes_without_a_machine_are_deleted(machine: Machine) -> None:
+    machine.program(
+        "k3s",
+        'case $2 in get) printf "a uid-a\\nb uid-b\\nc \\n" ;; delete) echo "$@" >> "$0.log" ;; esac',
+    )
+    assert machine.run(tasks.DELETE_NODES_SCRIPT, "uid-a uid-x", "k3s", "kubectl").returncode == 0
+    assert (machine.programs / "k3s.log").read_text() == "kubectl delete node b --ignore-not-found\n"
