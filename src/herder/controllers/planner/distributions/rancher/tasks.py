@@ -58,17 +58,17 @@ started() { case $output in *"Current Rotation Stage: $stage"*) return 0 ;; esac
 output=$("$1" "$2" status 2>&1)
 case $output in
     *"Encryption Status: Enabled"*) ;;
-    *) printf '%s\n' "encryption of Secrets is not enabled, or its status cannot be read: $output" >&2; exit 1 ;;
+    *) printf '%s\\n' "encryption of Secrets is not enabled, or its status cannot be read: $output" >&2; exit 1 ;;
 esac
 tries=0
 until started; do
     tries=$((tries + 1))
-    [ "$tries" -le 24 ] || { printf '%s\n' "$last" >&2; exit 1; }
+    [ "$tries" -le 24 ] || { printf '%s\\n' "$last" >&2; exit 1; }
     last=$("$@" 2>&1) || sleep 5
     output=$("$1" "$2" status 2>&1) || true
     started || sleep 5
 done
-printf '%s\n' "$output"
+printf '%s\\n' "$output"
 """
 """Runs the step until the server reports the stage. Servers that have just restarted refuse it for some seconds."""
 
@@ -85,7 +85,7 @@ file=$1
 CHECK_S3_SCRIPT = """set -u
 name=$1
 shift
-output=$("$@" 2>&1) || { printf '%s\n' "$output" >&2; exit 1; }
+output=$("$@" 2>&1) || { printf '%s\\n' "$output" >&2; exit 1; }
 case $output in
     *"$name"*) ;;
     *) echo "the bucket has no snapshot $name" >&2; exit 1 ;;
