@@ -35,8 +35,7 @@ TITLES: Mapping[str, str] = {
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
 
-# Names of instructions. Guards accept no others in plans of servers that are not ordinary.
-INSTALL = "install"
+# Names of the instructions of tasks. Guards accept them only while their operation is in the phase that runs them.
 SAVE_SNAPSHOT = "etcd-snapshot-save"
 ROTATE_CERTIFICATES, RESTART_SERVICES = "rotate-certificates", "restart-services"
 ENCRYPT_SECRETS = "secrets-encrypt"

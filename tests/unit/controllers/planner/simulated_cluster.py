@@ -4,6 +4,7 @@ result."""
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,6 +61,7 @@ class SimulatedCluster:
     ) -> None:
         self.delivered: list[str] = []  # machines, in the order in which their agents started to apply a plan
         self.max_concurrent = 0  # the largest number of agents at work at the same time
+        self.failure_output = "no space left"
         self._working = 0
         self._answer = answer
         self._addresses: dict[str, str] = {}
@@ -203,7 +205,7 @@ class SimulatedCluster:
             secrets.PROBE_STATUSES: probes,
         }
         if not succeeded:
-            evidence = '{"instruction":"install","exitCode":3,"tail":"no space left"}'
+            evidence = json.dumps({"instruction": "install", "exitCode": 3, "tail": self.failure_output})
             report = {secrets.STATE: secrets.FAILED, secrets.FAILED_EVIDENCE: evidence}
         await self._report(plan.name, report)
         if succeeded:

@@ -25,6 +25,7 @@ from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEY
 from herder.controllers.planner.operations.interface import Batch, Operation, OperationScope, Phase, Step
 from herder.controllers.planner.operations.restore import RESTORE
 from herder.controllers.planner.operations.snapshot import SNAPSHOT
+from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.plan.writes import deliver_task
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
@@ -32,6 +33,7 @@ from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, Reque
 from herder.engine.runtime.decision import NORMAL, WARNING, Patch
 
 OPERATIONS: Sequence[Operation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
+MAX_CAUSE = 400  # characters of a task's output in a message
 _BY_KIND = {each.kind: each for each in OPERATIONS}
 
 
@@ -133,6 +135,11 @@ class _Drive:
     def _now(self) -> datetime:
         return self.scope.planning.view.now
 
+    def _redact(self, report: str) -> str:
+        """Nodes report what they like, also join tokens."""
+        view = self.scope.planning.view
+        return redact_tokens(view, view.name, report)
+
     def _phase(self) -> Phase:
         run = self.scope.run
         found = next((each for each in self.operation.phases if each.name == run.phase), None)
@@ -151,16 +158,16 @@ class _Drive:
         entry = step.entry
         if not self._is_delivered(step):
             if _is_busy(step):
-                return messages.plan_status(entry, self._now) or messages.NOT_APPLIED
+                return self._redact(messages.plan_status(entry, self._now)) or messages.NOT_APPLIED
             self.result.writes.append(self._delivery(step))
             self.result.plans = True
             return messages.NOT_APPLIED
         if step.task is None and is_lost(entry.machine):
             return ""  # it applies its plan when it returns
         if entry.plan.failed:
-            raise _StepFailed(entry, _evidence(entry))
+            raise _StepFailed(entry, self._redact(_evidence(entry)))
         if not entry.plan.is_done:
-            return messages.plan_status(entry, self._now)
+            return self._redact(messages.plan_status(entry, self._now))
         if step.task is not None and (problem := phase.problem(self.scope, step)):
             raise _StepFailed(entry, problem)
         return ""
@@ -252,5 +259,6 @@ def _evidence(entry: PlanEntry) -> str:
     if evidence is None:
         return messages.FAILED
     first = next((line for line in evidence.tail.splitlines() if line.strip()), "")
-    parts = (f'instruction "{evidence.instruction}"', f"exit code {evidence.exit_code}", evidence.error, first)
+    cause = first[:MAX_CAUSE]
+    parts = (f'instruction "{evidence.instruction}"', f"exit code {evidence.exit_code}", evidence.error, cause)
     return ": ".join(part for part in parts if part)

@@ -33,7 +33,8 @@ SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
 _MAX_TEXT = 1024
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+"""Names of files: they become parts of paths on servers."""
 _S3 = "s3"
 
 
@@ -99,7 +100,7 @@ def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     except (ValueError, RecursionError):
         return None
     found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported() for each in report.items[:MAX_SNAPSHOTS])]
-    return [each for each in found if _NAME.fullmatch(each.name)]
+    return [each for each in found if FILE_NAME.fullmatch(each.name)]
 
 
 def record_snapshots(scope: OperationScope) -> Sequence[Write]:

@@ -24,6 +24,7 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
 )
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
+from herder.controllers.planner.operations.listing import FILE_NAME
 from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
 from herder.controllers.planner.rollout.init_node import move_init_node
 from herder.controllers.planner.rollout.machines import PlanEntry
@@ -57,9 +58,11 @@ def source_of(scope: OperationScope) -> Source | str:
     file: Object = found.get("snapshotFile") or {}
     if (found.get("status") or {}).get("missing") or file.get("status") == "failed":
         return f'snapshot "{name}" has no file to restore: {file.get("message") or "it is missing"}'
-    if str(file.get("name", "")).endswith(".zip"):
+    if not FILE_NAME.fullmatch(str(file.get("name") or "")):
+        return f'snapshot "{name}" has an invalid file name'
+    if str(file["name"]).endswith(".zip"):
         return f'snapshot "{name}" is compressed; unpack it on its machine, and restore the file that results'
-    snapshot = SnapshotFile(str(file.get("name") or ""), in_s3=file.get("nodeName") == _S3 or bool(file.get("s3")))
+    snapshot = SnapshotFile(str(file["name"]), in_s3=file.get("nodeName") == _S3 or bool(file.get("s3")))
     if snapshot.in_s3:
         return Source(snapshot)
     owners = [each["name"] for each in found["metadata"].get("ownerReferences") or () if each["kind"] == _MACHINE]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from herder.api.rke import names, operations
+from herder.api.rke.kinds import TOKENS_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
-from tests.unit.controllers.planner.simulated_cluster import SERVER_ROLES, WORKER_ROLES, SimulatedCluster
+from tests.unit.controllers.planner.simulated_cluster import (
+    NAME,
+    NAMESPACE,
+    SERVER_ROLES,
+    WORKER_ROLES,
+    SimulatedCluster,
+)
 
 REQUESTS: dict[str, dict[str, Any]] = {
     operations.SNAPSHOT: {"generation": 1},
@@ -139,6 +147,21 @@ def test_a_failed_task_is_retried_with_another_plan() -> None:
             assert status["operation"]["phase"] == "Finished"
             attempts = sorted(mark.rpartition("/")[2] for _, mark in agents.ran)
             assert attempts == ["1", "1", "1", "2"]  # machines that have finished do not repeat their task
+
+    loop.run(scenario())
+
+
+def test_a_join_token_in_the_output_of_a_task_is_redacted() -> None:
+    async def scenario() -> None:
+        agents = Agents(fails=lambda _plan, _count: True)
+        async with SimulatedCluster(answer=agents) as cluster:
+            await create(cluster)
+            tokens = await cluster.client.get(TOKENS_SECRET.resource, names.tokens_secret(NAME), namespace=NAMESPACE)
+            token = base64.b64decode(tokens["data"]["serverToken"]).decode()
+            cluster.failure_output = f"cannot join with {token}"
+            status = await run(cluster, operations.SNAPSHOT, {"generation": 1})
+            assert "cannot join with ***" in status["operation"]["message"]
+            assert token not in str(await cluster.control_plane())
 
     loop.run(scenario())
 

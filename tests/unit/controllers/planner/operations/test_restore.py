@@ -21,11 +21,13 @@ SERVERS = ("server-0", "server-1", "server-2")
 TASKS = (operations.STOP_SERVICES, operations.RESTORE_SNAPSHOT, operations.DROP_DATA)
 
 
-async def create_snapshot(cluster: SimulatedCluster, name: str = "before", machine: str = "server-1") -> None:
+async def create_snapshot(
+    cluster: SimulatedCluster, name: str = "before", machine: str = "server-1", file_name: str = ""
+) -> None:
     """A snapshot file on a machine, or in S3 if none is named."""
     owner = [owner_reference(MACHINE, await cluster.machine(machine), controller=False)] if machine else []
     obj = new_manifest(ETCD_SNAPSHOT, name, NAMESPACE, metadata={"ownerReferences": owner}, spec={"clusterName": NAME})
-    file = {"name": f"file-of-{name}", "nodeName": machine or "s3", "status": "successful"}
+    file = {"name": file_name or f"file-of-{name}", "nodeName": machine or "s3", "status": "successful"}
     await cluster.client.create(ETCD_SNAPSHOT.resource, obj | {"snapshotFile": file}, namespace=NAMESPACE)
     await asyncio.sleep(5)  # until controllers see it
 
@@ -98,7 +100,11 @@ def test_a_restore_that_fails_starts_all_servers_again() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("nosuch", 'snapshot "nosuch" does not exist'), ("packed.zip", "is compressed")],
+    [
+        ("nosuch", 'snapshot "nosuch" does not exist'),
+        ("packed.zip", "is compressed"),
+        ("elsewhere", "invalid file name"),
+    ],
 )
 def test_a_restore_is_refused_before_anything_is_stopped(name: str, message: str) -> None:
     async def scenario() -> None:
@@ -107,6 +113,7 @@ def test_a_restore_is_refused_before_anything_is_stopped(name: str, message: str
             await create(cluster)
             await create_snapshot(cluster)
             await create_snapshot(cluster, "packed.zip")
+            await create_snapshot(cluster, "elsewhere", file_name="../../../../../tmp/planted")
             witness.tasks.clear()
             status = await run(cluster, operations.RESTORE, {"generation": 1, "name": name})
             assert message in status["operation"]["message"]
