@@ -1,0 +1,95 @@
+"""What the scripts of tasks do on simulated machines. A unit test runs the scripts themselves in a shell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from herder.agent.core.events import Finished
+from herder.api.capi.kinds import NODE
+from herder.api.rke.names import MACHINE_UID
+from herder.controllers.planner.distributions.rancher import tasks
+from herder.sim.host.command import Command, Script
+from herder.sim.host.shell import execute
+
+RETRIES, RETRY_SECONDS = 24, 5.0
+
+
+async def _save(command: Command) -> Finished:
+    runtime = command.arguments[0]
+    saved = await execute(command, runtime, "etcd-snapshot", "save")
+    if saved.exit_code:
+        return saved
+    if b"saved." not in saved.stdout + saved.stderr:
+        return Finished(1, stderr=b"no snapshot was saved; the log of the service has the cause\n")
+    return await execute(command, runtime, "etcd-snapshot", "ls", "-o", "json")
+
+
+async def _check(command: Command) -> Finished:
+    path = command.arguments[0]
+    exists = command.node.disk.exists(path)
+    return Finished(0) if exists else Finished(1, stderr=f"{path} does not exist\n".encode())
+
+
+async def _systemctl(command: Command) -> Finished:
+    return await execute(command, "systemctl", *command.arguments)
+
+
+async def _stop(command: Command) -> Finished:
+    return await execute(command, command.arguments[0])
+
+
+async def _drop(command: Command) -> Finished:
+    unit, data = command.arguments
+    await execute(command, "systemctl", "stop", unit)
+    return await execute(command, "rm", "-rf", f"{data}/server/db/etcd")
+
+
+async def _restore(command: Command) -> Finished:
+    """No restore fails half-way in these simulations, so nothing is put back."""
+    unit, _data, program, *arguments = command.arguments
+    await execute(command, "systemctl", "stop", unit)
+    return await execute(command, program, *arguments)
+
+
+async def _rotate(command: Command) -> Finished:
+    unit, _data, program, *arguments = command.arguments
+    await execute(command, "systemctl", "stop", unit)
+    rotated = await execute(command, program, *arguments)
+    return rotated if rotated.exit_code else await execute(command, "systemctl", "start", unit)
+
+
+async def _encrypt(command: Command) -> Finished:
+    stage, program, group, step = command.arguments
+    wanted = f"Current Rotation Stage: {stage}\n".encode()
+    last = Finished(1)
+    for _ in range(RETRIES):
+        status = await execute(command, program, group, "status")
+        if wanted in status.stdout:
+            return status
+        last = await execute(command, program, group, step)
+        await asyncio.sleep(RETRY_SECONDS)
+    return last
+
+
+async def _delete_nodes(command: Command) -> Finished:
+    live = command.arguments[0].split()
+    client = command.node.cluster.api
+    for node in (await client.list(NODE.resource)).items:
+        uid = (node["metadata"].get("labels") or {}).get(MACHINE_UID, "")
+        if uid and uid not in live:
+            await client.delete(NODE.resource, node["metadata"]["name"])
+    return Finished(0)
+
+
+SCRIPTS: Mapping[str, Script] = {
+    tasks.SAVE_SCRIPT: _save,
+    tasks.CHECK_SCRIPT: _check,
+    tasks.SYSTEMCTL_SCRIPT: _systemctl,
+    tasks.STOP_SCRIPT: _stop,
+    tasks.DROP_SCRIPT: _drop,
+    tasks.RESTORE_SCRIPT: _restore,
+    tasks.ROTATE_SCRIPT: _rotate,
+    tasks.ENCRYPT_SCRIPT: _encrypt,
+    tasks.DELETE_NODES_SCRIPT: _delete_nodes,
+}
