@@ -122,6 +122,20 @@ def test_nodes_match_their_machines(farm: Cluster) -> None:
         assert ("node-role.kubernetes.io/worker" in labels) is not is_server
 
 
+def test_snapshots_are_saved_on_demand(farm: Cluster, without_agent_image: WithoutAgentImage) -> None:
+    farm.site(HERDER, "snapshot", "create", farm.name, "--timeout", str(farm.site.timeout))
+    (server,) = servers(farm)
+    (snapshot,) = farm.site.listed("etcdsnapshots.rke.cattle.io")
+    file = snapshot["snapshotFile"]
+    assert (file["nodeName"], file["status"]) == (server, "successful")
+    path = file["location"].removeprefix("file://")
+    size = farm.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", f"stat -c %s {path}")
+    assert size.strip() == str(file["size"])
+    assert snapshot["metadata"]["name"] in farm.site(HERDER, "snapshot", "list", farm.name)
+    processes = without_agent_image.processes
+    assert server_processes(farm, without_agent_image.server) == processes, "nothing was restarted"
+
+
 def test_names_of_joined_nodes_are_bound_to_one_key(farm: Cluster) -> None:
     """kubeadm signs the certificate of the first server; the approver records its name when it sees its Node."""
     assert recorded_names(farm) == set(farm.nodes())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 from herder.api.capi.kinds import NODE, SECRET
 from herder.api.machines.kinds import CONFIG_GROUP
 from herder.api.rke import names
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Object
 from tests.support.provisioned import PROCESS, ManagerSite, ProvisionedCluster
 from tests.support.simulated_nodes import simulated
@@ -31,6 +33,34 @@ async def single_node_all_roles_with_delete(site: ManagerSite) -> None:
     assert len(machine["status"]["addresses"]) == 2
     await cluster.delete_and_wait(PROCESS.machine)
     cluster.assert_few_conflicts()
+
+
+async def snapshots_on_demand(site: ManagerSite) -> None:
+    """Not of the upstream suite: each request saves one more snapshot, and the server is not restarted."""
+    cluster = await site.create_cluster("test-snapshots-on-demand", ALL_ROLES | {"quantity": 1})
+    await cluster.wait()
+    [machine] = await cluster.machines()
+    for generation in (1, 2):
+        await cluster.edit(partial(_request_snapshot, generation))
+        await cluster.wait_until(CONTROL_PLANE, partial(_is_saved, generation))
+        snapshots = await cluster.all(ETCD_SNAPSHOT)
+        assert len(snapshots) == generation
+    for each in snapshots:
+        path = site.root_of(machine["metadata"]["name"]) / each["snapshotFile"]["location"].removeprefix("file:///")
+        assert path.stat().st_size == each["snapshotFile"]["size"] > 0
+        assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == [machine["metadata"]["uid"]]
+    await cluster.wait()
+    cluster.assert_few_conflicts()
+
+
+def _request_snapshot(generation: int, spec: Object) -> None:
+    spec["rkeConfig"]["etcdSnapshotCreate"] = {"generation": generation}
+
+
+def _is_saved(generation: int, found: list[Object]) -> bool:
+    status = found[0].get("status") or {}
+    wanted = {"generation": generation}
+    return (status.get("etcdSnapshotCreate"), status.get("etcdSnapshotCreatePhase")) == (wanted, "Finished")
 
 
 async def machine_template_cloned_annotations(site: ManagerSite) -> None:
@@ -144,4 +174,5 @@ SCENARIOS = {
     "Provisioning_MP_Drain": drain,
     "Provisioning_MP_DrainNoDelete": drain_no_delete,
     "Operation_SetC_MP_DataDirectories": data_directories,
+    "SnapshotsOnDemand": snapshots_on_demand,
 }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from herder.agent.core.events import Finished
 from herder.api.capi.kinds import NODE
 from herder.api.rke.names import MACHINE_UID
+from herder.controllers.planner.distributions import snapshot_program
 from herder.controllers.planner.distributions.rancher import tasks
 from herder.sim.host.command import Command, Script
 from herder.sim.host.shell import execute
@@ -23,6 +24,12 @@ async def _save(command: Command) -> Finished:
     if b"saved." not in saved.stdout + saved.stderr:
         return Finished(1, stderr=b"no snapshot was saved; the log of the service has the cause\n")
     return await execute(command, runtime, "etcd-snapshot", "ls", "-o", "json")
+
+
+async def _save_by_program(command: Command) -> Finished:
+    program, config = command.arguments
+    saved = await execute(command, program, "save", "--config", config, "--name", "on-demand")
+    return saved if saved.exit_code else await execute(command, program, "list", "--config", config)
 
 
 async def _check(command: Command) -> Finished:
@@ -84,6 +91,7 @@ async def _delete_nodes(command: Command) -> Finished:
 
 SCRIPTS: Mapping[str, Script] = {
     tasks.SAVE_SCRIPT: _save,
+    snapshot_program.SAVE_SCRIPT: _save_by_program,
     tasks.CHECK_SCRIPT: _check,
     tasks.SYSTEMCTL_SCRIPT: _systemctl,
     tasks.STOP_SCRIPT: _stop,

@@ -27,14 +27,15 @@ VERSIONS = ("v1.34.1+k3s1", "v1.34.1+rke2r1")
 
 
 class OperatedCluster:
-    """Three servers and a worker, with encryption of Secrets."""
+    """Servers and a worker, with encryption of Secrets."""
 
-    def __init__(self, version: str, faults: Faults = NONE) -> None:
-        self.simulation = ProvisioningSimulation(7, faults)
-        self._version = version
+    def __init__(self, version: str, faults: Faults = NONE, servers: int = 3) -> None:
+        distribution = next((name for name in ("kubeadm", "herder") if name in version), "")
+        self.simulation = ProvisioningSimulation(7, faults, distribution=distribution.replace("herder", "embedded"))
+        self._version, self._servers = version, servers
 
     async def create(self) -> None:
-        pools = {"servers": (3, ("etcd", "controlPlane")), "workers": (1, ("worker",))}
+        pools = {"servers": (self._servers, ("etcd", "controlPlane")), "workers": (1, ("worker",))}
         config = {"secrets-encryption": True} if "k3s" in self._version else {}
         await self.simulation.create_cluster(DesiredState(self._version, pools, config))
         await self.simulation.until_settled()
@@ -54,7 +55,8 @@ class OperatedCluster:
 
         async def has_ended() -> bool:
             found = operations.Run.of(await self.control_plane())
-            return found is not None and (found.kind, found.is_active) == (kind, False)
+            wanted_run = (kind, wanted["generation"], False)
+            return found is not None and (found.kind, found.generation, found.is_active) == wanted_run
 
         await self.simulation.sim.world.until(has_ended, within=HOUR)
         await self.simulation.until_settled()
@@ -77,9 +79,11 @@ class OperatedCluster:
         return True
 
 
-def run(version: str, scenario: Callable[[OperatedCluster], Awaitable[None]], faults: Faults = NONE) -> None:
+def run(
+    version: str, scenario: Callable[[OperatedCluster], Awaitable[None]], faults: Faults = NONE, servers: int = 3
+) -> None:
     async def run_scenario() -> None:
-        cluster = OperatedCluster(version, faults)
+        cluster = OperatedCluster(version, faults, servers)
         async with cluster.simulation:
             await cluster.create()
             await scenario(cluster)
@@ -112,6 +116,19 @@ def test_data_from_before_a_snapshot_is_back_after_its_restore(version: str, fau
         await cluster.write("later")
 
     run(version, scenario, faults)
+
+
+@pytest.mark.parametrize(("version", "servers"), [("v1.34.1+kubeadm1", 3), ("v1.34.1+herder1", 1)])
+def test_servers_without_commands_of_their_own_save_snapshots(version: str, servers: int) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        for generation in (1, 2):
+            saved = await cluster.run(operations.SNAPSHOT, generation=generation)
+            assert saved.phase == "Finished", saved.message
+        snapshots = await cluster.simulation.sim.all(ETCD_SNAPSHOT)
+        assert len(snapshots) == 2 * servers
+        assert {each["snapshotFile"]["nodeName"] for each in snapshots} == {node.name for node in cluster.servers}
+
+    run(version, scenario, servers=servers)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

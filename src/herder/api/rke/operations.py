@@ -42,6 +42,8 @@ ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
 STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
 DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
+SNAPSHOT_CONFIG = "/.herder-snapshots.json"
+"""End of the path of the file that configures the snapshot program, for a task."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,9 @@ _HARMLESS = frozenset({SAVE_SNAPSHOT, CHECK_SNAPSHOT, DELETE_NODES, ENCRYPT_SECR
 
 
 def without_tasks(plan: Plan) -> Plan:
-    """The plan without instructions of operations."""
-    return _without(plan, TASK_INSTRUCTIONS)
+    """The plan without instructions and files of operations."""
+    files = tuple(each for each in plan.files if not each.path.endswith(SNAPSHOT_CONFIG))
+    return _without(msgspec.structs.replace(plan, files=files), TASK_INSTRUCTIONS)
 
 
 def without_harmless_tasks(plan: Plan) -> Plan:

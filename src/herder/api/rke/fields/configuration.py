@@ -18,7 +18,6 @@ _IPV4 = "probes of this distribution have a fixed address; remove the field"
 _NOT_IN_REFERENCES = "references have kind and name; the object is in the namespace of the Cluster"
 
 _OPERATIONS = {
-    "etcdSnapshotCreate": "takes snapshots on demand",
     "etcdSnapshotRestore": "restores snapshots",
     "rotateCertificates": "rotates certificates",
     "rotateEncryptionKeys": "rotates encryption keys",
@@ -97,8 +96,8 @@ def _upgrade_strategy() -> Iterator[Row]:
 
 
 def _operations() -> Iterator[Row]:
+    yield done(f"{_CONFIG}.etcdSnapshotCreate.generation")
     fields = {
-        "etcdSnapshotCreate": ("generation",),
         "etcdSnapshotRestore": ("generation", "name"),
         "rotateCertificates": ("generation", "services"),
         "rotateEncryptionKeys": ("generation",),

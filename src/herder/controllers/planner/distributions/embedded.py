@@ -22,7 +22,8 @@ from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
-from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
+from herder.controllers.planner.distributions.snapshot_program import Place, save_snapshot
+from herder.controllers.planner.distributions.tasks import SaveSnapshot, Task, UnsupportedTask
 
 REPOSITORY = "herder/system-agent-installer-herder"
 API_PORT, NODE_PORT = 6443, 10248
@@ -51,7 +52,12 @@ class Embedded:
         return selected_files.references(spec, namespace)
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
-        raise UnsupportedTask(f"the embedded distribution has no {type(task).__name__} task")
+        if not isinstance(task, SaveSnapshot):
+            raise UnsupportedTask(f"the embedded distribution has no task {type(task).__name__}")
+        directory = _data_directory(cluster)
+        place = Place(f"{directory}/bin/herder-snapshots", f"{directory}/server/db")
+        config = {"distribution": "embedded", "embedded": {"store": f"{directory}/server/db/store"}}
+        return save_snapshot(cluster, machine, task, place, config)
 
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"

@@ -26,7 +26,10 @@ from herder.controllers.planner.distributions.kubeadm.registries import registry
 from herder.controllers.planner.distributions.kubeadm.user_config import user_config
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.selector_config import install_variables
-from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
+from herder.controllers.planner.distributions.snapshot_program import Place, node_name, save_snapshot
+from herder.controllers.planner.distributions.tasks import SaveSnapshot, Task, UnsupportedTask
+
+SNAPSHOTS = Place("/usr/local/bin/herder-snapshots", "/var/lib/rancher/kubeadm")
 
 
 class Kubeadm:
@@ -47,7 +50,12 @@ class Kubeadm:
         return [*pulling.references(spec, namespace), *selected_files.references(spec, namespace)]
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
-        raise UnsupportedTask(f"kubeadm has no {type(task).__name__} task")
+        if not isinstance(task, SaveSnapshot):
+            raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")
+        address = next(iter((*machine.internal_addresses, *machine.external_addresses)), "")
+        peer = f"https://{f'[{address}]' if ':' in address else address}:2380"
+        config = {"distribution": "kubeadm", "kubeadm": {"name": node_name(machine), "peerUrl": peer}}
+        return save_snapshot(cluster, machine, task, SNAPSHOTS, config)
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"
