@@ -200,7 +200,7 @@ class _Drive:
         )
         if run.deadline is not None and self._now >= run.deadline:
             minutes = int(phase.timeout.total_seconds()) // 60
-            self._fail(f"phase {phase.name} has not finished within {minutes} minutes: {message}")
+            self._fail(f"not finished within {minutes} minutes: {message}")
         self.result.wake_at = run.deadline
         raise PassEnded(f"{self.operation.title}, phase {phase.name}: {message}")
 
@@ -225,7 +225,7 @@ class _Drive:
     def _fail(self, problem: str) -> NoReturn:
         """End the run as failed, after its last phase, which gives all machines their plans back."""
         run, phases = self.scope.run, {each.name: each for each in self.operation.phases}
-        last = self.operation.phases[-1]
+        last, problem = self.operation.phases[-1], f"phase {run.phase}: {problem}"
         current = phases.get(run.phase, last)
         if current is last:
             failed = replace(run, phase=FAILED, deadline=None, message=run.message or problem)
