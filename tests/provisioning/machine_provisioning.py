@@ -174,5 +174,6 @@ SCENARIOS = {
     "Provisioning_MP_Drain": drain,
     "Provisioning_MP_DrainNoDelete": drain_no_delete,
     "Operation_SetC_MP_DataDirectories": data_directories,
-    "SnapshotsOnDemand": snapshots_on_demand,
 }
+OWN_SCENARIOS = {"SnapshotsOnDemand": snapshots_on_demand}
+"""Scenarios that the upstream suite does not have."""

@@ -23,6 +23,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     **custom.SCENARIOS,
     **machine_provisioning.SCENARIOS,
 }
+ALL: Mapping[str, Scenario] = {**SCENARIOS, **machine_provisioning.OWN_SCENARIOS}
+"""Those of the upstream suite, and our own."""
 
 
 def label(scenario: str) -> str:
@@ -35,7 +37,7 @@ class ScenarioRuns:
     def __init__(self, site: ManagerSite, wanted: Iterable[str]) -> None:
         self._site = site
         self._turns = asyncio.Semaphore(MAX_PARALLEL)
-        self._tasks = {name: asyncio.ensure_future(self._run(SCENARIOS[name])) for name in wanted}
+        self._tasks = {name: asyncio.ensure_future(self._run(ALL[name])) for name in wanted}
 
     async def _run(self, scenario: Scenario) -> None:
         async with self._turns:
