@@ -140,13 +140,19 @@ IGNORED: dict[str, tuple[dict[str, Any], list[str]]] = {
         of_distribution("kubeadm1", etcd={"snapshotScheduleCron": "0 * * * *", "snapshotRetention": 5}),
         ["spec.rkeConfig.etcd.snapshotRetention", "spec.rkeConfig.etcd.snapshotScheduleCron"],
     ),
-    "a snapshot on demand": (
-        of_distribution("k3s1", etcdSnapshotCreate={"generation": 1}),
-        ["spec.rkeConfig.etcdSnapshotCreate.generation"],
+    "a rotation of certificates": (
+        of_distribution("herder1", rotateCertificates={"generation": 1}),
+        ["spec.rkeConfig.rotateCertificates.generation"],
     ),
     "the restore of a snapshot": (
-        of_distribution("rke2r1", etcdSnapshotRestore={"generation": 1, "name": "none"}),
+        of_distribution("kubeadm1", etcdSnapshotRestore={"generation": 1, "name": "none"}),
         ["spec.rkeConfig.etcdSnapshotRestore.generation", "spec.rkeConfig.etcdSnapshotRestore.name"],
+    ),
+    "the restore of the version with a snapshot": (
+        of_distribution(
+            "rke2r1", etcdSnapshotRestore={"generation": 1, "name": "a", "restoreRKEConfig": "kubernetesVersion"}
+        ),
+        ["spec.rkeConfig.etcdSnapshotRestore.restoreRKEConfig"],
     ),
     "charts where there are none": (
         of_distribution("herder1", chartValues={"a": {"b": "c"}}),

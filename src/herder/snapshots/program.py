@@ -27,6 +27,12 @@ from herder.snapshots.names import check_name
 from herder.snapshots.records import FAILED, Record
 from herder.snapshots.restore import Reached, Restore
 
+EXAMPLES = """examples:
+  herder-snapshots save --config FILE --name on-demand
+  herder-snapshots list --config FILE
+  herder-snapshots restore --config FILE NAME --s3
+"""
+
 
 def main(arguments: Sequence[str] | None = None, reached: Reached = lambda step: None) -> int:
     """Run one operation and return its exit code."""
@@ -79,8 +85,13 @@ def _terminate(number: int, _: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="herder-snapshots", description="Snapshots of a server's data.")
-    operations_ = parser.add_subparsers(dest="operation", required=True)
+    parser = argparse.ArgumentParser(
+        prog="herder-snapshots",
+        description="Snapshots of a server's data.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    operations_ = parser.add_subparsers(dest="operation", required=True, help="what to do")
     for name, text in (
         ("save", "Take a snapshot, verify it, upload it and apply the retention"),
         ("list", "List the snapshots of this node, and those in S3"),

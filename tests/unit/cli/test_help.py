@@ -25,6 +25,7 @@ PARSERS = (
     "herder.kubeadm.node_service",
     "herder.machine.host.__main__",
     "herder.machine.host.local.image",
+    "herder.snapshots.program",
 )
 
 
