@@ -352,7 +352,10 @@ TABLES: dict[str, tuple[Obj, dict[str, Any]]] = {
         {"display": DISPLAY},
         {"Status": "Degraded", "Version": "v1.34.1", "Machines": "3/4", "Reason": "machine a is not ready"},
     ),
-    "RKEControlPlane": ({"conditions": [NOT_READY]}, {"Ready": "False", "Reason": "no disk"}),
+    "RKEControlPlane": (
+        {"conditions": [NOT_READY], "operation": {"kind": "rotateCertificates", "phase": "Rotate"}},
+        {"Ready": "False", "Reason": "no disk", "Operation": "rotateCertificates", "Phase": "Rotate"},
+    ),
     "RKEBootstrap": ({"conditions": [NOT_READY]}, {"Reason": "no disk"}),
     "CustomMachine": ({"conditions": [NOT_READY]}, {"Ready": "False", "Reason": "no disk"}),
 }

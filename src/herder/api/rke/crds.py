@@ -166,6 +166,8 @@ CONTROL_PLANE_CRD = _rke(
         column("API Server Available", ".status.initialization.controlPlaneInitialized", type="boolean"),
         AGE,
         column("Version", ".spec.kubernetesVersion"),
+        column("Operation", ".status.operation.kind"),
+        column("Phase", ".status.operation.phase"),
         *READY_COLUMNS,
     ],
     short=["rcp"],
