@@ -101,9 +101,7 @@ def deny_plan_for_deleting_machine(change: PlanChange, view: View, _before: Sequ
 def require_operation(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
     """Require a stored operation whose current phase runs the tasks of the plan."""
     tasks = task_instructions(change.plan) if change.starts_run else set()
-    if not tasks:
-        return None
-    if tasks <= _permission(view, change).instructions:
+    if not tasks or tasks <= _permission(view, change).instructions:
         return None
     return change.refuse("require-operation", f"denied; no operation in progress runs {', '.join(sorted(tasks))}")
 
@@ -134,8 +132,8 @@ def deny_second_init_node(change: PlanChange, view: View, before: Sequence[Actio
         ):
             message = f"denied as init node; {other.labels.get(names.MACHINE_NAME)} may have initialized the cluster"
             return change.refuse("deny-second-init-node", f"{message}; delete its Machine first")
-    is_member = bool(change.before.annotations.get(names.JOIN_URL)) or begins_again
-    if _is_initialized(view, change, others) and not is_member:
+    may_begin = bool(change.before.annotations.get(names.JOIN_URL)) or begins_again
+    if _is_initialized(view, change, others) and not may_begin:
         message = "denied as init node; the cluster is initialized, and this machine is not a member"
         return change.refuse("deny-second-init-node", message)
     return None

@@ -21,8 +21,8 @@ from herder.api.machines.kinds import CONFIG_GROUP
 from herder.api.management.crds import PROVISIONING_CLUSTER_CRD
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import MANAGEMENT_NAME
+from herder.api.rke import operations
 from herder.api.rke.admission.cluster import validate
-from herder.api.rke.cluster_spec import OPERATIONS
 from herder.api.rke.fields.rows import Effect, Row
 from herder.api.rke.fields.table import TABLE, distribution_of
 from herder.engine.meta.kinds import Object
@@ -173,7 +173,7 @@ def _removed_metadata(name: str, found: Any, reason: str) -> Iterator[tuple[str,
 
 def _clean_cluster(cluster: Object) -> Iterator[tuple[str, str]]:
     config = (cluster.get("spec") or {}).get("rkeConfig") or {}
-    for operation in OPERATIONS:
+    for operation in operations.KINDS:
         if config.pop(operation, None):
             yield f"spec.rkeConfig.{operation}", _OPERATION
     for warning in _cluster_schema().prune(cluster):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from herder.api.rke import operations
 from herder.api.rke.names import CLUSTER_SPEC
-from herder.api.rke.node.plan import Instruction, Plan, file
+from herder.api.rke.node.plan import Plan, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
-from herder.controllers.planner.distributions.tasks import SaveSnapshot
+from herder.controllers.planner.distributions.tasks import SaveSnapshot, script_instruction
 
 SAVE_SCRIPT = """set -eu
 program=$1 config=$2
@@ -37,13 +37,8 @@ def save_snapshot(
         metadata["provisioning-cluster-spec"] = encoded
     own = {"directory": f"{place.directory}/snapshots", "node": node_name(machine), "retention": 0}
     content = {**own, "metadata": metadata, **config}
-    instruction = Instruction(
-        name=operations.SAVE_SNAPSHOT,
-        command="sh",
-        args=("-c", SAVE_SCRIPT, operations.SAVE_SNAPSHOT, place.program, path),
-        env=(f"OPERATION={task.mark}",),
-        save_output=True,
-    )
+    name = operations.SAVE_SNAPSHOT
+    instruction = script_instruction(name, SAVE_SCRIPT, task, place.program, path)
     written = file(path, json.dumps(content, indent=2, sort_keys=True), dynamic=True, minor=True)
     return Plan(files=(written,), instructions=(instruction,))
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from herder.api.rke.node.plan import Instruction
+
 
 class Mode(Enum):
     """How a task and the plan of the machine are combined."""
@@ -99,6 +101,17 @@ class DeleteStaleNodes(Task):
     """Delete Nodes that a restored snapshot brought back and that belong to none of these Machines."""
 
     machines: Sequence[str]  # their UIDs
+
+
+def script_instruction(name: str, script: str, task: Task, *arguments: str) -> Instruction:
+    """A fixed script; everything else is an argument. The mark makes the plan of each attempt a new one."""
+    return Instruction(
+        name=name,
+        command="sh",
+        args=("-c", script, name, *arguments),
+        env=(f"OPERATION={task.mark}",),
+        save_output=True,
+    )
 
 
 class UnsupportedTask(ValueError):

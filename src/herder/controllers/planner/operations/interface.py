@@ -70,8 +70,6 @@ class Phase:
     """Writes that the tasks depend on; the phase continues once there are none."""
     after_failure: bool = False  # runs only if an earlier phase has failed
     on_failure: str = ""  # phase to continue with; by default the last
-    problem: Callable[[OperationScope, Step], str] = lambda _scope, _step: ""
-    """Why a task that ran did not do its work; empty if it did."""
     record: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
     """Objects to write once the phase is done."""
 

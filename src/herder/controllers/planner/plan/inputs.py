@@ -19,7 +19,7 @@ from herder.api.management.manifest import Agent
 from herder.api.management.registration import read_tokens as registration_tokens
 from herder.api.references.approvals import problem_with, recreated
 from herder.api.references.catalogue import Target
-from herder.api.rke import names
+from herder.api.rke import names, operations
 from herder.api.rke.kinds import TOKENS_SECRET
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.controllers.planner.distributions.interface import (
@@ -37,14 +37,7 @@ from herder.engine.runtime.view import View
 CONFIG_MAP_METADATA = Kind("", "v1", "ConfigMap", "configmaps").metadata_only()
 _KINDS = {"Secret": SECRET_METADATA, "ConfigMap": CONFIG_MAP_METADATA}
 
-NOT_RENDERED = (
-    "upgradeStrategy",
-    "rotateCertificates",
-    "rotateEncryptionKeys",
-    "etcdSnapshotCreate",
-    "etcdSnapshotRestore",
-    "controlPlaneEndpoint",
-)
+NOT_RENDERED = ("upgradeStrategy", *operations.KINDS, "controlPlaneEndpoint")
 """Fields of the spec that control how plans are rolled out. They are no inputs: no plan contains them."""
 
 

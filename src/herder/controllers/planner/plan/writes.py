@@ -37,35 +37,34 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
         names.PLAN_TASK: None,
         **_restarted(now),
     }
-    data = {
-        secrets.PLAN: encoded(desired.delivered),
-        secrets.MAX_FAILURES: _number(max_failures),
-        secrets.FAILURE_THRESHOLD: _number(failure_threshold),
-    }
-    dropped = reports_to_drop(
-        desired.entry.plan, 2 * len(data[secrets.PLAN] or "")
-    )  # also for the copy once it is applied
-    patch = {"metadata": {"annotations": annotations}, "data": {**dropped, **data, **pending_state()}}
-    return locked_patch(desired.entry, patch, f"the plan of {desired.entry.name}")
+    limits = (max_failures, failure_threshold)
+    return _plan_patch(desired.entry, desired.delivered, limits, annotations, f"the plan of {desired.entry.name}")
 
 
 def deliver_task(entry: PlanEntry, plan: Plan, mark: str, now: datetime, *, joins: str | None = None) -> Patch:
     """Write the plan of a task, which runs once; or, without a mark, the plan that the machine had before it."""
     content = plan.to_json()
-    limits = {
-        secrets.MAX_FAILURES: _number(1 if mark else UNLIMITED),
-        secrets.FAILURE_THRESHOLD: _number(1),
-    }
     annotations = {
         names.PLAN_INPUTS: str(PlanRecord(checksum=checksum(content))),
         names.PLAN_TASK: mark or None,
         names.JOINED_TO: entry.joined_to if joins is None else joins,
         **_restarted(now),
     }
-    data = {secrets.PLAN: encoded(content), **limits}
-    dropped = reports_to_drop(entry.plan, 2 * len(data[secrets.PLAN] or ""))
+    reason = f"task {mark} of {entry.name}" if mark else f"the plan of {entry.name}"
+    return _plan_patch(entry, content, (1 if mark else UNLIMITED, 1), annotations, reason)
+
+
+def _plan_patch(entry: PlanEntry, content: bytes, limits: tuple[int, int], annotations: Object, reason: str) -> Patch:
+    """`limits`: most failures, and the number of failures that counts as one."""
+    plan, (max_failures, failure_threshold) = encoded(content), limits
+    data = {
+        secrets.PLAN: plan,
+        secrets.MAX_FAILURES: _number(max_failures),
+        secrets.FAILURE_THRESHOLD: _number(failure_threshold),
+    }
+    dropped = reports_to_drop(entry.plan, 2 * len(plan))  # also for the copy once it is applied
     patch = {"metadata": {"annotations": annotations}, "data": {**dropped, **data, **pending_state()}}
-    return locked_patch(entry, patch, f"task {mark} of {entry.name}" if mark else f"the plan of {entry.name}")
+    return locked_patch(entry, patch, reason)
 
 
 def _restarted(now: datetime) -> Object:

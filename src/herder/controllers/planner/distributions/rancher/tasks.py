@@ -20,6 +20,7 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
     Task,
     UnsupportedTask,
+    script_instruction,
 )
 
 SAVE_SCRIPT = """set -u
@@ -141,36 +142,38 @@ def task_instructions(
     data, unit = runtime.data(cluster), runtime.agent_unit if machine.roles.only_worker else runtime.server_unit
     match task:
         case SaveSnapshot():
-            return (_script(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name),)
+            return (script_instruction(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name),)
         case RotateCertificates() if machine.roles.only_worker:
-            return (_script(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
+            return (script_instruction(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
         case RotateCertificates():
             services = [part for service in task.services for part in ("-s", service)]
             command = (unit, data, runtime.name, "certificate", "rotate", *services)
-            return (_script(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command),)
+            return (script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command),)
         case EncryptSecrets():
             arguments = (task.stage, runtime.name, "secrets-encrypt", task.step)
-            return (_script(operations.ENCRYPT_SECRETS, ENCRYPT_SCRIPT, task, *arguments),)
+            return (script_instruction(operations.ENCRYPT_SECRETS, ENCRYPT_SCRIPT, task, *arguments),)
         case RestartServices():
-            return (_script(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
+            return (script_instruction(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
         case CheckSnapshot(file=SnapshotFile(in_s3=True)):
             listing = (runtime.name, "etcd-snapshot", "ls")
-            return (_script(operations.CHECK_SNAPSHOT, CHECK_S3_SCRIPT, task, task.file.name, *listing),)
+            return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_S3_SCRIPT, task, task.file.name, *listing),)
         case CheckSnapshot():
-            return (_script(operations.CHECK_SNAPSHOT, CHECK_SCRIPT, task, _snapshot_path(data, task.file)),)
+            return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_SCRIPT, task, _snapshot_path(data, task.file)),)
         case StopServices():
-            return (_script(operations.STOP_SERVICES, STOP_SCRIPT, task, f"{runtime.name}-killall.sh"),)
+            return (script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, f"{runtime.name}-killall.sh"),)
         case StartServices():
-            return (_script(operations.START_SERVICES, SYSTEMCTL_SCRIPT, task, "start", unit),)
+            return (script_instruction(operations.START_SERVICES, SYSTEMCTL_SCRIPT, task, "start", unit),)
         case RestoreSnapshot():
             return (_restore(cluster, runtime, unit, data, task),)
         case Rejoin(drop_data=True):
-            return (_script(operations.DROP_DATA, DROP_SCRIPT, task, unit, data),)
+            return (script_instruction(operations.DROP_DATA, DROP_SCRIPT, task, unit, data),)
         case Rejoin():
             return ()
         case DeleteStaleNodes():
             live = " ".join(task.machines)
-            return (_script(operations.DELETE_NODES, DELETE_NODES_SCRIPT, task, live, *_kubectl(runtime, data)),)
+            return (
+                script_instruction(operations.DELETE_NODES, DELETE_NODES_SCRIPT, task, live, *_kubectl(runtime, data)),
+            )
     raise UnsupportedTask(f"{runtime.name} has no task {type(task).__name__}")
 
 
@@ -186,7 +189,7 @@ def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, tas
     ]
     if not task.file.in_s3:
         command.append("--etcd-s3=false")
-    return _script(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, unit, data, *command)
+    return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, unit, data, *command)
 
 
 def _snapshot_path(data: str, file: SnapshotFile) -> str:
@@ -197,11 +200,3 @@ def _kubectl(runtime: Runtime, data: str) -> tuple[str, ...]:
     if runtime.name == "k3s":
         return ("k3s", "kubectl")
     return (f"{data}/bin/kubectl", "--kubeconfig", "/etc/rancher/rke2/rke2.yaml")
-
-
-def _script(name: str, script: str, task: Task, *arguments: str) -> Instruction:
-    """A fixed script; everything else is an argument. The mark makes the plan of each attempt a new one."""
-    environment = (f"OPERATION={task.mark}",)
-    return Instruction(
-        name=name, command="sh", args=("-c", script, name, *arguments), env=environment, save_output=True
-    )
