@@ -27,10 +27,10 @@ from tests.support.machines import (
     ENGINES,
     Provider,
     all_created,
+    behind_proxy,
     create_cluster,
     create_credential,
     create_machines,
-    environment,
 )
 
 NAMESPACE = "plugins"
@@ -90,11 +90,7 @@ def proxy() -> Iterator[SilentProxy]:
 def provider(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, proxy: SilentProxy
 ) -> Iterator[Provider]:
-    directory: Path = tmp_path_factory.mktemp(request.param)
-    with (
-        environment(HTTPS_PROXY=proxy.url, NO_PROXY="127.0.0.1,localhost"),
-        ENGINES[request.param](directory) as provider,
-    ):
+    with behind_proxy(request.param, tmp_path_factory.mktemp(request.param), proxy.url) as provider:
         yield provider
 
 

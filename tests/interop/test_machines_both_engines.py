@@ -35,11 +35,11 @@ from tests.support.machines import (
     NAME,
     Provider,
     all_created,
+    behind_proxy,
     condition,
     create_cluster,
     create_credential,
     create_machines,
-    environment,
 )
 from tests.support.rbac import grant
 from tests.support.sshd import Sshd
@@ -92,11 +92,7 @@ def ec2() -> Iterator[Ec2]:
 def provider(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, proxy: RejectingProxy
 ) -> Iterator[Provider]:
-    directory: Path = tmp_path_factory.mktemp(request.param)
-    with (
-        environment(HTTPS_PROXY=proxy.url, NO_PROXY="127.0.0.1,localhost"),
-        ENGINES[request.param](directory) as provider,
-    ):
+    with behind_proxy(request.param, tmp_path_factory.mktemp(request.param), proxy.url) as provider:
         yield provider
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from herder.api.capi import kinds as capi
@@ -72,7 +72,14 @@ def real(directory: Path) -> Iterator[Provider]:
             yield Provider(engine, manager)
 
 
-ENGINES: Mapping[str, Callable[[Path], object]] = {"embedded": embedded, "real": real}
+ENGINES: Mapping[str, Callable[[Path], AbstractContextManager[Provider]]] = {"embedded": embedded, "real": real}
+
+
+@contextmanager
+def behind_proxy(engine: str, directory: Path, proxy: str) -> Iterator[Provider]:
+    """A provider whose Jobs reach clouds through this proxy."""
+    with environment(HTTPS_PROXY=proxy, NO_PROXY="127.0.0.1,localhost"), ENGINES[engine](directory) as provider:
+        yield provider
 
 
 @contextmanager
