@@ -27,9 +27,29 @@ async def _save(command: Command) -> Finished:
 
 
 async def _save_by_program(command: Command) -> Finished:
-    program, config = command.arguments
-    saved = await execute(command, program, "save", "--config", config, "--name", "on-demand")
+    program, config, name = command.arguments
+    saved = await execute(command, program, "save", "--config", config, "--name", name)
     return saved if saved.exit_code else await execute(command, program, "list", "--config", config)
+
+
+async def _delete(command: Command) -> Finished:
+    runtime, *files = command.arguments
+    for in_s3, name in zip(files[::2], files[1::2], strict=True):
+        options = () if in_s3 == "true" else ("--etcd-s3=false",)
+        deleted = await execute(command, runtime, "etcd-snapshot", "delete", *options, name)
+        if deleted.exit_code:
+            return deleted
+    return Finished(0)
+
+
+async def _delete_by_program(command: Command) -> Finished:
+    program, config, *files = command.arguments
+    for in_s3, name in zip(files[::2], files[1::2], strict=True):
+        options = ("--s3",) if in_s3 == "true" else ()
+        deleted = await execute(command, program, "delete", "--config", config, name, *options)
+        if deleted.exit_code:
+            return deleted
+    return Finished(0)
 
 
 async def _check(command: Command) -> Finished:
@@ -92,6 +112,8 @@ async def _delete_nodes(command: Command) -> Finished:
 SCRIPTS: Mapping[str, Script] = {
     tasks.SAVE_SCRIPT: _save,
     snapshot_program.SAVE_SCRIPT: _save_by_program,
+    tasks.DELETE_SCRIPT: _delete,
+    snapshot_program.DELETE_SCRIPT: _delete_by_program,
     tasks.CHECK_SCRIPT: _check,
     tasks.SYSTEMCTL_SCRIPT: _systemctl,
     tasks.STOP_SCRIPT: _stop,

@@ -106,7 +106,9 @@ _CONTROL_PLANE_SPEC = record(
 OPERATION = record(
     {
         "id": string("Identifies the run; part of the plans of its tasks."),
-        "kind": string("Field of the spec that requested it."),
+        "kind": string(
+            "Field of the spec that requested it; etcdSnapshotSchedule and etcdSnapshotDelete are automatic."
+        ),
         "generation": number("Generation of the request."),
         "phase": string("Current phase; Finished, Done or Failed if it has ended."),
         "attempt": number("Attempt at the phase."),
@@ -150,6 +152,13 @@ _CONTROL_PLANE_STATUS = record(
                 "Finished",
                 "Failed",
             ],
+        ),
+        "etcdSnapshotSchedule": record(
+            {
+                "schedule": string("The schedule that is carried out."),
+                "lastScheduleTime": with_description(TIME, "When the last scheduled snapshot was started."),
+            },
+            "Progress of the snapshot schedule, on distributions whose schedule the manager carries out.",
         ),
         "operation": OPERATION,
         "conditions": CONDITIONS,

@@ -23,12 +23,16 @@ from herder.engine.meta.kinds import Object
 SNAPSHOT, RESTORE = "etcdSnapshotCreate", "etcdSnapshotRestore"
 CERTIFICATES, ENCRYPTION_KEYS = "rotateCertificates", "rotateEncryptionKeys"
 KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
-"""Kinds of operations: the field of the spec that requests each. An earlier one comes first."""
+"""Kinds of operations that users request: the field of the spec for each. An earlier one comes first."""
+SCHEDULED_SNAPSHOT, DELETION = "etcdSnapshotSchedule", "etcdSnapshotDelete"
+"""Kinds of operations that the manager starts by itself, in the background: the cluster stays ready."""
 TITLES: Mapping[str, str] = {
     SNAPSHOT: "etcd snapshot",
     RESTORE: "etcd restore",
     CERTIFICATES: "certificate rotation",
     ENCRYPTION_KEYS: "encryption key rotation",
+    SCHEDULED_SNAPSHOT: "scheduled etcd snapshot",
+    DELETION: "deletion of etcd snapshots",
 }
 """Names of the kinds in messages."""
 
@@ -36,7 +40,7 @@ FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
 
 # Names of the instructions of tasks. Guards accept them only while their operation is in the phase that runs them.
-SAVE_SNAPSHOT = "etcd-snapshot-save"
+SAVE_SNAPSHOT, DELETE_SNAPSHOTS = "etcd-snapshot-save", "etcd-snapshot-delete"
 ROTATE_CERTIFICATES, RESTART_SERVICES = "rotate-certificates", "restart-services"
 ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
@@ -63,6 +67,10 @@ class Run:
     @property
     def is_active(self) -> bool:
         return not is_ended(self.phase)
+
+    @property
+    def is_in_background(self) -> bool:
+        return self.kind not in KINDS
 
     @property
     def mark(self) -> str:
@@ -143,6 +151,10 @@ def _may(*instructions: str, **exceptions: bool) -> Permission:
 PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (SNAPSHOT, "Started"): _may(SAVE_SNAPSHOT),
     (SNAPSHOT, "RestartCluster"): _may(),
+    (SCHEDULED_SNAPSHOT, "Started"): _may(SAVE_SNAPSHOT),
+    (SCHEDULED_SNAPSHOT, "RestartCluster"): _may(),
+    (DELETION, "Delete"): _may(DELETE_SNAPSHOTS),
+    (DELETION, "RestartCluster"): _may(),
     (RESTORE, "Started"): _may(CHECK_SNAPSHOT),
     (RESTORE, "Shutdown"): _may(STOP_SERVICES, stops_all_servers=True),
     (RESTORE, "Restore"): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
@@ -165,7 +177,7 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
 
 NO_PERMISSION = Permission(frozenset())
 TASK_INSTRUCTIONS = frozenset(name for each in PERMISSIONS.values() for name in each.instructions)
-_HARMLESS = frozenset({SAVE_SNAPSHOT, CHECK_SNAPSHOT, DELETE_NODES, ENCRYPT_SECRETS})
+_HARMLESS = frozenset({SAVE_SNAPSHOT, DELETE_SNAPSHOTS, CHECK_SNAPSHOT, DELETE_NODES, ENCRYPT_SECRETS})
 """Instructions that neither stop nor restart anything."""
 
 

@@ -25,11 +25,11 @@ from herder.api.rke.kinds import (
     STATE_SECRET,
     TOKENS_SECRET,
 )
+from herder.api.rke.snapshots import SNAPSHOTS_OF, control_plane_of, snapshots_of
 from herder.api.settings import SETTING
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import Distribution, Reference
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
-from herder.controllers.planner.operations.listing import SNAPSHOTS_OF, snapshots_of
 from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, agent_customization, needs
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster, entries_by_key
@@ -231,7 +231,7 @@ CONTROLLER = Controller(
         Watches(MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, lambda obj: (obj["metadata"]["name"],)), _agent_changed),
         Watches(CONFIG_MAP_METADATA, Indexed(NEEDS, _reference_key)),
         Watches(BOOTSTRAP),
-        Watches(ETCD_SNAPSHOT),
+        Watches(ETCD_SNAPSHOT, control_plane_of, changed("metadata.deletionTimestamp", "metadata.finalizers")),
         Watches(BEACON, lambda beacon: (Key(beacon["metadata"]["namespace"], beacon["metadata"]["name"]),)),
         Watches(SETTING, Indexed(ALL, _affects_all), changed("value")),
     ),

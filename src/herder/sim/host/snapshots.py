@@ -125,7 +125,7 @@ class SnapshotProgram:
             secret_key=str(s3.get("secretKey") or ""),
             authority=_pem(str(s3.get("endpointCA") or "")),
             skip_verify=bool(s3.get("skipSSLVerify")),
-            retention=int(s3.get("retention") or self.config.get("retention") or 5),
+            retention=int(s3.get("retention") or 0),
         )
 
     def _bucket(self) -> dict[str, Snapshot]:
@@ -159,11 +159,12 @@ class SnapshotProgram:
         return found
 
     def _prune(self, name: str, bucket: dict[str, Snapshot] | None) -> None:
-        kept = int(self.config.get("retention") or 5)
+        """Delete old snapshots of this name; a retention of 0 keeps all."""
+        kept = int(self.config.get("retention", 5))
         own = [each for each in self.node.disk.snapshots_in(self.directory) if each.name.startswith(f"{name}-")]
-        for each in own[: max(len(own) - kept, 0)]:
+        for each in own[: max(len(own) - kept, 0)] if kept else ():
             self.node.disk.files.pop(f"{self.directory}/{each.name}")
-        if bucket is not None and self._settings is not None:
+        if bucket is not None and self._settings is not None and self._settings.retention:
             keys = [self._key(each) for each in named(bucket, self._settings) if each.startswith(f"{name}-")]
             keys.sort(key=lambda key: bucket[key].created)
             for key in keys[: max(len(keys) - self._settings.retention, 0)]:

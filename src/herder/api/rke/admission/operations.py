@@ -9,10 +9,12 @@ import yaml
 from herder.api.capi.admission.total import Rule
 from herder.api.capi.admission.values import section, value
 from herder.api.rke.admission.paths import PATH, RKE
-from herder.api.rke.cron import validate_schedule
+from herder.api.rke.cron import has_zone, validate_schedule
+from herder.api.rke.distributions import K3S, RKE2, version_of
 from herder.engine.meta.errors import FieldError, invalid_value, required
 from herder.engine.meta.kinds import Object
 
+_SCHEDULE = f"{PATH}.etcd.snapshotScheduleCron"
 _MINIMUMS = {"gracePeriod": -1, "timeout": 0, "skipWaitForDeleteTimeoutSeconds": 0}
 _MAX_EVENTS = 60_000  # parsed in less than 50 ms, and several times what fits into a machine's plan
 _MAX_DEPTH = 100
@@ -30,7 +32,14 @@ def _drains(obj: Object, old: Object | None) -> Iterator[FieldError]:
 def _schedule(obj: Object, old: Object | None) -> Iterator[FieldError]:
     schedule, known = (value(each, *RKE, "etcd", "snapshotScheduleCron") for each in (obj, old or {}))
     if schedule and schedule != known and (problem := validate_schedule(schedule)):
-        yield invalid_value(f"{PATH}.etcd.snapshotScheduleCron", schedule, f"{problem}; 0 */6 * * * is every six hours")
+        yield invalid_value(_SCHEDULE, schedule, f"{problem}; 0 */6 * * * is every six hours")
+    elif schedule and schedule != known and has_zone(schedule) and not _has_own_schedule(obj):
+        yield invalid_value(_SCHEDULE, schedule, "only K3s and RKE2 use time zones; give the time in UTC, without TZ=")
+
+
+def _has_own_schedule(obj: Object) -> bool:
+    version = version_of(value(obj, "spec", "kubernetesVersion") or "")
+    return version is None or version.facts in (K3S, RKE2)
 
 
 def _manifests(obj: Object, old: Object | None) -> Iterator[FieldError]:
@@ -120,6 +129,6 @@ class _Document:
 
 RULES: tuple[tuple[str, Rule], ...] = (
     (f"{PATH}.upgradeStrategy", _drains),
-    (f"{PATH}.etcd.snapshotScheduleCron", _schedule),
+    (_SCHEDULE, _schedule),
     (f"{PATH}.additionalManifest", _manifests),
 )

@@ -58,8 +58,9 @@ def _files() -> Iterator[Row]:
 
 def _etcd() -> Iterator[Row]:
     path = f"{_CONFIG}.etcd"
-    reason = "kubeadm and the embedded distribution take no snapshots"
-    yield done_on(f"{path}.disableSnapshots", K3S, RKE2, otherwise=Effect.NONE, reason=reason)
+    yield done(f"{path}.disableSnapshots", "disables the schedule; snapshots on demand remain possible")
+    yield done(f"{path}.snapshotRetention", "of scheduled snapshots, on each server")
+    yield done(f"{path}.snapshotScheduleCron", "on kubeadm and embedded clusters, the manager starts them, in UTC")
     s3 = (
         "bucket",
         "cloudCredentialName",
@@ -70,8 +71,8 @@ def _etcd() -> Iterator[Row]:
         "retention",
         "skipSSLVerify",
     )
-    for field in ("snapshotRetention", "snapshotScheduleCron", *(f"s3.{part}" for part in s3)):
-        yield done_on(f"{path}.{field}", K3S, RKE2, reason=_NO_SNAPSHOTS)
+    for field in s3:
+        yield done_on(f"{path}.s3.{field}", K3S, RKE2, reason=_NO_SNAPSHOTS)
 
 
 def _registries() -> Iterator[Row]:

@@ -22,8 +22,8 @@ from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
-from herder.controllers.planner.distributions.snapshot_program import Place, save_snapshot
-from herder.controllers.planner.distributions.tasks import SaveSnapshot, Task, UnsupportedTask
+from herder.controllers.planner.distributions.snapshot_program import Place, program_task
+from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
 
 REPOSITORY = "herder/system-agent-installer-herder"
 API_PORT, NODE_PORT = 6443, 10248
@@ -43,6 +43,7 @@ class Embedded:
     api_port = API_PORT
     names_servers = False
     runs_agent_pod = False
+    schedules_snapshots = False
     authorities: Sequence[str] = ("ca",)
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
@@ -52,12 +53,13 @@ class Embedded:
         return selected_files.references(spec, namespace)
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
-        if not isinstance(task, SaveSnapshot):
-            raise UnsupportedTask(f"the embedded distribution has no task {type(task).__name__}")
         directory = _data_directory(cluster)
         place = Place(f"{directory}/bin/herder-snapshots", f"{directory}/server/db")
         config = {"distribution": "embedded", "embedded": {"store": f"{directory}/server/db/store"}}
-        return save_snapshot(cluster, machine, task, place, config)
+        plan = program_task(cluster, machine, task, place, config)
+        if plan is None:
+            raise UnsupportedTask(f"the embedded distribution has no task {type(task).__name__}")
+        return plan
 
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"

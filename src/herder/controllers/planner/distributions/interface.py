@@ -180,6 +180,10 @@ class Distribution(Protocol):
         """Whether the cluster agent is a pod, whose status a server can read."""
 
     @property
+    def schedules_snapshots(self) -> bool:
+        """Whether servers take scheduled snapshots by themselves."""
+
+    @property
     def authorities(self) -> Sequence[str]:
         """Which of `ca`, `etcd`, `sa`, `proxy` the manager must create before the first plan."""
 

@@ -28,7 +28,9 @@ class Task:
 
 @dataclass(frozen=True)
 class SaveSnapshot(Task):
-    """Save a snapshot of etcd, also to S3 if the cluster has a bucket."""
+    """Save a snapshot of etcd, also to S3 if the cluster has a bucket. Old scheduled snapshots are deleted."""
+
+    scheduled: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ class SnapshotFile:
 
     name: str  # of the file
     in_s3: bool = False
+
+
+@dataclass(frozen=True)
+class DeleteSnapshots(Task):
+    """Delete files of snapshots. A file that does not exist is no error."""
+
+    files: Sequence[SnapshotFile]
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,11 @@ def script_instruction(name: str, script: str, task: Task, *arguments: str) -> I
         env=(f"OPERATION={task.mark}",),
         save_output=True,
     )
+
+
+def file_arguments(task: DeleteSnapshots) -> list[str]:
+    """The files of a task as arguments of its script: for each, whether it is in S3, and its name."""
+    return [text for each in task.files for text in ("true" if each.in_s3 else "false", each.name)]
 
 
 class UnsupportedTask(ValueError):

@@ -6,7 +6,7 @@ as failed, and the rollout gives all machines their plans again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NoReturn
@@ -21,20 +21,31 @@ from herder.api.rke.operations import FAILED, Run, active_run, without_tasks
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.certificates import CERTIFICATES
+from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
-from herder.controllers.planner.operations.interface import Batch, Operation, OperationScope, Phase, Step
+from herder.controllers.planner.operations.interface import (
+    AutomaticOperation,
+    Batch,
+    Operation,
+    OperationScope,
+    Phase,
+    RequestedOperation,
+    Step,
+)
 from herder.controllers.planner.operations.restore import RESTORE
+from herder.controllers.planner.operations.schedule import SCHEDULED_SNAPSHOT, record_schedule
 from herder.controllers.planner.operations.snapshot import SNAPSHOT
 from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.plan.writes import deliver_task
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
-from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, RequeuePass, Result
+from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, RequeuePass, Result, earliest
 from herder.engine.runtime.decision import NORMAL, WARNING, Patch
 
-OPERATIONS: Sequence[Operation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
+OPERATIONS: Sequence[RequestedOperation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
+AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
 MAX_CAUSE = 400  # characters of a task's output in a message
-_BY_KIND = {each.kind: each for each in OPERATIONS}
+_BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
 
 @dataclass(frozen=True)
@@ -51,14 +62,26 @@ def run_operation(scope: PlanScope, render: Callable[[], RenderTask], result: Re
     """Continue or start an operation. Ends the pass while one runs."""
     run = active_run(scope.control_plane)
     if run is None:
-        requested = next((each for each in OPERATIONS if each.is_requested(scope)), None)
-        if requested is not None and (scope.initialized or (requested.kind == RESTORE.kind and scope.established)):
-            _start(requested, scope, result)
+        _start_requested(scope, result)
         return
     operation = _BY_KIND.get(run.kind)
     if operation is None:
         raise PassEnded(f"operation {run.kind} was started by another version of the manager; upgrade this one")
     _Drive(operation, OperationScope(scope, run, _machines(scope)), render, result).run()
+
+
+def _start_requested(scope: PlanScope, result: Result) -> None:
+    requested = next((each for each in OPERATIONS if each.is_requested(scope)), None)
+    if requested is not None and (scope.initialized or (requested.kind == RESTORE.kind and scope.established)):
+        _start(requested, scope, result)
+    if not scope.initialized:
+        return
+    result.status |= record_schedule(scope)
+    for automatic in AUTOMATIC:
+        due = automatic.due_at(scope)
+        if due is not None and due <= scope.view.now:
+            _start(automatic, scope, result)
+        result.wake_at = earliest(result.wake_at, due)
 
 
 def _machines(scope: PlanScope) -> list[PlanEntry]:
@@ -81,20 +104,25 @@ def _start(operation: Operation, scope: PlanScope, result: Result) -> NoReturn:
         _end(operation, replace(run, phase=FAILED, deadline=None, message=problem), scope, result)
     run = replace(run, leader=operation.leader(planned))
     _store(operation, run, scope, result)
-    message = f"{operation.title} {generation} has started"
+    message = f"{_title(operation, run)} has started"
     result.events += cluster_events(scope.cluster, scope.control_plane, "OperationStarted", message, NORMAL)
     raise PassEnded(f"{operation.title}: starting")
 
 
 def _store(operation: Operation, run: Run, scope: PlanScope, result: Result) -> None:
     result.status |= {"operation": run.to_status(), **operation.status(run, scope)}
+    result.in_background = run.is_in_background
+
+
+def _title(operation: Operation, run: Run) -> str:
+    return f"{operation.title} {run.generation}" if run.generation else operation.title
 
 
 def _end(operation: Operation, run: Run, scope: PlanScope, result: Result) -> NoReturn:
     _store(operation, run, scope, result)
     failed = run.phase == FAILED
     what = f"has failed: {run.message}" if failed else "has finished"
-    message, reason = f"{operation.title} {run.generation} {what}", f"Operation{'Failed' if failed else 'Finished'}"
+    message, reason = f"{_title(operation, run)} {what}", f"Operation{'Failed' if failed else 'Finished'}"
     type_ = WARNING if failed else NORMAL
     result.events += cluster_events(scope.cluster, scope.control_plane, reason, message, type_)
     raise PassEnded(message)
@@ -198,6 +226,7 @@ class _Drive:
             minutes = int(phase.timeout.total_seconds()) // 60
             self._fail(f"not finished within {minutes} minutes: {message}")
         self.result.wake_at = run.deadline
+        self.result.in_background = run.is_in_background
         raise PassEnded(f"{self.operation.title}, phase {phase.name}: {message}")
 
     def _advance(self, phase: Phase) -> NoReturn:

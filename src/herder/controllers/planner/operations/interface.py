@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from herder.api.rke.operations import Run
@@ -76,8 +76,7 @@ class Phase:
 
 class Operation(Protocol):
     @property
-    def kind(self) -> str:
-        """The field of the spec that requests it."""
+    def kind(self) -> str: ...
 
     @property
     def title(self) -> str:
@@ -90,9 +89,6 @@ class Operation(Protocol):
     def end(self) -> str:
         """The phase of a run that succeeded."""
 
-    def is_requested(self, scope: PlanScope) -> bool:
-        """Whether the spec requests a run that has neither succeeded nor failed yet."""
-
     def preflight(self, scope: OperationScope) -> str:
         """Why it cannot run; empty if it can. Nothing has been changed then."""
 
@@ -101,6 +97,20 @@ class Operation(Protocol):
 
     def status(self, run: Run, scope: PlanScope) -> Object:
         """Fields of the control plane's status that Rancher's clients read, when this phase begins."""
+
+
+class RequestedOperation(Operation, Protocol):
+    """An operation that a field of the spec requests; the field is its kind."""
+
+    def is_requested(self, scope: PlanScope) -> bool:
+        """Whether the spec requests a run that has neither succeeded nor failed yet."""
+
+
+class AutomaticOperation(Operation, Protocol):
+    """An operation that the manager starts by itself."""
+
+    def due_at(self, scope: PlanScope) -> datetime | None:
+        """When to start it next; None if nothing is to be done."""
 
 
 def is_new_request(scope: PlanScope, kind: str) -> bool:

@@ -15,12 +15,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
-from herder.api.capi.names import CLUSTER_NAME
+from herder.api.capi.names import CLUSTER_NAME, is_deleting
 from herder.api.machines.names import safe_concat
 from herder.api.numbers import parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import SAVE_SNAPSHOT
+from herder.api.rke.snapshots import FINALIZER, S3, SNAPSHOTS_OF, is_in_s3, machine_uid, without_finalizer
 from herder.api.times import parse_time
 from herder.api.writes import delete, owner_reference
 from herder.controllers.planner.operations.interface import OperationScope
@@ -29,13 +30,12 @@ from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.decision import Create, Write
 
-SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
 _MAX_TEXT = 1024
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
-_S3 = "s3"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Reported(msgspec.Struct, frozen=True, rename="camel"):
@@ -48,6 +48,8 @@ class Reported(msgspec.Struct, frozen=True, rename="camel"):
     status: str = ""
     message: str = ""
     metadata: Mapping[str, str] = {}
+    node_name: str = ""  # of the server that saved it
+    sha256: str = ""
 
     @property
     def in_s3(self) -> bool:
@@ -56,6 +58,7 @@ class Reported(msgspec.Struct, frozen=True, rename="camel"):
 
 class _FileSpec(msgspec.Struct, frozen=True, rename="camel"):
     snapshot_name: str = ""
+    node_name: str = ""
     location: str = ""
     metadata: Mapping[str, str] | None = None
 
@@ -82,6 +85,7 @@ class _File(msgspec.Struct, frozen=True):
             "" if self.status.ready_to_use else "failed",
             (self.status.error or {}).get("message", ""),
             self.spec.metadata or {},
+            self.spec.node_name,
         )
 
 
@@ -113,53 +117,55 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
         wanted |= {obj["metadata"]["name"]: obj for obj in _objects(scope, entry, found)}
     known = {each["metadata"]["name"]: each for each in _known(scope, reports.keys())}
     created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in sorted(wanted.keys() - known.keys())]
-    gone = [delete(ETCD_SNAPSHOT, known[name], "its file is gone") for name in sorted(known.keys() - wanted.keys())]
-    return [*created, *gone]
+    gone = [known[name] for name in sorted(known.keys() - wanted.keys())]
+    return [*created, *(write for each in gone for write in delete_snapshot(each))]
+
+
+def delete_snapshot(snapshot: Object) -> Iterator[Write]:
+    """Delete the object of a file that no longer exists."""
+    reason = "its file is gone"
+    yield from without_finalizer(snapshot, reason)
+    if not is_deleting(snapshot):
+        yield delete(ETCD_SNAPSHOT, snapshot, reason)
 
 
 def _known(scope: OperationScope, machines: Collection[str]) -> Iterator[Object]:
     """Snapshots of the cluster that are in S3 or on one of these machines, which are given by their UIDs."""
     view = scope.planning.view
     for each in view.select(ETCD_SNAPSHOT, index=(SNAPSHOTS_OF, f"{view.namespace}/{view.name}")):
-        owners = [owner["uid"] for owner in each["metadata"].get("ownerReferences") or ()]
-        is_in_s3 = (each.get("snapshotFile") or {}).get("nodeName") == _S3
-        if is_in_s3 or any(uid in machines for uid in owners):
+        if is_in_s3(each) or machine_uid(each) in machines:
             yield each
 
 
-def snapshots_of(snapshot: Object) -> Iterator[str]:
-    """Indexer: the cluster that a snapshot is of."""
-    name = (snapshot.get("spec") or {}).get("clusterName")
-    if name:
-        yield f"{snapshot['metadata']['namespace']}/{name}"
-
-
 def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported]) -> Iterator[Object]:
-    cluster, namespace = scope.planning.view.name, scope.planning.view.namespace
     for each in found:
-        place, node = (_S3, _S3) if each.in_s3 else ("local", _node_name(entry))
-        digest = hashlib.sha256(f"{node}{each.location}".encode()).hexdigest()[:6]
-        owner = (
-            owner_reference(CLUSTER, scope.planning.cluster, controller=False)
-            if each.in_s3
-            else owner_reference(MACHINE, entry.machine, controller=False)
-        )
-        yield {
-            "apiVersion": ETCD_SNAPSHOT.api_version,
-            "kind": ETCD_SNAPSHOT.kind,
-            "metadata": {
-                "name": safe_concat(cluster, f"{place}-{each.name}-{digest}".lower()),
-                "namespace": namespace,
-                "labels": {CLUSTER_NAME: cluster, names.CLUSTER_NAME: cluster},
-                "annotations": {
-                    names.SNAPSHOT_FILE: each.name,
-                    names.SNAPSHOT_STORAGE: place,
-                },
-                "ownerReferences": [owner],
+        yield snapshot_object(scope.planning.cluster, None if each.in_s3 else entry.machine, each)
+
+
+def snapshot_object(cluster: Object, machine: Object | None, found: Reported) -> Object:
+    """The object of a file, with the name that Rancher gives it. `machine` has the file; None for S3."""
+    name, place = cluster["metadata"]["name"], "local" if machine else S3
+    node = node_of(machine) if machine else found.node_name or S3
+    digest = hashlib.sha256(f"{node}{found.location}".encode()).hexdigest()[:6]
+    owner = (MACHINE, machine) if machine else (CLUSTER, cluster)
+    return {
+        "apiVersion": ETCD_SNAPSHOT.api_version,
+        "kind": ETCD_SNAPSHOT.kind,
+        "metadata": {
+            "name": safe_concat(name, f"{place}-{found.name}-{digest}".lower()),
+            "namespace": cluster["metadata"]["namespace"],
+            "labels": {CLUSTER_NAME: name, names.CLUSTER_NAME: name},
+            "annotations": {
+                names.SNAPSHOT_FILE: found.name,
+                names.SNAPSHOT_STORAGE: place,
+                **({names.SNAPSHOT_SHA256: found.sha256} if _SHA256.fullmatch(found.sha256) else {}),
             },
-            "spec": {"clusterName": cluster},
-            "snapshotFile": _file(each, node),
-        }
+            "ownerReferences": [owner_reference(*owner, controller=False)],
+            "finalizers": [FINALIZER],
+        },
+        "spec": {"clusterName": name},
+        "snapshotFile": _file(found, node if machine else S3),
+    }
 
 
 def _file(found: Reported, node: str) -> Object:
@@ -177,5 +183,6 @@ def _file(found: Reported, node: str) -> Object:
     return {name: value for name, value in file.items() if value not in ("", None)}
 
 
-def _node_name(entry: PlanEntry) -> str:
-    return str(((entry.machine.get("status") or {}).get("nodeRef") or {}).get("name") or entry.name)
+def node_of(machine: Object) -> str:
+    reference = (machine.get("status") or {}).get("nodeRef") or {}
+    return str(reference.get("name") or machine["metadata"]["name"])

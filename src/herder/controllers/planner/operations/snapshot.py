@@ -19,6 +19,7 @@ from herder.engine.meta.kinds import Object
 
 SAVE_TIMEOUT = timedelta(minutes=15)
 RESTORE_PLAN_TIMEOUT = timedelta(minutes=15)
+NO_MEMBER = "no etcd machine is reachable; it needs one to save a snapshot"
 
 
 def members(scope: OperationScope) -> list[PlanEntry]:
@@ -55,7 +56,7 @@ class Snapshot:
         return is_new_request(scope, self.kind)
 
     def preflight(self, scope: OperationScope) -> str:
-        return "" if members(scope) else "no etcd machine is reachable; it needs one to save a snapshot"
+        return "" if members(scope) else NO_MEMBER
 
     def leader(self, scope: OperationScope) -> str:
         return ""

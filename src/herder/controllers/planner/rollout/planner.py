@@ -31,7 +31,7 @@ from herder.controllers.planner.rollout.agent_wait import AgentWait, wait_for_ag
 from herder.controllers.planner.rollout.init_node import LOST, elect
 from herder.controllers.planner.rollout.join import Servers, host_of, record_join_url
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
-from herder.controllers.planner.rollout.scope import MachineStatus, PassEnded, PlanScope, RequeuePass, Result
+from herder.controllers.planner.rollout.scope import MachineStatus, PassEnded, PlanScope, RequeuePass, Result, earliest
 from herder.controllers.planner.rollout.tier import RolloutContext, Tier, TierProgress, roll_out
 from herder.engine.runtime.decision import Parallel, Patch, effect_reason
 
@@ -166,7 +166,7 @@ def _run_operation(scope: PlanScope, result: Result) -> None:
 def _roll_out(scope: PlanScope, result: Result) -> None:
     """Servers first, because workers join them. Problems of single machines are reported last."""
     wait = _agent_wait(scope)
-    result.wake_at = wait.due
+    result.wake_at = earliest(result.wake_at, wait.due)
     context = _rollout_context(scope, wait)
     init = _init_node(scope, result)
     result.bootstrapped = True
@@ -231,7 +231,7 @@ def _record_progress(progress: TierProgress, context: RolloutContext, result: Re
         result.machine_statuses.append(MachineStatus(entry, progress.details[entry.name]))
     result.machine_statuses += [MachineStatus(entry) for entry in progress.ready]
     wakes = [due for entry in progress.configuring if (due := messages.reminder_time(entry)) and due > context.now]
-    result.wake_at = min([*wakes, *([result.wake_at] if result.wake_at else [])], default=None)
+    result.wake_at = earliest(result.wake_at, *wakes)
 
 
 def _init_node(scope: PlanScope, result: Result) -> PlanEntry:

@@ -86,6 +86,11 @@ class Result:
     status: Object = field(default_factory=dict)  # further fields of the control plane's status
     events: list[Event] = field(default_factory=list)
     plans: bool = False  # the writes contain plans, which require the Beacon
+    in_background: bool = False  # `waiting` does not concern users: a cluster that is ready stays so
+
+
+def earliest(*times: datetime | None) -> datetime | None:
+    return min((each for each in times if each is not None), default=None)
 
 
 class PassEnded(Exception):

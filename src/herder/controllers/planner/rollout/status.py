@@ -71,6 +71,8 @@ def _conditions(scope: PlanScope, result: Result) -> list[Condition]:
         return [*conditions, *(condition(type_, "False", "Error", result.error) for type_ in (READY, RECONCILED))]
     if result.waiting:
         changed = scope.status.get("appliedDigest") != cluster_spec.digest(scope.spec)
+        if result.in_background and not changed:
+            return conditions
         types = (READY, RECONCILED) if changed else (READY,)
         return [*conditions, *(condition(type_, "Unknown", "Waiting", result.waiting) for type_ in types)]
     return [*conditions, *(condition(type_, "True", "") for type_ in (READY, STABLE, RECONCILED))]

@@ -36,7 +36,7 @@ def reporting(output: bytes) -> PlanEntry:
 
 def test_the_list_of_k3s_is_read() -> None:
     assert reported_by(reporting(msgspec.json.encode(K3S))) == [
-        Reported("a", "file:///snapshots/a", "2026-11-16T07:25:41Z", 1114144, "", "", {"k": "v"}),
+        Reported("a", "file:///snapshots/a", "2026-11-16T07:25:41Z", 1114144, "", "", {"k": "v"}, "s1"),
         Reported("b", "", "", 0, "failed", "no space left on device", {}),
     ]
 

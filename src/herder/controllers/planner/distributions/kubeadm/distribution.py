@@ -26,8 +26,8 @@ from herder.controllers.planner.distributions.kubeadm.registries import registry
 from herder.controllers.planner.distributions.kubeadm.user_config import user_config
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.selector_config import install_variables
-from herder.controllers.planner.distributions.snapshot_program import Place, node_name, save_snapshot
-from herder.controllers.planner.distributions.tasks import SaveSnapshot, Task, UnsupportedTask
+from herder.controllers.planner.distributions.snapshot_program import Place, node_name, program_task
+from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
 
 SNAPSHOTS = Place("/usr/local/bin/herder-snapshots", "/var/lib/rancher/kubeadm")
 
@@ -41,6 +41,7 @@ class Kubeadm:
     api_port = API_PORT
     names_servers = True
     runs_agent_pod = True
+    schedules_snapshots = False
     authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
@@ -50,12 +51,13 @@ class Kubeadm:
         return [*pulling.references(spec, namespace), *selected_files.references(spec, namespace)]
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
-        if not isinstance(task, SaveSnapshot):
-            raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")
         address = next(iter((*machine.internal_addresses, *machine.external_addresses)), "")
         peer = f"https://{f'[{address}]' if ':' in address else address}:2380"
         config = {"distribution": "kubeadm", "kubeadm": {"name": node_name(machine), "peerUrl": peer}}
-        return save_snapshot(cluster, machine, task, SNAPSHOTS, config)
+        plan = program_task(cluster, machine, task, SNAPSHOTS, config)
+        if plan is None:
+            raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")
+        return plan
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"

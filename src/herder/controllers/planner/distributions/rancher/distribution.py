@@ -44,6 +44,7 @@ class Rancher:
     api_port: int = 6443
     names_servers: bool = False  # agents have their own load balancer
     runs_agent_pod: bool = True
+    schedules_snapshots: bool = True
     authorities: Sequence[str] = ()  # the first server creates them
 
     @property

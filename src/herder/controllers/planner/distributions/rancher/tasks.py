@@ -8,6 +8,7 @@ from herder.controllers.planner.distributions.interface import ClusterInputs, Ma
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
+    DeleteSnapshots,
     DeleteStaleNodes,
     EncryptSecrets,
     Rejoin,
@@ -20,6 +21,7 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
     Task,
     UnsupportedTask,
+    file_arguments,
     script_instruction,
 )
 
@@ -37,6 +39,28 @@ esac
 """Saves a snapshot, and prints all. The command exits with 0 even if it cannot write the file: only its message shows
 that it has.
 """
+
+DELETE_SCRIPT = """set -u
+program=$1
+shift
+while [ "$#" -ge 2 ]; do
+    s3=$1 name=$2
+    shift 2
+    if [ "$s3" = true ]; then
+        output=$("$program" etcd-snapshot delete "$name" 2>&1)
+    else
+        output=$("$program" etcd-snapshot delete --etcd-s3=false "$name" 2>&1)
+    fi
+    code=$?
+    printf '%s\\n' "$output" >&2
+    [ "$code" = 0 ] || exit "$code"
+    case $output in
+        *"Snapshot $name deleted."* | *"Snapshot $name not found."*) ;;
+        *) echo "snapshot $name was not deleted; the log of the service has the cause" >&2; exit 1 ;;
+    esac
+done
+"""
+"""Deletes files, which follow as pairs: whether it is in S3, and its name."""
 
 ROTATE_SCRIPT = """set -eu
 unit=$1 data=$2
@@ -143,6 +167,9 @@ def task_instructions(
     match task:
         case SaveSnapshot():
             return (script_instruction(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name),)
+        case DeleteSnapshots():
+            files = file_arguments(task)
+            return (script_instruction(operations.DELETE_SNAPSHOTS, DELETE_SCRIPT, task, runtime.name, *files),)
         case RotateCertificates() if machine.roles.only_worker:
             return (script_instruction(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
         case RotateCertificates():
