@@ -1,7 +1,8 @@
-"""Read access of users to the objects of their own clusters.
+"""Access of users to the objects of their own clusters.
 
 Machines and their owners have generated names and share a namespace with those of other clusters. RBAC can grant them
-only all together or name by name, so the gateway reads them for users with rights on the Cluster.
+only all together or name by name, so the gateway reads them, and deletes snapshots, for users with rights on the
+Cluster.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from herder.gateway.admission.access import Access
 from herder.gateway.identity.bodies import answer
 from herder.gateway.machine_logs import machine_log
 
-OBJECTS, LOGS, REGISTRATION = "objects", "logs", "registration"
+OBJECTS, LOGS, REGISTRATION, SNAPSHOTS = "objects", "logs", "registration", "snapshots"
 _PATH = re.compile(rf"/v3/clusters/([^/]+)/({OBJECTS}|{LOGS}|{REGISTRATION})")
+_SNAPSHOT = re.compile(rf"/v3/clusters/([^/]+)/{SNAPSHOTS}/([^/]+)")
 _DELETION = re.compile(r"/v3/deletions/([^/]+)/([^/]+)/([^/]+)")
 _OF_CLUSTER = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
 PAGE_SIZE = 100
-_VERBS = {OBJECTS: "get", LOGS: "update", REGISTRATION: "update"}
-"""Right on the provisioning Cluster that a path needs. Logs and registration tokens are for owners."""
+_VERBS = {OBJECTS: "get", LOGS: "update", REGISTRATION: "update", SNAPSHOTS: "update"}
+"""Right on the provisioning Cluster that a path needs. Logs, registration tokens and deletions are for owners."""
 
 Permitted = Callable[[], Awaitable[Object]]
 """Returns the provisioning Cluster while the user has the rights on it. Raises StatusError."""
@@ -51,7 +53,7 @@ Permitted = Callable[[], Awaitable[Object]]
 
 class ClusterObjects:
     """Answers `GET /v3/clusters/<id>/objects`, `…/logs` and `…/registration`, and
-    `GET /v3/deletions/<namespace>/<name>/<uid>`.
+    `GET /v3/deletions/<namespace>/<name>/<uid>`; and `DELETE /v3/clusters/<id>/snapshots/<name>`.
     """
 
     def __init__(self, client: Client, access: Access) -> None:
@@ -59,6 +61,9 @@ class ClusterObjects:
         self._access = access
 
     async def handle(self, request: Request, user: User) -> Response | None:
+        if request.method == "DELETE" and (snapshot := _SNAPSHOT.fullmatch(request.path)):
+            _check_names(*snapshot.groups())
+            return answer(await self._delete_snapshot(user, *snapshot.groups()))
         if request.method != "GET":
             return None
         if deletion := _DELETION.fullmatch(request.path):
@@ -99,7 +104,7 @@ class ClusterObjects:
         kind, meta = PROVISIONING_CLUSTER, cluster["metadata"]
         target = Target(kind.group, kind.plural, meta["namespace"], meta["name"])
         if not await self._access.may(user, verb, target):
-            why = f'User "{user.name}" cannot {verb} this cluster; only its owners may read this'
+            why = f'User "{user.name}" cannot {verb} this cluster; only its owners may do this'
             raise forbidden(kind.resource.group_resource, meta["name"], why)
 
     async def _deletion(self, user: User, namespace: str, name: str, uid: str) -> Object:
@@ -181,6 +186,29 @@ class ClusterObjects:
                 references = each["metadata"].get("ownerReferences") or ()
                 if any(reference.get("uid") in owners for reference in references):
                     yield _without_spec_copy(each)
+
+    async def _delete_snapshot(self, user: User, cluster_id: str, name: str) -> Object:
+        core = await self._core_cluster(await self._permitted(user, cluster_id, SNAPSHOTS))
+        namespace = core["metadata"]["namespace"]
+        found = await self._client.get(ETCD_SNAPSHOT.resource, name, namespace=namespace)
+        if not await self._is_snapshot_of(core, found):
+            raise not_found(ETCD_SNAPSHOT.resource.group_resource, name)
+        uid = found["metadata"]["uid"]
+        await self._client.delete(ETCD_SNAPSHOT.resource, name, namespace=namespace, uid=uid)
+        return {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
+
+    async def _is_snapshot_of(self, core: Object, snapshot: Object) -> bool:
+        """Whether the Cluster or one of its Machines owns the snapshot; its label alone may be of a former cluster."""
+        for owner in snapshot["metadata"].get("ownerReferences") or ():
+            if owner["uid"] == core["metadata"]["uid"]:
+                return True
+            if owner["kind"] == MACHINE.kind:
+                with suppress(NotFound):
+                    namespace = core["metadata"]["namespace"]
+                    machine = await self._client.get(MACHINE.resource, owner["name"], namespace=namespace)
+                    is_same = machine["metadata"]["uid"] == owner["uid"]
+                    return bool(is_same and machine["spec"].get("clusterName") == core["metadata"]["name"])
+        return False
 
     async def _of_cluster(
         self, kind: Kind, namespace: str, labels: str, check: Callable[[], Awaitable[None]]

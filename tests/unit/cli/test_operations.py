@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +19,8 @@ from herder.api.rke import names
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
-from herder.api.rke.operations import CERTIFICATES, ENCRYPTION_KEYS, RESTORE, SNAPSHOT
+from herder.api.rke.operations import CERTIFICATES, DELETION, ENCRYPTION_KEYS, RESTORE, SNAPSHOT
+from herder.api.rke.snapshots import FINALIZER
 from herder.app.install import install_kinds
 from herder.cli.operations.requests import (
     Outcome,
@@ -218,14 +219,17 @@ class Cluster:
         arguments = ("--subresource=status", "--type=merge", "-p", json.dumps(patch))
         self.server.kubectl("patch", "-n", NAMESPACE, _CONTROL_PLANE, self.name, *arguments)
 
-    def add_snapshot(self, snapshot: str, cluster: str = "", **fields: Any) -> None:
+    def add_snapshot(self, snapshot: str, cluster: str = "", finalizers: Sequence[str] = (), **fields: Any) -> None:
         """`fields` are those of its file."""
         file = {"name": f"file-{snapshot}", "nodeName": "node-a", "status": "successful", **fields}
         labels, spec = {names.CLUSTER_NAME: self.name}, {"clusterName": cluster or self.name}
-        self.create(new_manifest(ETCD_SNAPSHOT, snapshot, NAMESPACE, labels=labels, spec=spec, snapshotFile=file))
+        obj = new_manifest(ETCD_SNAPSHOT, snapshot, NAMESPACE, labels=labels, spec=spec, snapshotFile=file)
+        obj["metadata"]["finalizers"] = [*finalizers]
+        self.create(obj)
 
 
 _PROVISIONING = str(PROVISIONING_CLUSTER.resource.group_resource)
+_SNAPSHOT = str(ETCD_SNAPSHOT.resource.group_resource)
 _CONTROL_PLANE = str(CONTROL_PLANE.resource.group_resource)
 
 
@@ -435,6 +439,29 @@ def test_a_snapshot_that_cannot_be_restored_is_refused_before_the_question(clust
     cluster.add_snapshot(f"{cluster.name}-b", name="same")
     assert "several snapshots have a file same" in cluster.expect_failure(*restore, "same", "--yes")
     assert cluster.requested(RESTORE) is None
+
+
+def test_snapshots_are_deleted_with_their_files(cluster: Cluster) -> None:
+    one, other = f"{cluster.name}-one", f"{cluster.name}-other"
+    for snapshot in (one, other):
+        cluster.add_snapshot(snapshot, finalizers=[FINALIZER])
+    kept = Terminal("snapshot", "delete", cluster.name, one, **cluster.environment)
+    kept.read_until("with the files? [y/N]")
+    kept.type("n\n")
+    assert kept.exit_status() == 1
+    deleting = Terminal("snapshot", "delete", cluster.name, one, f"file-{other}", "--yes", **cluster.environment)
+    deleting.read_until(f"deletion of snapshot {other} is requested")
+    cluster.report(run(DELETION, "Failed", message=f"machine server-0: no such bucket{ESCAPE}"))
+    assert deleting.exit_status() == 1
+    assert "the files are not deleted: machine server-0: no such bucket" in deleting.output
+    again = Terminal("snapshot", "delete", cluster.name, one, other, "--yes", **cluster.environment)
+    again.read_until(f"deletion of snapshot {other} is requested")
+    for snapshot in (one, other):
+        patch = '{"metadata": {"finalizers": null}}'
+        cluster.server.kubectl("patch", "-n", NAMESPACE, _SNAPSHOT, snapshot, "--type=merge", "-p", patch)
+    assert again.exit_status() == 0
+    assert f"{one}, {other} deleted" in again.output
+    assert "has no snapshot" in cluster.expect_failure("snapshot", "delete", cluster.name, one, "--yes")
 
 
 def test_the_operation_and_pending_requests_are_shown(cluster: Cluster) -> None:

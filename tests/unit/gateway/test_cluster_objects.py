@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import BadRequest, not_found
+from herder.engine.meta.errors import BadRequest, Forbidden, NotFound, not_found
 from herder.engine.meta.kinds import GroupResource
 from herder.engine.wire import Query, Request, Response, User
 from herder.gateway.admission.access import Access
@@ -71,7 +71,12 @@ async def test_a_machine_name_is_no_path_to_another_object() -> None:
 
 
 CORE = {
-    "metadata": {"name": "own", "namespace": "fleet-default", "ownerReferences": [{"controller": True, "uid": "1"}]},
+    "metadata": {
+        "name": "own",
+        "namespace": "fleet-default",
+        "uid": "core",
+        "ownerReferences": [{"controller": True, "uid": "1"}],
+    },
     "spec": {},
 }
 PAGES = 5
@@ -193,3 +198,57 @@ async def test_snapshots_are_those_that_the_cluster_or_its_machines_own() -> Non
     assert server.labels == "rke.cattle.io/cluster-name=own"
     assert all(each["snapshotFile"] == {"name": each["metadata"]["name"]} for each in found)
     assert b"managedFields" not in read
+
+
+class DeletionServer(PagedServer):
+    """Serves one snapshot of each owner, and records deletions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
+
+    async def send(self, request: Request) -> Response:
+        name, kind = posixpath.basename(request.path), posixpath.basename(posixpath.dirname(request.path))
+        if kind == "machines":
+            machine = {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": {"clusterName": OWNERS[name]}}
+            return Response(200, {"content-type": "application/json"}, msgspec.json.encode(machine))
+        if kind != "etcdsnapshots":
+            return await super().send(request)
+        if request.method == "DELETE":
+            self.deleted.append(name)
+        owner = {"kind": "Cluster", "name": "own", "uid": name}
+        if name in OWNERS:
+            owner = {"kind": "Machine", "name": name, "uid": "uid-m-later" if name == "m-former" else f"uid-{name}"}
+        found = {"metadata": {"name": name, "uid": f"snapshot-{name}", "ownerReferences": [owner]}}
+        return Response(200, {"content-type": "application/json"}, msgspec.json.encode(found))
+
+
+OWNERS = {"m-own": "own", "m-theirs": "theirs", "m-former": "own"}
+"""Clusters of the machines."""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_own"), [("core", True), ("m-own", True), ("2", False), ("m-theirs", False), ("m-former", False)]
+)
+async def test_owners_delete_snapshots_of_their_own_cluster_only(name: str, is_own: bool) -> None:
+    server = DeletionServer()
+    objects = ClusterObjects(Client(cast("Any", server)), cast(Access, Owner()))
+    request = Request("DELETE", f"/v3/clusters/c-own/snapshots/{name}", Query([]))
+    if is_own:
+        assert (await objects.handle(request, User("owner"))) is not None
+    else:
+        with pytest.raises(NotFound):
+            await objects.handle(request, User("owner"))
+    assert server.deleted == ([name] if is_own else [])
+
+
+async def test_members_without_the_right_to_update_a_cluster_delete_no_snapshot() -> None:
+    class Member(Owner):
+        async def may(self, _user: User, verb: str, *_: object) -> bool:
+            return verb == "get"
+
+    server = DeletionServer()
+    objects = ClusterObjects(Client(cast("Any", server)), cast(Access, Member()))
+    with pytest.raises(Forbidden):
+        await objects.handle(Request("DELETE", "/v3/clusters/c-own/snapshots/core", Query([])), User("member"))
+    assert server.deleted == []

@@ -1,4 +1,4 @@
-"""Objects and logs of the user's own clusters, read through the manager.
+"""Objects and logs of the user's own clusters, through the manager.
 
 Owners of a cluster have no right to list the Machines of its namespace, which also holds those of other clusters.
 """
@@ -34,6 +34,10 @@ async def objects_of(client: Client, id_: str) -> list[Object]:
 async def deletion_of(client: Client, namespace: str, name: str, uid: str) -> Object:
     """What the deletion of a Cluster waits for, also after the rights of its owners have ended."""
     return await _read(client, f"/v3/deletions/{namespace}/{name}/{uid}")
+
+
+async def delete_snapshot(client: Client, id_: str, name: str) -> None:
+    await _send(client, "DELETE", f"/v3/clusters/{id_}/snapshots/{name}")
 
 
 async def log_of(client: Client, id_: str) -> str:
@@ -80,7 +84,11 @@ async def _get(client: Client, id_: str, part: str, query: Query | None = None) 
 
 
 async def _read(client: Client, path: str, query: Query | None = None) -> Object:
-    response = await client.raw("GET", path, query)
+    return await _send(client, "GET", path, query)
+
+
+async def _send(client: Client, method: str, path: str, query: Query | None = None) -> Object:
+    response = await client.raw(method, path, query)
     content = response.content() if response.stream is None else b"".join([chunk async for chunk in response.stream])
     try:
         found: Object = json.loads(content)

@@ -8,6 +8,7 @@ import click
 
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
+from herder.cli.cluster import owned
 from herder.cli.cluster.owned import is_kind, objects_of
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, NotFound
@@ -55,6 +56,19 @@ async def snapshot_named(client: Client, cluster: Object, name: str) -> Object:
             return matches[0]
     listing = f"herder snapshot list {cluster_name} -n {cluster['metadata']['namespace']}"
     raise click.ClickException(f'cluster {cluster_name} has no snapshot "{name}"; list its snapshots with: {listing}')
+
+
+async def delete_snapshot(client: Client, cluster: Object, snapshot: Object) -> None:
+    meta = snapshot["metadata"]
+    try:
+        await client.delete(ETCD_SNAPSHOT.resource, meta["name"], namespace=meta["namespace"], uid=meta["uid"])
+    except NotFound:
+        pass
+    except Forbidden:
+        id_ = str((cluster.get("status") or {}).get("clusterName") or "")
+        if not id_:
+            raise
+        await owned.delete_snapshot(client, id_, meta["name"])
 
 
 def file_of(snapshot: Object) -> Object:

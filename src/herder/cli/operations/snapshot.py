@@ -1,18 +1,28 @@
-"""`herder snapshot`: take, list and restore etcd snapshots of a cluster."""
+"""`herder snapshot`: take, list, restore and delete etcd snapshots of a cluster."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import click
 
-from herder.api.rke.operations import RESTORE, SNAPSHOT
+from herder.api.rke.operations import DELETION, FAILED, RESTORE, SNAPSHOT, Run
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.app.process import wall_clock
 from herder.cli.client import ask
-from herder.cli.cluster.options import check_provisioned, existing_cluster, operation_options, print_line
+from herder.cli.cluster.options import check_provisioned, existing_cluster, operation_options, print_line, time_limit
 from herder.cli.confirmation import confirm, yes_option
 from herder.cli.examples import examples
 from herder.cli.get import print_data
-from herder.cli.operations.lookup import created_at, file_of, snapshot_named, snapshots_of
+from herder.cli.operations.lookup import (
+    control_plane_of,
+    created_at,
+    delete_snapshot,
+    file_of,
+    snapshot_named,
+    snapshots_of,
+)
 from herder.cli.operations.progress import run_operation
 from herder.cli.table import print_table
 from herder.engine.apiserver.tables.duration import since
@@ -26,6 +36,11 @@ RESTORE_EXAMPLES = examples(
     "herder snapshot restore meadow meadow-local-on-demand-1a2b3c",
     "herder snapshot restore meadow meadow-local-on-demand-1a2b3c --yes --timeout 1800",
 )
+DELETE_EXAMPLES = examples(
+    "herder snapshot delete meadow meadow-local-on-demand-1a2b3c",
+    "herder snapshot delete meadow on-demand-node-a-1767225600 on-demand-node-a-1767229200 --yes",
+)
+_POLL_SECONDS = 1.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _COLUMNS, _WIDE_COLUMNS = ("NAME", "NODE", "AGE", "SIZE", "STATUS"), ("CREATED", "LOCATION", "MESSAGE")
 
@@ -35,10 +50,11 @@ _COLUMNS, _WIDE_COLUMNS = ("NAME", "NODE", "AGE", "SIZE", "STATUS"), ("CREATED",
         "herder snapshot create meadow",
         "herder snapshot list meadow",
         "herder snapshot restore meadow meadow-local-on-demand-1a2b3c",
+        "herder snapshot delete meadow meadow-local-on-demand-1a2b3c",
     )
 )
 def command() -> None:
-    """Take, list and restore etcd snapshots of a cluster."""
+    """Take, list, restore and delete etcd snapshots of a cluster."""
 
 
 @command.command(epilog=CREATE_EXAMPLES)
@@ -153,3 +169,56 @@ def _check_restorable(snapshot: Object) -> None:
 def _time(snapshot: Object) -> str:
     created = created_at(snapshot)
     return f"{created} ({since(created, wall_clock())} ago)" if created else "the snapshot"
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+@command.command(epilog=DELETE_EXAMPLES)
+@operation_options
+@click.argument("snapshots", metavar="SNAPSHOT...", nargs=-1, required=True)
+@yes_option
+def delete(
+    name: str,
+    namespace: str,
+    wait: bool,
+    timeout: float,
+    kubeconfig: str | None,
+    snapshots: tuple[str, ...],
+    yes: bool,
+) -> None:
+    """Delete snapshots of CLUSTER with their files. SNAPSHOT is the name of a snapshot or of its file.
+
+    The file of a machine that is not reachable is deleted when the machine returns. On a terminal, the command asks for
+    confirmation.
+    """
+
+    async def read(client: Client) -> tuple[Object, list[Object]]:
+        cluster = await existing_cluster(client, namespace, name)
+        check_provisioned(name, cluster, "delete its snapshots")
+        return cluster, [await snapshot_named(client, cluster, each) for each in dict.fromkeys(snapshots)]
+
+    cluster, found = ask(kubeconfig, lambda client, _here: read(client))
+    chosen = ", ".join(each["metadata"]["name"] for each in found)
+    confirm(f"Delete {chosen} of cluster {name} in namespace {namespace}, with the files?", yes)
+
+    async def delete_all(client: Client) -> None:
+        before = Run.of(await control_plane_of(client, cluster))
+        for each in found:
+            await delete_snapshot(client, cluster, each)
+            print_line(f"cluster {name}: deletion of snapshot {each['metadata']['name']} is requested")
+        if wait:
+            async with time_limit(name, timeout, f"herder snapshot list {name} -n {namespace}"):
+                await _wait_until_deleted(client, cluster, found, before.id if before else "")
+            print_line(f"cluster {name}: {chosen} deleted")
+
+    ask(kubeconfig, lambda client, _here: delete_all(client))
+
+
+async def _wait_until_deleted(client: Client, cluster: Object, chosen: Sequence[Object], last_run: str) -> None:
+    uids = {each["metadata"]["uid"] for each in chosen}
+    while uids & {each["metadata"]["uid"] for each in await snapshots_of(client, cluster)}:
+        run = Run.of(await control_plane_of(client, cluster))
+        if run is not None and (run.kind, run.phase) == (DELETION, FAILED) and run.id != last_run:
+            raise click.ClickException(f"the files are not deleted: {printable(run.message)}; Herder tries again")
+        await asyncio.sleep(_POLL_SECONDS)

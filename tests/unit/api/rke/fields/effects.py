@@ -67,6 +67,8 @@ def effects_of(spec: Object) -> Effects:
             (errors if isinstance(found, ConfigError) else plans).append(str(found))
     fields = {name: spec["rkeConfig"].get(name) for name in ("upgradeStrategy", *operations.KINDS)}
     given = {name: value for name, value in fields.items() if value}
+    etcd = spec["rkeConfig"].get("etcd") or {}
+    given |= {"etcd": {name: etcd[name] for name in rollouts.SCHEDULE if etcd.get(name)}}
     rollout = rollouts.trace(spec["kubernetesVersion"], json.dumps(given, sort_keys=True))
     content = json.dumps([generated.objects, plans, rollout], sort_keys=True, default=str)
     return Effects(content, tuple(errors), generated.ignored)

@@ -13,6 +13,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT, PLAN_SECRET
+from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.api.settings import Settings
 from herder.controllers.planner import controller as planner
@@ -41,6 +42,8 @@ _MACHINES = {
 
 
 SNAPSHOTS = ("before", "other")
+SCHEDULE = ("disableSnapshots", "snapshotRetention", "snapshotScheduleCron")
+"""Fields of `etcd` that the trace covers: a scheduled snapshot is due when the rollout begins."""
 
 
 @cache
@@ -58,6 +61,8 @@ class _Rollout:
         management = MANAGEMENT_NAME if self._distribution.name == "embedded" else ""
         spec = {"kubernetesVersion": version, "managementClusterName": management, **fields}
         status = {"initialization": {"controlPlaneInitialized": True}, "agentConnected": True}
+        if schedule := (fields.get("etcd") or {}).get("snapshotScheduleCron"):
+            status["etcdSnapshotSchedule"] = {"schedule": schedule, "lastScheduleTime": "2020-01-01T00:00:00Z"}
         plane = objects.control_plane(status, **spec)
         found = [objects.cluster(), plane, objects.beacon(), objects.TOKENS, *self._secrets(plane), *self._machines()]
         found += self._snapshots(next(each for each in found if each["kind"] == "Machine"))
@@ -135,10 +140,11 @@ class _Rollout:
 
 
 def _tasks(secret: Object) -> list[list[str]]:
-    """The tasks of operations in a plan, with their arguments."""
-    plan = PlanSecret(secret).plan
-    found = plan.instructions if plan is not None else ()
-    return [[each.name, *each.args[2:]] for each in found if each.name in operations.TASK_INSTRUCTIONS]
+    """The tasks of operations in a plan, with their arguments and the configuration of the snapshot program."""
+    plan = PlanSecret(secret).plan or Plan()
+    tasks = [[each.name, *each.args[2:]] for each in plan.instructions if each.name in operations.TASK_INSTRUCTIONS]
+    config = [each.content for each in plan.files if each.path.endswith(operations.SNAPSHOT_CONFIG)]
+    return [*tasks, *([config] if config else [])]
 
 
 # --- drains ---------------------------------------------------------------------------------------------------------

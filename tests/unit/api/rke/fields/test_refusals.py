@@ -51,7 +51,7 @@ CASES: dict[str, Case] = {
     ),
     "every unsupported field is named": Case(
         cluster(spec=KUBEADM, etcd={"snapshotScheduleCron": "0 * * * *", "s3": {"bucket": "b"}}),
-        (f"{ETCD}.s3.bucket", f"{ETCD}.snapshotScheduleCron"),
+        (f"{ETCD}.s3.bucket",),
     ),
     "entries of maps and lists are named": Case(
         cluster(
@@ -66,17 +66,17 @@ CASES: dict[str, Case] = {
         tuple(f"spec.rkeConfig.etcdSnapshotRestore.{part}" for part in ("generation", "name")),
     ),
     "an unsupported value that was stored may stay": Case(
-        cluster(spec=KUBEADM, etcd={"snapshotRetention": 5}, provisionGeneration=1),
+        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}}, provisionGeneration=1),
         (),
-        cluster(spec=KUBEADM, etcd={"snapshotRetention": 5}),
+        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}}),
     ),
     "an unsupported value may be removed": Case(
-        cluster(spec=KUBEADM), (), cluster(spec=KUBEADM, etcd={"snapshotRetention": 5})
+        cluster(spec=KUBEADM), (), cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}})
     ),
     "an unsupported value cannot become another one": Case(
-        cluster(spec=KUBEADM, etcd={"snapshotRetention": 6}),
-        (f"{ETCD}.snapshotRetention",),
-        cluster(spec=KUBEADM, etcd={"snapshotRetention": 5}),
+        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "c"}}),
+        (f"{ETCD}.s3.bucket",),
+        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}}),
     ),
     "a pool keeps its unsupported value when it moves": Case(
         cluster(machinePools=[pool("a"), pool("b", machineOS="windows")]),
