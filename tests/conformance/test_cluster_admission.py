@@ -136,17 +136,13 @@ def of_distribution(build: str, spec: dict[str, Any] | None = None, **rke_config
 
 
 IGNORED: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "backups where there are none": (
-        of_distribution("kubeadm1", etcd={"snapshotScheduleCron": "0 * * * *", "snapshotRetention": 5}),
-        ["spec.rkeConfig.etcd.snapshotRetention", "spec.rkeConfig.etcd.snapshotScheduleCron"],
+    "charts and a directory that the distribution does not have": (
+        of_distribution("kubeadm1", chartValues={"a": {"b": "c"}}, dataDirectories={"provisioning": "/data"}),
+        ["spec.rkeConfig.chartValues", "spec.rkeConfig.dataDirectories.provisioning"],
     ),
     "a rotation of certificates": (
         of_distribution("herder1", rotateCertificates={"generation": 1}),
         ["spec.rkeConfig.rotateCertificates.generation"],
-    ),
-    "the restore of a snapshot": (
-        of_distribution("kubeadm1", etcdSnapshotRestore={"generation": 1, "name": "none"}),
-        ["spec.rkeConfig.etcdSnapshotRestore.generation", "spec.rkeConfig.etcdSnapshotRestore.name"],
     ),
     "the restore of the version with a snapshot": (
         of_distribution(
@@ -199,10 +195,10 @@ async def test_a_cluster_with_stored_values_stays_editable(admission_admin: Api)
     """The Cluster was stored before these rules were in force."""
     path = admission_admin.in_namespace(EARLIER).at(CLUSTERS, "one")
     (await admission_admin.patch(path, {"spec": {"rkeConfig": {"provisionGeneration": 2}}})).expect(200)
-    changed = {"spec": {"rkeConfig": {"etcd": {"snapshotRetention": 6}}}}
+    changed = {"spec": {"rkeConfig": {"networking": {"stackPreference": "dual"}}}}
     answer = await admission_admin.patch(path, changed)
     assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
-    assert [found for _, found, _ in answer.causes] == ["spec.rkeConfig.etcd.snapshotRetention"]
+    assert [found for _, found, _ in answer.causes] == ["spec.rkeConfig.networking.stackPreference"]
     (await admission_admin.patch(path, {"spec": {"enableNetworkPolicy": None}})).expect(200)
     again = await admission_admin.patch(path, {"spec": {"enableNetworkPolicy": True}})
     assert [found for _, found, _ in again.causes] == ["spec.enableNetworkPolicy"], "it was removed meanwhile"

@@ -141,7 +141,7 @@ def provisioning_cluster(**rke_config: object) -> Object:
 
 
 EARLIER = "earlier"
-EARLIER_CLUSTER = provisioning_cluster(etcd={"snapshotRetention": 5}, machinePools=[])
+EARLIER_CLUSTER = provisioning_cluster(networking={"stackPreference": "ipv6"}, machinePools=[])
 EARLIER_CLUSTER["spec"] |= {"kubernetesVersion": "v1.34.1+kubeadm1", "enableNetworkPolicy": True}
 """A Cluster in namespace `EARLIER`, stored before the rules for Clusters apply, with fields that they reject."""
 

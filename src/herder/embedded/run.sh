@@ -62,13 +62,13 @@ write_if_changed() { # PATH MODE; true if the file changed
     mv "$1.new" "$1"
 }
 
-# The directory of the payload changes with each version, so plans call this program.
-install_snapshots() {
+# The directory of the payload changes with each version, so plans call these programs.
+install_program() { # NAME MODULE
     mkdir -p "$data/bin"
-    write_if_changed "$data/bin/herder-snapshots" 755 << SCRIPT || true
+    write_if_changed "$data/bin/$1" 755 << SCRIPT || true
 #!/bin/sh
 export PYTHONPATH=$data/payloads/$payload
-exec $python -m herder.snapshots "\$@"
+exec $python -m $2 "\$@"
 SCRIPT
 }
 
@@ -148,7 +148,15 @@ SCRIPT
 
 python=$(find_python)
 unpack
-[ "$role" = node ] || install_snapshots
+if [ "$role" = server ]; then
+    install_program herder-snapshots herder.snapshots
+    install_program herder-stale-nodes herder.embedded.stale_nodes
+fi
+if [ "${INSTALL_HERDER_SKIP_START:-}" = true ]; then
+    PYTHONPATH=$data/payloads/$payload $python -m herder.embedded.keys
+    echo "herder $role $version is installed; it is not started"
+    exit
+fi
 changed=no
 stamp="${RESTART_STAMP:-}"
 if [ "$stamp" != "$(cat "$data/restart_stamp" 2>/dev/null || true)" ]; then

@@ -16,6 +16,7 @@ import yaml
 from herder.api.rke.node.join_token import machine_of
 from herder.embedded.cluster_agent import ClusterAgent, wanted
 from herder.embedded.configuration import NODE_PORT, SECURE_PORT, Configuration
+from herder.embedded.keys import service_account_key, write_encryption_key
 from herder.embedded.manifests import Manifests
 from herder.embedded.node import LEASE_NAMESPACE, Node, serve_health
 from herder.embedded.node_admission import install_node_admission
@@ -56,7 +57,13 @@ async def serve(reported: Configuration, config_dir: Path) -> None:
     """Run until cancelled."""
     directory = reported.data_dir / "server"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    pki = Pki.load_or_create(directory / "tls", now=_clock(), hosts=(*reported.addresses, *reported.names))
+    write_encryption_key(reported)
+    pki = Pki.load_or_create(
+        directory / "tls",
+        now=_clock(),
+        hosts=(*reported.addresses, *reported.names),
+        service_accounts=service_account_key(reported.token),
+    )
     server = await assemble(directory / "db", clock=_clock, entropy=os.urandom, pki=pki)
     server.authenticator.token_authenticators.append(_joining(reported.token, reported.agent_token))
     server.deps.authorizer = NodeAuthorizer(server.deps.authorizer, server.deps.store)

@@ -10,7 +10,9 @@ role=${INSTALL_KUBEADM_EXEC:-server} # init, server or agent
 admin=/etc/kubernetes/admin.conf
 manifests=/etc/kubernetes/manifests
 kubelet_pki=/var/lib/kubelet/pki
+pki=/etc/kubernetes/pki
 patches=$state/patches # of the manifests; init.yaml and join.yaml name this directory
+stopped=/etc/kubernetes/stopped-manifests # of a server that an operation has stopped
 build=$(cat "$here/VERSION") # such as v1.36.3+kubeadm1
 version=${build%%+*}
 export PATH="/usr/local/bin:$PATH"
@@ -50,6 +52,12 @@ install_program() { # NAME; true if it changed. The program may be running, so i
     cp "$here/bin/$1" "/usr/local/bin/.$1.new"
     chmod 755 "/usr/local/bin/.$1.new"
     mv "/usr/local/bin/.$1.new" "/usr/local/bin/$1"
+}
+
+# The etcd of a stopped server has the data of before a restore. Only the operation starts it, or drops the data.
+refuse_stopped() {
+    [ ! -e "$stopped/etcd.yaml" ] || fail "a restore has stopped this server and has not finished; request the restore \
+again, or delete the machine"
 }
 
 # What snapshots of etcd need.
@@ -220,10 +228,15 @@ end_join_settings() {
 
 join() {
     if [ -e "$state/member" ]; then return; fi
+    keep_data=
+    if [ -e "$state/restored" ]; then # the data of etcd, from a snapshot
+        keep_data=--skip-phases=remove-etcd-member ignored=$ignored,DirAvailable--var-lib-etcd
+    fi
     if [ -e "$state/joining" ]; then
         say "removing the remains of an interrupted attempt"
         keep_kubelet_key
-        kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock || true
+        # shellcheck disable=SC2086 # a flag or nothing
+        kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock $keep_data || true
         rm -rf /etc/cni/net.d/*herder*
         [ "$role" = init ] || restore_kubelet_key
     fi
@@ -240,10 +253,47 @@ join() {
     echo "$version" > "$state/version"
     kubelet_inputs > "$state/kubelet"
     touch "$state/member"
-    rm -rf "$state/joining" "$state/kubelet-pki"
+    rm -rf "$state/joining" "$state/restored" "$state/kubelet-pki"
     installed=$version
     # A server joins with the settings of the first one; its own may differ.
     [ "$role" = server ] || changed=no
+}
+
+# A server whose etcd data was dropped joins etcd again. It has everything else that kubeadm join creates.
+rejoin_etcd() {
+    [ "$role" != agent ] || return 0
+    if [ ! -e "$manifests/etcd.yaml" ]; then
+        say "joining etcd again"
+        systemctl start kubelet
+        leave_etcd
+        phase=etcd-join # of kubeadm 1.34 and later
+        ! kubeadm join phase control-plane-join --help | grep -q '^ *etcd ' || phase="control-plane-join etcd"
+        # shellcheck disable=SC2086 # the name of a phase
+        kubeadm join phase $phase --config "$config/join.yaml"
+    fi
+    for file in "$stopped"/*.yaml; do
+        [ ! -e "$file" ] || mv "$file" "$manifests/"
+    done
+}
+
+# Remove the member of an interrupted attempt: etcd cannot start it without its data.
+leave_etcd() {
+    own=$(head -n 1 "$config/endpoints")
+    others=$(tail -n +2 "$config/endpoints" | while read -r each; do url "$each" 2379; done | paste -sd , -)
+    member=$(etcd_members list | awk -F ', ' -v "peer=$(url "$own" 2380)" '$4 == peer { print $1 }')
+    [ -z "$member" ] || etcd_members remove "$member"
+}
+
+etcd_members() {
+    etcdctl --endpoints "$others" --cacert "$pki/etcd/ca.crt" --cert "$pki/etcd/healthcheck-client.crt" \
+        --key "$pki/etcd/healthcheck-client.key" member "$@"
+}
+
+url() { # ADDRESS PORT
+    case $1 in
+        *:*) echo "https://[$1]:$2" ;;
+        *) echo "https://$1:$2" ;;
+    esac
 }
 
 # --- later changes ----------------------------------------------------------------------------------------------------
@@ -306,10 +356,14 @@ responds() { # COMPONENT; probes check the others
     kubectl --kubeconfig "$admin" --server https://127.0.0.1:6443 --request-timeout=5s get --raw /readyz > /dev/null 2>&1
 }
 
+# A restored cluster does not know a Node that joined after the snapshot. A kubelet registers it only when it starts.
+register_node() {
+    [ "$changed" = yes ] && [ -e "$state/restart_stamp" ] || return 0
+    ! kubectl --kubeconfig "$kubeconfig" get node "$name" 2>&1 | grep -qF '(NotFound)' || systemctl restart kubelet
+}
+
 apply_labels() {
     [ -s "$config/labels" ] || return 0
-    kubeconfig=/etc/kubernetes/kubelet.conf
-    [ ! -e "$admin" ] || kubeconfig=$admin
     # A machine that has just joined registers its Node a moment later. Labels contain no spaces, so each line of the
     # file is one argument.
     tries=60
@@ -393,21 +447,30 @@ case $name in
     *[!a-z0-9.-]*) fail "node name $name: must consist of lowercase letters, digits, . and -" ;;
 esac
 
+[ "${INSTALL_KUBEADM_SKIP_START:-}" = true ] || refuse_stopped
 prepare_network
 write_hosts
 install_program kubeadm || true
 install_program kubectl || true
 [ "$role" = agent ] || install_etcd_tools
+if [ "${INSTALL_KUBEADM_SKIP_START:-}" = true ]; then
+    say "the programs of $build are installed; nothing is started"
+    exit
+fi
 [ -n "$installed" ] || install_program kubelet || true
 container_runtime
 import_images
 annotate_build
 kubelet_service
 join
+rejoin_etcd
 upgrade
 install_program kubelet || true # never newer than the control plane
 reconfigure
 restart_kubelet
+kubeconfig=/etc/kubernetes/kubelet.conf
+[ ! -e "$admin" ] || kubeconfig=$admin
+register_node
 apply_labels
 apply_manifests
 install_services

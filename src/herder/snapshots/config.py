@@ -67,6 +67,7 @@ class Config:
     directory: Path
     node: str
     retention: int
+    disabled: bool  # only snapshots on demand are saved
     compress: bool
     metadata: dict[str, Any]
     s3: S3Config | None
@@ -90,6 +91,16 @@ def load_s3(path: Path) -> S3Config:
     """Read a file whose content is the section `s3` alone."""
     try:
         return _s3(_Section("s3", json.loads(_read_private(path))))
+    except OSError as error:
+        raise SnapshotError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise SnapshotError(f"{path}: is not valid JSON") from None
+
+
+def load_metadata(path: Path) -> dict[str, Any]:
+    """Read a file with an object that is stored with a snapshot."""
+    try:
+        return _Section("metadata", json.loads(_read_private(path))).content
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror}") from None
     except ValueError:
@@ -155,6 +166,7 @@ def _parse(root: _Section) -> Config:
         directory=root.path("directory"),
         node=check_name("node", root.text("node")),
         retention=int(root.number("retention", 5)),
+        disabled=root.boolean("disabled"),
         compress=root.boolean("compress"),
         metadata=metadata.content if metadata else {},
         s3=_s3(s3) if s3 and s3.content else None,

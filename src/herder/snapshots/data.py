@@ -42,6 +42,17 @@ class Data(Protocol):
     def clean(self, identity: str) -> None:
         """Remove what a finished restore does not need."""
 
+    # --- the server, before and after a restore; every step can be repeated -----------------------------------------
+
+    def stop_server(self) -> None:
+        """Stop the server, such that it stays stopped when the machine restarts."""
+
+    def start_server(self) -> None:
+        """Start what `stop_server` has stopped."""
+
+    def drop(self) -> None:
+        """Remove the data of a stopped server, so that it can join a restored cluster."""
+
 
 def data_of(config: Config) -> Data:
     if config.etcd is not None:

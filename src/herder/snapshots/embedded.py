@@ -16,6 +16,8 @@ from herder.snapshots.config import StoreConfig
 from herder.snapshots.data import Content
 from herder.snapshots.errors import SnapshotError
 
+_SERVICE = "an embedded server is a service; stop and start the service herder-server"
+
 
 class StoreData:
     def __init__(self, config: StoreConfig) -> None:
@@ -75,6 +77,15 @@ class StoreData:
 
     def clean(self, identity: str) -> None:
         """The store keeps one former database."""
+
+    def stop_server(self) -> None:
+        raise SnapshotError(_SERVICE)
+
+    def start_server(self) -> None:
+        raise SnapshotError(_SERVICE)
+
+    def drop(self) -> None:
+        raise SnapshotError("drop: an embedded cluster has a single server, which joins no other")
 
     def _is_replaced(self, staged: dict[str, Any]) -> bool:
         self.stop()  # completes an interrupted replacement

@@ -77,7 +77,8 @@ class EtcdData:
         return {"hadMember": self._member.exists()}
 
     def stop(self) -> None:
-        self._pods.stop()
+        if self._pods.exist:
+            self._pods.stop()
 
     def replace(self, file: Path, identity: str, staged: dict[str, Any]) -> None:
         new, old = self._staged(identity) / "member", self._old(identity)
@@ -89,6 +90,9 @@ class EtcdData:
             sync(self._config.data)
 
     def start(self) -> None:
+        """On a new server, kubeadm starts etcd with the restored data later."""
+        if not self._pods.exist:
+            return
         self._pods.start()
         end = time.monotonic() + self._config.timeout
         while problem := self._health():
@@ -100,7 +104,7 @@ class EtcdData:
         old = self._old(identity)
         in_place = not (self._staged(identity) / "member").exists() and staged
         if old.exists() or (in_place and not staged.get("hadMember", True)):
-            self._pods.stop()
+            self.stop()
             remove(self._staged(identity))
             if self._member.exists():
                 self._member.rename(self._staged(identity))
@@ -114,6 +118,24 @@ class EtcdData:
         remove(self._staged(identity))
         for each in sorted(self._config.data.glob(f"{_OLD}*"))[:-KEPT]:
             remove(each)
+
+    # --- the server -------------------------------------------------------------------------------------------------
+
+    def stop_server(self) -> None:
+        self._pods.stop_all()
+
+    def start_server(self) -> None:
+        self._pods.start_all()
+
+    def drop(self) -> None:
+        """Remove the data of the member, which can then join another cluster."""
+        self._pods.stop_all()
+        remove(self._member)
+        for each in self._config.data.glob(f"{_STAGED}*"):
+            remove(each)
+        if self._config.data.is_dir():
+            sync(self._config.data)
+        self._pods.forget_etcd()
 
     def _restore_command(self, file: Path, identity: str, revision: int) -> list[str]:
         config = self._config

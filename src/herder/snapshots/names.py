@@ -6,6 +6,7 @@ import re
 
 from herder.snapshots.errors import SnapshotError
 
+ON_DEMAND = "on-demand"
 COMPRESSED = ".gz"
 PARTIAL = ".part"
 

@@ -13,7 +13,7 @@ from herder.snapshots.data import Data
 from herder.snapshots.directory import Directory
 from herder.snapshots.errors import SnapshotError
 from herder.snapshots.files import compress, digest_of
-from herder.snapshots.names import COMPRESSED, check_name, seconds_of, series
+from herder.snapshots.names import COMPRESSED, ON_DEMAND, check_name, seconds_of, series
 from herder.snapshots.records import Record
 from herder.snapshots.remote import Remote
 from herder.snapshots.restore import Workplace, fetch
@@ -36,7 +36,9 @@ def remote_of(config: Config, *, required: bool = False) -> Iterator[Remote | No
 
 
 def save(config: Config, data: Data, name: str) -> list[Record]:
-    """Take a snapshot, verify it, upload it and apply the retention."""
+    """Take a snapshot, verify it, upload it and apply the retention, which does not count snapshots on demand."""
+    if config.disabled and name != ON_DEMAND:
+        raise SnapshotError(f"snapshot {name}: snapshots are disabled; only --name {ON_DEMAND} is saved")
     directory = Directory(config.directory)
     with directory.locked(), remote_of(config) as remote:
         Workplace(config.directory).refuse_unfinished()
@@ -51,7 +53,7 @@ def save(config: Config, data: Data, name: str) -> list[Record]:
         except BaseException:
             directory.discard(full_name)
             raise
-        problem = _apply_retention(config, directory, remote, name)
+        problem = _apply_retention(config, directory, remote, name) if name != ON_DEMAND else ""
     return [replace(each, message=problem) for each in records]
 
 

@@ -1,10 +1,13 @@
 """The command line: one operation, one JSON object on stdout. The first line on stderr names the cause of a failure.
 
-herder-snapshots save    --config FILE --name NAME
+herder-snapshots save    --config FILE --name NAME [--metadata FILE]
 herder-snapshots list    --config FILE
 herder-snapshots check   --config FILE NAME [--s3]
 herder-snapshots restore --config FILE NAME [--s3]
 herder-snapshots delete  --config FILE NAME [--s3]
+herder-snapshots stop    --config FILE
+herder-snapshots start   --config FILE
+herder-snapshots drop    --config FILE
 """
 
 from __future__ import annotations
@@ -15,17 +18,18 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from herder.snapshots import operations
-from herder.snapshots.config import Config, load
-from herder.snapshots.data import data_of
+from herder.snapshots.config import Config, load, load_metadata
+from herder.snapshots.data import Data, data_of
 from herder.snapshots.directory import Directory
 from herder.snapshots.errors import SnapshotError, describe
 from herder.snapshots.names import check_name
 from herder.snapshots.records import FAILED, Record
-from herder.snapshots.restore import Reached, Restore
+from herder.snapshots.restore import Reached, Restore, Workplace
 
 EXAMPLES = """examples:
   herder-snapshots save --config FILE --name on-demand
@@ -53,6 +57,8 @@ def main(arguments: Sequence[str] | None = None, reached: Reached = lambda step:
 
 def _run(options: argparse.Namespace, config: Config, reached: Reached) -> dict[str, Any]:
     if options.operation == "save":
+        described = load_metadata(options.metadata) if options.metadata else {}
+        config = replace(config, metadata={**config.metadata, **described})
         return _printed(operations.save(config, data_of(config), options.name))
     if options.operation == "list":
         return _printed(operations.list_all(config))
@@ -60,12 +66,34 @@ def _run(options: argparse.Namespace, config: Config, reached: Reached) -> dict[
         operations.delete(config, options.snapshot, s3=options.s3)
         return {"deleted": options.snapshot}
     data = data_of(config)
+    if options.operation in _SERVER_COMMANDS:
+        with Directory(config.directory).locked():
+            _SERVER_COMMANDS[options.operation](config, data, reached)
+        return {"done": options.operation}
     if options.operation == "check":
         return _printed([operations.check(config, data, options.snapshot, s3=options.s3)])
     name = check_name("snapshot", options.snapshot)
     with Directory(config.directory).locked():
         Restore(config, data, reached).run(name, lambda: operations.source_of(config, options.s3))
     return {"restored": name}
+
+
+def _stop(config: Config, data: Data, reached: Reached) -> None:
+    data.stop_server()
+
+
+def _start(config: Config, data: Data, reached: Reached) -> None:
+    """A restore that was interrupted, and that is not resumed, may have replaced the data in part."""
+    Restore(config, data, reached).abandon()
+    data.start_server()
+
+
+def _drop(config: Config, data: Data, reached: Reached) -> None:
+    data.drop()
+    Workplace(config.directory).remove()
+
+
+_SERVER_COMMANDS = {"stop": _stop, "start": _start, "drop": _drop}
 
 
 def _printed(records: list[Record]) -> dict[str, Any]:
@@ -98,12 +126,17 @@ def _parser() -> argparse.ArgumentParser:
         ("delete", "Delete a snapshot"),
         ("check", "Check that a snapshot can be restored"),
         ("restore", "Replace the data of this server with a snapshot; resumes after an interruption"),
+        ("stop", "Stop the control plane of this kubeadm server until it is started again"),
+        ("start", "Start what was stopped, with the data of before an unfinished restore"),
+        ("drop", "Stop this kubeadm server and remove its etcd data, so that it can join a restored cluster"),
     ):
         operation = operations_.add_parser(name, help=text, description=text)
         operation.add_argument("--config", type=Path, required=True, metavar="FILE", help="JSON file with mode 0600")
         if name == "save":
             operation.add_argument("--name", required=True, help="First part of the snapshot's name")
-        elif name != "list":
+            metadata = "JSON file with mode 0600, whose object is stored with the snapshot"
+            operation.add_argument("--metadata", type=Path, metavar="FILE", help=metadata)
+        elif name not in ("list", *_SERVER_COMMANDS):
             operation.add_argument("snapshot", metavar="NAME", help="Name of the snapshot")
             operation.add_argument("--s3", action="store_true", help="Use the snapshot in S3, not the local file")
     return parser

@@ -124,6 +124,12 @@ class Restore:
             self._undo_after(error, self._place.journal() or journal)
             raise
 
+    def abandon(self) -> None:
+        """Put the old data back if a restore was interrupted."""
+        journal = self._place.journal()
+        if journal is not None:
+            self._undo(journal)
+
     def _advance(self, journal: Journal, source: Source) -> None:
         self._reached("begun")
         if journal.phase == STAGING:

@@ -1,4 +1,4 @@
-"""Stop and start etcd and the API server of a kubeadm server: the kubelet runs a pod while its manifest exists."""
+"""Stop and start the control plane of a kubeadm server: the kubelet runs a pod while its manifest exists."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from herder.snapshots.files import make_private, sync
 INTERVAL = 0.2
 
 ETCD, API_SERVER = "etcd", "kube-apiserver"
+CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
+"""Clients of the API server on the same machine; what they do without it has no effect."""
 
 
 class StaticPods:
@@ -24,10 +26,15 @@ class StaticPods:
         self._timeout = timeout
         self._runs = runs
 
+    @property
+    def exist(self) -> bool:
+        """Whether this machine is a server already. A new one gets its manifests after the data was restored."""
+        return any(self._path(name) is not None for name in (API_SERVER, ETCD))
+
     def check(self) -> None:
         for name in (API_SERVER, ETCD):
-            if not any((place / f"{name}.yaml").is_file() for place in (self._manifests, self._aside)):
-                raise SnapshotError(f"{self._manifests / name}.yaml: does not exist; this node is no kubeadm server")
+            if self.exist and self._path(name) is None:
+                raise SnapshotError(f"{self._manifests / name}.yaml: does not exist; repair the server first")
 
     def stop(self) -> None:
         """Stop the API server first: without its etcd, it takes minutes to end."""
@@ -39,6 +46,29 @@ class StaticPods:
     def start(self) -> None:
         for name in (ETCD, API_SERVER):
             self._move(name, self._aside, self._manifests)
+
+    def stop_all(self) -> None:
+        """Stop the whole control plane. It stays stopped when the machine restarts."""
+        if self.exist:
+            make_private(self._aside)
+            for name in CONTROLLERS:
+                self._move(name, self._manifests, self._aside)
+            self.stop()
+
+    def start_all(self) -> None:
+        self.start()
+        for name in CONTROLLERS:
+            self._move(name, self._aside, self._manifests)
+
+    def forget_etcd(self) -> None:
+        """Remove the manifest of a stopped etcd, which names the members of its former cluster."""
+        (self._aside / f"{ETCD}.yaml").unlink(missing_ok=True)
+        if self._aside.is_dir():
+            sync(self._aside)
+
+    def _path(self, name: str) -> Path | None:
+        places = (place / f"{name}.yaml" for place in (self._manifests, self._aside))
+        return next((path for path in places if path.is_file()), None)
 
     def _move(self, name: str, source: Path, target: Path) -> None:
         if (source / f"{name}.yaml").exists():

@@ -57,6 +57,7 @@ class DesiredState:
     config: dict[str, Any] = field(default_factory=dict)
     strategy: dict[str, Any] = field(default_factory=dict)
     generation: int = 0
+    etcd: dict[str, Any] = field(default_factory=dict)
 
     @property
     def machines(self) -> int:
@@ -126,7 +127,7 @@ class ProvisioningSimulation:
     async def create_cluster(self, desired: DesiredState) -> None:
         self.desired = desired
         self.log_action(f"requests {desired}")
-        config = {"machineGlobalConfig": desired.config, "upgradeStrategy": desired.strategy}
+        config = {"machineGlobalConfig": desired.config, "upgradeStrategy": desired.strategy, "etcd": desired.etcd}
         await self.sim.ask_for(desired.version, *desired.pool_objects(), **config)
 
     async def upgrade(self, version: str) -> None:

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Mapping
 
 from herder.agent.core.events import Finished
-from herder.api.capi.kinds import NODE
-from herder.api.rke.names import MACHINE_UID
-from herder.controllers.planner.distributions import snapshot_program
+from herder.controllers.planner.distributions import embedded_tasks, snapshot_program
+from herder.controllers.planner.distributions.kubeadm import snapshots as kubeadm
 from herder.controllers.planner.distributions.rancher import tasks
+from herder.controllers.planner.distributions.tasks import DELETE_NODES_SCRIPT
+from herder.embedded.stale_nodes import delete_stale_nodes
 from herder.sim.host.command import Command, Script
 from herder.sim.host.shell import execute
 
@@ -27,8 +28,9 @@ async def _save(command: Command) -> Finished:
 
 
 async def _save_by_program(command: Command) -> Finished:
-    program, config, name = command.arguments
-    saved = await execute(command, program, "save", "--config", config, "--name", name)
+    program, config, metadata, name = command.arguments
+    arguments = ("--config", config, "--name", name, "--metadata", metadata)
+    saved = await execute(command, program, "save", *arguments)
     return saved if saved.exit_code else await execute(command, program, "list", "--config", config)
 
 
@@ -79,6 +81,30 @@ async def _restore(command: Command) -> Finished:
     return await execute(command, program, *arguments)
 
 
+async def _restore_kubeadm(command: Command) -> Finished:
+    program, config, state, *arguments = command.arguments
+    restored = await execute(command, program, "restore", "--config", config, *arguments)
+    if restored.exit_code:
+        return restored
+    if command.node.disk.has_joined:
+        return await execute(command, program, "start", "--config", config)
+    return await execute(command, "touch", f"{state}/restored")
+
+
+async def _stop_embedded(command: Command) -> Finished:
+    return await execute(command, "systemctl", "stop", command.arguments[0])
+
+
+async def _start_embedded(command: Command) -> Finished:
+    return await execute(command, "systemctl", "start", command.arguments[0])
+
+
+async def _restore_embedded(command: Command) -> Finished:
+    service, program, *arguments = command.arguments
+    await execute(command, "systemctl", "stop", service)
+    return await execute(command, program, *arguments)
+
+
 async def _rotate(command: Command) -> Finished:
     unit, _data, program, *arguments = command.arguments
     await execute(command, "systemctl", "stop", unit)
@@ -100,12 +126,7 @@ async def _encrypt(command: Command) -> Finished:
 
 
 async def _delete_nodes(command: Command) -> Finished:
-    live = command.arguments[0].split()
-    client = command.node.cluster.api
-    for node in (await client.list(NODE.resource)).items:
-        uid = (node["metadata"].get("labels") or {}).get(MACHINE_UID, "")
-        if uid and uid not in live:
-            await client.delete(NODE.resource, node["metadata"]["name"])
+    await delete_stale_nodes(command.node.cluster.api, command.arguments[0].split())
     return Finished(0)
 
 
@@ -121,5 +142,9 @@ SCRIPTS: Mapping[str, Script] = {
     tasks.RESTORE_SCRIPT: _restore,
     tasks.ROTATE_SCRIPT: _rotate,
     tasks.ENCRYPT_SCRIPT: _encrypt,
-    tasks.DELETE_NODES_SCRIPT: _delete_nodes,
+    kubeadm.RESTORE_SCRIPT: _restore_kubeadm,
+    embedded_tasks.STOP_SCRIPT: _stop_embedded,
+    embedded_tasks.START_SCRIPT: _start_embedded,
+    embedded_tasks.RESTORE_SCRIPT: _restore_embedded,
+    DELETE_NODES_SCRIPT: _delete_nodes,
 }

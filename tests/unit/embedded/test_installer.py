@@ -59,13 +59,18 @@ async def test_servers_install_the_snapshot_program(registry: Images, tmp_path: 
     await pull(registry, "v1.36.3-herder1", tmp_path)
     lines = (tmp_path / "run.sh").read_text().splitlines()
     functions = []
-    for name in ("write_if_changed() { # PATH MODE; true if the file changed", "install_snapshots() {"):
+    for name in ("write_if_changed() { # PATH MODE; true if the file changed", "install_program() { # NAME MODULE"):
         start = lines.index(name)
         functions += lines[start : lines.index("}", start) + 1]
     (tmp_path / "payloads").mkdir()
     (tmp_path / "payload").rename(tmp_path / "payloads" / "one")
     variables = f"set -eu\ndata={tmp_path}\npayload=one\npython={sys.executable}"
-    subprocess.run(["sh"], input="\n".join([variables, *functions, "install_snapshots"]), text=True, check=True)
+    subprocess.run(
+        ["sh"],
+        input="\n".join([variables, *functions, "install_program herder-snapshots herder.snapshots"]),
+        text=True,
+        check=True,
+    )
     program = tmp_path / "bin" / "herder-snapshots"
     done = subprocess.run([program, "list", "--config", "/none"], capture_output=True, text=True, check=False, env={})
     assert (done.returncode, done.stderr) == (1, "/none: No such file or directory; write the configuration first\n")

@@ -46,8 +46,8 @@ ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
 STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
 DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
-SNAPSHOT_CONFIG = "/.herder-snapshots.json"
-"""End of the path of the file that configures the snapshot program, for a task."""
+SNAPSHOT_METADATA = "/.snapshot-metadata.json"
+"""End of the path of the file that describes a new snapshot. Only its task has it."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ _HARMLESS = frozenset({SAVE_SNAPSHOT, DELETE_SNAPSHOTS, CHECK_SNAPSHOT, DELETE_N
 
 def without_tasks(plan: Plan) -> Plan:
     """The plan without instructions and files of operations."""
-    files = tuple(each for each in plan.files if not each.path.endswith(SNAPSHOT_CONFIG))
+    files = tuple(each for each in plan.files if not each.path.endswith(SNAPSHOT_METADATA))
     return _without(msgspec.structs.replace(plan, files=files), TASK_INSTRUCTIONS)
 
 

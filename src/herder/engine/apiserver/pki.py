@@ -58,13 +58,19 @@ class Pki:
 
     @classmethod
     def load_or_create(
-        cls, directory: Path | None, *, now: datetime, hosts: Iterable[str] = (), authority: KeyPair | None = None
+        cls,
+        directory: Path | None,
+        *,
+        now: datetime,
+        hosts: Iterable[str] = (),
+        authority: KeyPair | None = None,
+        service_accounts: ec.EllipticCurvePrivateKey | None = None,
     ) -> Pki:
         """Load the certificates in `directory`, creating or renewing them as needed; without a directory, create them
         in memory.
 
         `authority` replaces the server's own CA, for servers that share one. `hosts` are additional names of the
-        serving certificate.
+        serving certificate. `service_accounts` is the signing key of a new server; by default it is random.
         """
         names = tuple(dict.fromkeys((*hosts, *_DEFAULT_HOSTS)))
         files = _Files(directory)
@@ -89,7 +95,7 @@ class Pki:
             admin = files.store("admin", client_certificate(authority, ADMIN, (SUPERUSERS,), now=now))
         signer = files.key("service-accounts")
         if signer is None:
-            signer = ec.generate_private_key(ec.SECP256R1())
+            signer = service_accounts or ec.generate_private_key(ec.SECP256R1())
             files.store_key("service-accounts", signer)
         return cls(authority=authority, serving=serving, admin=admin, service_accounts=signer)
 

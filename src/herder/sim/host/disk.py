@@ -50,6 +50,13 @@ class Snapshot:
         return self.content.size // (8 if self.compressed else 1) // (2 if self.damage == "truncated" else 1)
 
 
+STOPPED = "/etc/kubernetes/stopped-manifests"
+"""Manifests of a kubeadm server that an operation has stopped."""
+STATIC_PODS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+RESTORED = "/var/lib/rancher/kubeadm/restored"
+"""Lets kubeadm begin with the data of a snapshot."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Paths of a distribution on its machines."""
@@ -110,6 +117,22 @@ class Disk:
     @property
     def encryption(self) -> EncryptionConfig | None:
         return self.files.get(self.layout.encryption)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether an operation has stopped a kubeadm server with its data."""
+        return f"{STOPPED}/etcd.yaml" in self.files
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether a stopped kubeadm server has dropped its data."""
+        return bool(self.below(STOPPED)) and not self.is_stopped
+
+    @property
+    def is_only_installed(self) -> bool:
+        """Whether the installer of kubeadm or of the embedded distribution has created no service yet."""
+        installed = self.installed
+        return installed is not None and installed.runtime in ("kubeadm", "herder") and not installed.stamp
 
     def below(self, directory: str) -> list[str]:
         """Paths in a directory, at any depth."""

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from herder.agent.core.events import Finished
 from herder.sim.host.certificates import issue
-from herder.sim.host.disk import Installed
+from herder.sim.host.disk import STOPPED, Installed
 from herder.sim.host.etcd import Bootstrap, EncryptionConfig, EtcdData
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ class Service:
     # --- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        disk = self._node.disk
+        if disk.is_stopped or disk.is_only_installed:
+            return
         if not self.running and self._task is None:
             self._task = asyncio.ensure_future(self._come_up())
             self._task.add_done_callback(self._came_up)
@@ -163,12 +166,13 @@ class Service:
             node.context.witness.began_cluster(node)
             disk.files[disk.layout.etcd] = EtcdData(cluster.begin(node), node.new_member_name())
             return True
-        if node.runtime == "kubeadm" and disk.has_joined:
+        if node.runtime == "kubeadm" and disk.has_joined and not disk.rejoins:
             return False  # etcd refuses to bootstrap a member that exists
         if not any(cluster.admits(node, host) for host in self._hosts):
             return False
         assert cluster.etcd is not None
         disk.files[disk.layout.etcd] = EtcdData(cluster.etcd, node.new_member_name())
+        disk.remove(STOPPED)
         return True
 
     def _leave_removed_member(self) -> None:

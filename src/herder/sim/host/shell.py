@@ -11,8 +11,10 @@ import re
 from collections.abc import Awaitable, Sequence
 
 from herder.agent.core.events import Finished
+from herder.embedded.stale_nodes import delete_stale_nodes
 from herder.sim.host import configuration, snapshots
 from herder.sim.host.command import Command, Script
+from herder.sim.host.disk import RESTORED
 from herder.sim.host.service import NOTIFIES, UNITS
 from herder.sim.k3s import program as k3s
 
@@ -123,6 +125,9 @@ async def _install(command: Command) -> Finished:
         return command.not_found("run.sh")
     if new.runtime == "kubeadm":
         configuration.read_kubeadm_config(node.disk)
+        node.disk.directories.add(posixpath.dirname(RESTORED))
+        if problem := _kubeadm_problem(command):
+            return Finished(1, stderr=f"kubeadm installer: {problem}\n".encode())
     before, skips = node.disk.installed, configuration.skips_start(new.runtime, command.environment)
     node.disk.installed = configuration.without_start(new, before) if skips else new
     context.witness.installs(node, new)
@@ -132,6 +137,18 @@ async def _install(command: Command) -> Finished:
         node.service.stop(by_plan=True)
     node.service.start()
     return await node.service.wait_up() if new.runtime in _BLOCKS else Finished(0)
+
+
+def _kubeadm_problem(command: Command) -> str:
+    """Why the installer of kubeadm changes nothing."""
+    disk = command.node.disk
+    if configuration.skips_start("kubeadm", command.environment):
+        return ""
+    if disk.is_stopped:
+        return "a restore has stopped this server and has not finished"
+    if disk.etcd is not None and not disk.has_joined and RESTORED not in disk.files:
+        return "[ERROR DirAvailable--var-lib-etcd]: /var/lib/etcd is not empty"
+    return ""
 
 
 # --- services ---------------------------------------------------------------------------------------------------------
@@ -241,6 +258,17 @@ async def _kubectl(command: Command) -> Finished:
     return Finished(0, node.cluster.agent_status.encode())
 
 
+async def _stale_nodes(command: Command) -> Finished:
+    """Of embedded servers; the arguments are the UIDs of all Machines."""
+    node = command.node
+    if node.runtime != "herder":
+        return command.not_found()
+    if not node.running or not node.cluster.has_api:
+        return Finished(1, stderr=b"cannot delete stale nodes: connection refused\n")
+    await delete_stale_nodes(node.cluster.api, command.arguments)
+    return Finished(0)
+
+
 async def _python(command: Command) -> Finished:
     arguments = list(command.arguments)
     if "herder.snapshots" not in arguments:
@@ -268,4 +296,5 @@ _PROGRAMS: dict[str, Script] = {
     "mkdir": _mkdir,
     "python3": _python,
     "herder-snapshots": _snapshots,
+    "herder-stale-nodes": _stale_nodes,
 }

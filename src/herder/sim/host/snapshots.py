@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from herder.agent.core.events import Finished
-from herder.sim.host.disk import Snapshot
+from herder.sim.host.disk import STATIC_PODS, STOPPED, Snapshot
 from herder.sim.host.etcd import EtcdCluster, EtcdData
 from herder.sim.host.s3 import S3Error, S3Settings, named
 from herder.sim.k3s.invocation import rfc3339
+from herder.snapshots.names import ON_DEMAND
 
 if TYPE_CHECKING:
     from herder.sim.nodes import SimulatedNode
@@ -42,14 +43,17 @@ class SnapshotProgram:
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
-    async def save(self, name: str) -> list[dict[str, Any]]:
+    async def save(self, name: str, described: dict[str, Any]) -> list[dict[str, Any]]:
         node, etcd = self.node, self.node.disk.etcd
         await self._pause(_DURATION)
+        if self.config.get("disabled") and name != ON_DEMAND:
+            raise SnapshotFailed(f"snapshot {name}: snapshots are disabled")
         if etcd is None or not node.running or not node.cluster.has_quorum:
             raise SnapshotFailed("etcd: not available; the server must run")
         bucket = self._bucket() if self._settings is not None else None
         seconds = int(node.context.wall())
-        metadata = {key: str(value) for key, value in (self.config.get("metadata") or {}).items()}
+        given = {**(self.config.get("metadata") or {}), **described}
+        metadata = {key: str(value) for key, value in given.items()}
         full = f"{name}-{self.config.get('node') or node.name}-{seconds}"
         snapshot = Snapshot(full, node.name, seconds, node.cluster.freeze(), etcd.cluster.bootstrap, metadata)
         path = f"{self.directory}/{full}"
@@ -60,7 +64,8 @@ class SnapshotProgram:
         if bucket is not None and self._settings is not None:
             bucket[self._settings.key(full)] = snapshot
             found.append(self._shown(snapshot, self._settings.location(full)))
-        self._prune(name, bucket)
+        if name != ON_DEMAND:
+            self._prune(name, bucket)
         node.context.witness.saved(node, snapshot)
         return found
 
@@ -99,16 +104,64 @@ class SnapshotProgram:
             raise SnapshotFailed(f"{layout.etcd}: is in use; stop the server first")
         node.service.stop(by_plan=True)
         await self._pause(_STOP_SECONDS)
+        old = f"{layout.etcd}-old-{int(node.context.wall())}"
         if disk.etcd is not None:
-            disk.move(layout.etcd, f"{layout.etcd}-old-{int(node.context.wall())}")
+            disk.files[self._journal] = old.encode()
+            disk.move(layout.etcd, old)
         await self._pause(_STOP_SECONDS)
         new = EtcdCluster(node.context.new_id(), {node.name: node}, snapshot.content, snapshot.bootstrap)
         disk.files[layout.etcd] = EtcdData(new, node.new_member_name())
+        disk.files.pop(self._journal, None)
         node.cluster.replace_etcd(node, new)
         node.context.witness.restored(node, snapshot)
-        if node.runtime == "kubeadm":
+        if node.runtime == "kubeadm" and disk.has_joined:
+            for pod in ("etcd", "kube-apiserver"):
+                disk.files.pop(f"{STOPPED}/{pod}.yaml", None)
             node.service.start()  # the manifests are back
         return {"restored": name}
+
+    # --- the server -------------------------------------------------------------------------------------------------
+
+    @property
+    def _journal(self) -> str:
+        """Exists while a restore has moved the old data away."""
+        return f"{self.directory}/.restore/journal.json"
+
+    async def stop(self) -> dict[str, Any]:
+        self._refuse_embedded()
+        await self._stop_pods()
+        return {"done": "stop"}
+
+    async def start(self) -> dict[str, Any]:
+        """Start with the old data if a restore was interrupted."""
+        self._refuse_embedded()
+        disk, layout = self.node.disk, self.node.disk.layout
+        old = disk.files.pop(self._journal, None)
+        if isinstance(old, bytes):
+            disk.remove(layout.etcd)
+            disk.move(old.decode(), layout.etcd)
+        disk.remove(STOPPED)
+        self.node.service.start()
+        return {"done": "start"}
+
+    async def drop(self) -> dict[str, Any]:
+        self._refuse_embedded()
+        disk = self.node.disk
+        await self._stop_pods()
+        disk.remove(disk.layout.etcd)
+        disk.files.pop(f"{STOPPED}/etcd.yaml", None)
+        disk.files.pop(self._journal, None)
+        return {"done": "drop"}
+
+    async def _stop_pods(self) -> None:
+        if self.node.disk.has_joined:
+            self.node.disk.files |= {f"{STOPPED}/{pod}.yaml": b"" for pod in STATIC_PODS}
+            self.node.service.stop(by_plan=True)
+        await self._pause(_STOP_SECONDS)
+
+    def _refuse_embedded(self) -> None:
+        if self.node.runtime == "herder":
+            raise SnapshotFailed("an embedded server is a service; stop and start the service herder-server")
 
     # --- S3 ---------------------------------------------------------------------------------------------------------
 
@@ -159,15 +212,15 @@ class SnapshotProgram:
         return found
 
     def _prune(self, name: str, bucket: dict[str, Snapshot] | None) -> None:
-        """Delete old snapshots of this name; a retention of 0 keeps all."""
+        """A retention of 0 keeps all."""
         kept = int(self.config.get("retention", 5))
         own = [each for each in self.node.disk.snapshots_in(self.directory) if each.name.startswith(f"{name}-")]
-        for each in own[: max(len(own) - kept, 0)] if kept else ():
+        for each in own[:-kept] if kept else ():
             self.node.disk.files.pop(f"{self.directory}/{each.name}")
         if bucket is not None and self._settings is not None and self._settings.retention:
             keys = [self._key(each) for each in named(bucket, self._settings) if each.startswith(f"{name}-")]
             keys.sort(key=lambda key: bucket[key].created)
-            for key in keys[: max(len(keys) - self._settings.retention, 0)]:
+            for key in keys[: -self._settings.retention]:
                 bucket.pop(key)
 
     def _shown(self, snapshot: Snapshot, location: str) -> dict[str, Any]:
@@ -199,13 +252,17 @@ def _pem(text: str) -> str:
         return text
 
 
+_OPTIONS = {"save": ("--config", "--name", "--metadata")}
+_WITHOUT_NAME = ("list", "stop", "start", "drop")
+
+
 async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
-    """Run `COMMAND --config FILE [--name NAME] [NAME] [--s3]`."""
+    """Run `COMMAND --config FILE [--name NAME] [--metadata FILE] [NAME] [--s3]`."""
     if node.disk.installed is None or node.runtime not in RUNTIMES:
         return Finished(1, stderr=b"/usr/bin/python3: No module named herder\n")
-    command, *rest = (*arguments, "")
+    command, *rest = arguments or ("",)
     options, names, in_s3 = dict[str, str](), list[str](), False
-    iterator = iter(rest[:-1] if rest else ())
+    iterator = iter(rest)
     for argument in iterator:
         if argument == "--s3":
             in_s3 = True
@@ -214,26 +271,41 @@ async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
             options[name] = value if equals else next(iterator, "")
         else:
             names.append(argument)
+    unknown = options.keys() - set(_OPTIONS.get(command, ("--config",)))
+    if unknown or len(names) > (0 if command in (*_OPTIONS, *_WITHOUT_NAME) else 1):
+        return Finished(2, stderr=b"herder-snapshots: error: unrecognized arguments\n")
     path = options.get("--config", "")
     content = node.disk.files.get(path)
     if not isinstance(content, bytes):
         return Finished(1, stderr=f"{path or '--config'}: No such file or directory\n".encode())
     program = SnapshotProgram(node, json.loads(content), in_s3)
     try:
-        found = await _dispatch(program, command, options.get("--name", "") or next(iter(names), ""))
+        described = _described(node, options.get("--metadata", ""))
+        found = await _dispatch(program, command, options.get("--name", "") or next(iter(names), ""), described)
     except SnapshotFailed as error:
         return Finished(1, stderr=f"{error}\n".encode())
     return Finished(0, f"{json.dumps(found)}\n".encode())
 
 
-async def _dispatch(program: SnapshotProgram, command: str, name: str) -> dict[str, Any]:
+def _described(node: SimulatedNode, path: str) -> dict[str, Any]:
+    content = node.disk.files.get(path) if path else b"{}"
+    if not isinstance(content, bytes):
+        raise SnapshotFailed(f"{path}: No such file or directory")
+    found: dict[str, Any] = json.loads(content)
+    return found
+
+
+async def _dispatch(program: SnapshotProgram, command: str, name: str, described: dict[str, Any]) -> dict[str, Any]:
     if command == "list":
         return {"snapshots": await program.show()}
+    if command in _WITHOUT_NAME:
+        run_command = {"stop": program.stop, "start": program.start, "drop": program.drop}[command]
+        return await run_command()
     if not name:
         raise SnapshotFailed(f"usage: {command} --config FILE NAME")
     match command:
         case "save":
-            return {"snapshots": await program.save(name)}
+            return {"snapshots": await program.save(name, described)}
         case "check":
             return {"snapshots": await program.check(name)}
         case "delete":

@@ -105,7 +105,8 @@ def test_the_report_is_read_from_the_plan_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"no gzip", gzip.compress(b"[]"), gzip.compress(b'{"cluster-agent-status":{"stdout":7}}')]
+    "value",
+    [b"", b"no gzip", gzip.compress(b"[]", mtime=0), gzip.compress(b'{"cluster-agent-status":{"stdout":7}}', mtime=0)],
 )
 def test_an_unreadable_report_is_ignored(value: bytes) -> None:
     reporting = server(plan=REPORTING)

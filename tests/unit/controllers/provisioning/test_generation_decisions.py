@@ -115,12 +115,12 @@ def test_nothing_is_generated_without_a_version() -> None:
 
 def test_stored_values_without_effect_are_reported_until_they_are_removed() -> None:
     version = {"kubernetesVersion": "v1.34.1+kubeadm1"}
-    stored = stored_cluster(spec=version, etcd={"snapshotRetention": 5, "disableSnapshots": False})
+    stored = stored_cluster(spec=version, dataDirectories={"provisioning": "/data", "k8sDistro": ""})
     reported = patched(stored, decide(stored))
     status, reason, message = condition_fields(reported, "FieldsIgnored")
     assert (status, reason) == ("True", "NotSupported")
-    assert message.startswith("spec.rkeConfig.etcd.snapshotRetention: not supported on kubeadm: ")
-    assert "no backups" in message
+    field = "spec.rkeConfig.dataDirectories.provisioning"
+    assert message == f"{field}: not supported on kubeadm: this distribution has no such directory; remove the field"
     removed = {**stored_cluster(spec=version), "status": reported["status"]}
     conditions = patched(removed, decide(removed))["status"]["conditions"]
     assert "FieldsIgnored" not in [each["type"] for each in conditions]

@@ -9,16 +9,13 @@ from herder.api.rke.fields.rows import Effect, Row, done, done_on, without_effec
 
 _CONFIG = "spec.rkeConfig"
 _NO_CHARTS = "only K3s and RKE2 deploy charts; use additionalManifest"
-_NO_SNAPSHOTS = (
-    "only K3s and RKE2 take etcd snapshots, so this cluster would have no backups; back up its servers yourself"
-)
+_NO_SCHEDULE = "only K3s and RKE2 take scheduled etcd snapshots; run herder snapshot create regularly"
 _NO_REGISTRIES = "embedded machines run no Pods, and install from the manager; remove the field"
 _DIRECTORY = "this distribution has no such directory; remove the field"
 _IPV4 = "probes of this distribution have a fixed address; remove the field"
 _NOT_IN_REFERENCES = "references have kind and name; the object is in the namespace of the Cluster"
 
 _OPERATIONS = {
-    "etcdSnapshotRestore": "restores snapshots",
     "rotateCertificates": "rotates certificates",
     "rotateEncryptionKeys": "rotates encryption keys",
 }
@@ -71,8 +68,7 @@ def _etcd() -> Iterator[Row]:
         "retention",
         "skipSSLVerify",
     )
-    for field in s3:
-        yield done_on(f"{path}.s3.{field}", K3S, RKE2, reason=_NO_SNAPSHOTS)
+    yield from (done(f"{path}.s3.{part}") for part in s3)
 
 
 def _registries() -> Iterator[Row]:
@@ -98,8 +94,8 @@ def _upgrade_strategy() -> Iterator[Row]:
 
 def _operations() -> Iterator[Row]:
     yield done(f"{_CONFIG}.etcdSnapshotCreate.generation")
+    yield from (done(f"{_CONFIG}.etcdSnapshotRestore.{part}") for part in ("generation", "name"))
     fields = {
-        "etcdSnapshotRestore": ("generation", "name"),
         "rotateCertificates": ("generation", "services"),
         "rotateEncryptionKeys": ("generation",),
     }

@@ -19,11 +19,11 @@ from herder.api.rke.names import MACHINE_UID, TAINTS
 from herder.api.rke.node.join_token import node_token
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import unsupported_roles
-from herder.controllers.planner.distributions import selected_files
+from herder.controllers.planner.distributions import s3, selected_files
+from herder.controllers.planner.distributions.embedded_tasks import snapshot_config, snapshot_task
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
-from herder.controllers.planner.distributions.snapshot_program import Place, program_task
-from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
+from herder.controllers.planner.distributions.tasks import Mode, Task
 
 REPOSITORY = "herder/system-agent-installer-herder"
 API_PORT, NODE_PORT = 6443, 10248
@@ -38,7 +38,7 @@ class Embedded:
     """Renders plans of the embedded distribution."""
 
     name = EMBEDDED.name
-    revision = 4
+    revision = 5
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = False
@@ -50,16 +50,11 @@ class Embedded:
         return unsupported_roles(EMBEDDED.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
-        return selected_files.references(spec, namespace)
+        return [*s3.references(spec, namespace), *selected_files.references(spec, namespace)]
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
-        directory = _data_directory(cluster)
-        place = Place(f"{directory}/bin/herder-snapshots", f"{directory}/server/db")
-        config = {"distribution": "embedded", "embedded": {"store": f"{directory}/server/db/store"}}
-        plan = program_task(cluster, machine, task, place, config)
-        if plan is None:
-            raise UnsupportedTask(f"the embedded distribution has no task {type(task).__name__}")
-        return plan
+        plan = self.render(cluster, machine) if task.mode is Mode.RENDERED else Plan()
+        return snapshot_task(cluster, machine, task, plan, _data_directory(cluster))
 
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"
@@ -113,6 +108,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
             yield file(f"{directory}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)
         addons = "" if cluster.is_pre_bootstrap else cluster.spec.get("additionalManifest") or ""
         yield file(f"{directory}/server/manifests/rancher/addons.yaml", addons, dynamic=True)
+        yield snapshot_config(cluster, machine, directory)
     else:
         yield file(f"{directory}/agent/server-ca.crt", authority.certificate)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from herder.api.rke import operations
 from herder.api.rke.node.plan import Instruction
 
 
@@ -126,6 +127,23 @@ def script_instruction(name: str, script: str, task: Task, *arguments: str) -> I
 def file_arguments(task: DeleteSnapshots) -> list[str]:
     """The files of a task as arguments of its script: for each, whether it is in S3, and its name."""
     return [text for each in task.files for text in ("true" if each.in_s3 else "false", each.name)]
+
+
+DELETE_NODES_SCRIPT = """set -eu
+columns='{range .items[*]}{.metadata.name} {.metadata.labels.rke\\.cattle\\.io/machine}{"\\n"}{end}'
+live=" $1 "
+shift
+"$@" get nodes -o "jsonpath=$columns" | while read -r name uid; do
+    case $live in *" $uid "*) continue ;; esac
+    [ -n "$uid" ] || continue
+    "$@" delete node "$name" --ignore-not-found
+done
+"""
+
+
+def delete_nodes(task: DeleteStaleNodes, *kubectl: str) -> Instruction:
+    """`kubectl`: the program and its arguments for the API server of this machine."""
+    return script_instruction(operations.DELETE_NODES, DELETE_NODES_SCRIPT, task, " ".join(task.machines), *kubectl)
 
 
 class UnsupportedTask(ValueError):

@@ -25,7 +25,7 @@ from herder.controllers.planner.distributions.tasks import (
 )
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
 from herder.controllers.planner.operations.listing import FILE_NAME
-from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
+from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, has_own_plan, restore_plans
 from herder.controllers.planner.rollout.init_node import move_init_node
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
@@ -81,12 +81,14 @@ def _leader(scope: OperationScope, source: Source) -> PlanEntry | None:
 
 
 def _servers(scope: OperationScope) -> list[PlanEntry]:
-    return [entry for entry in scope.machines if entry.roles.is_server and entry.plan.has_plan]
+    """Servers that have begun or joined the cluster."""
+    servers = [entry for entry in scope.machines if entry.roles.is_server and entry.plan.has_plan]
+    return [entry for entry in servers if has_own_plan(entry)]
 
 
 def _check(scope: OperationScope) -> Sequence[Batch]:
     source, leader = source_of(scope), scope.leader()
-    if isinstance(source, str) or leader is None or not leader.plan.has_plan:
+    if isinstance(source, str) or leader is None or leader not in _servers(scope):
         return []  # a new machine has nothing installed that could check it
     return [[Step(leader, CheckSnapshot(scope.run.mark, source.file))]]
 

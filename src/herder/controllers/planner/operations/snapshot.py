@@ -33,7 +33,13 @@ def _save(scope: OperationScope) -> Sequence[Batch]:
 
 def restore_plans(scope: OperationScope) -> Sequence[Batch]:
     """Give machines with a task their plan back, and wait until they have applied it."""
-    return [[Step(entry) for entry in scope.machines if entry.annotations.get(PLAN_TASK) or _is_applying(entry)]]
+    tasked = [entry for entry in scope.machines if entry.annotations.get(PLAN_TASK) and has_own_plan(entry)]
+    return [[Step(entry) for entry in scope.machines if entry in tasked or _is_applying(entry)]]
+
+
+def has_own_plan(entry: PlanEntry) -> bool:
+    """Whether it has a plan besides its task: not a new machine on which a restore has failed."""
+    return entry.is_init or bool(entry.joined_to) or entry.plan.has_run_a_plan
 
 
 def _is_applying(entry: PlanEntry) -> bool:

@@ -13,7 +13,6 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT, PLAN_SECRET
-from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.api.settings import Settings
 from herder.controllers.planner import controller as planner
@@ -140,11 +139,10 @@ class _Rollout:
 
 
 def _tasks(secret: Object) -> list[list[str]]:
-    """The tasks of operations in a plan, with their arguments and the configuration of the snapshot program."""
-    plan = PlanSecret(secret).plan or Plan()
-    tasks = [[each.name, *each.args[2:]] for each in plan.instructions if each.name in operations.TASK_INSTRUCTIONS]
-    config = [each.content for each in plan.files if each.path.endswith(operations.SNAPSHOT_CONFIG)]
-    return [*tasks, *([config] if config else [])]
+    """The tasks of operations in a plan, with their arguments."""
+    plan = PlanSecret(secret).plan
+    found = plan.instructions if plan is not None else ()
+    return [[each.name, *each.args[2:]] for each in found if each.name in operations.TASK_INSTRUCTIONS]
 
 
 # --- drains ---------------------------------------------------------------------------------------------------------

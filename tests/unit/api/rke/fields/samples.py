@@ -120,10 +120,10 @@ _ETCD = {
     f"{CONFIG}.etcd.snapshotScheduleCron": Sample("0 */6 * * *"),
     f"{CONFIG}.etcd.snapshotRetention": Sample(3, {f"{CONFIG}.etcd.snapshotScheduleCron": "0 */6 * * *"}),
     f"{CONFIG}.etcd.disableSnapshots": Sample(True, {f"{CONFIG}.etcd.snapshotScheduleCron": "0 */6 * * *"}),
-    f"{_S3}.bucket": Sample("b", {f"{_S3}.endpoint": "s3.example"}),
+    f"{_S3}.bucket": Sample("b", {f"{_S3}.cloudCredentialName": "cc"}),
     f"{_S3}.cloudCredentialName": Sample("cc", {f"{_S3}.bucket": "b"}),
     **{
-        f"{_S3}.{part}": Sample(_value_of(f"{_S3}.{part}"), {f"{_S3}.bucket": "b"})
+        f"{_S3}.{part}": Sample(_value_of(f"{_S3}.{part}"), {f"{_S3}.bucket": "b", f"{_S3}.cloudCredentialName": "cc"})
         for part in ("endpoint", "endpointCA", "folder", "region", "retention", "skipSSLVerify")
     },
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from herder.engine.meta.kinds import Object
-from tests.unit.api.rke.test_admission import ADMISSION, ETCD, IMPORTED, KUBEADM, Case, cluster, pool
+from tests.unit.api.rke.test_admission import ADMISSION, IMPORTED, KUBEADM, Case, cluster, pool
 
+STACK = "spec.rkeConfig.networking.stackPreference"
 BUILDS = ("k3s1", "rke2r1", "kubeadm1", "herder1")
 
 
@@ -14,7 +15,7 @@ def exported(build: str) -> Object:
     """A Cluster with the values that Rancher's clients write for fields that the user leaves alone."""
     off = {"enabled": False, "force": False, "ignoreErrors": False, "timeout": 120, "postDrainHooks": None}
     is_rancher = build in ("k3s1", "rke2r1")
-    schedule = {"snapshotRetention": 5, "snapshotScheduleCron": "0 */5 * * *"} if is_rancher else {}
+    schedule = {"snapshotScheduleCron": "0 */5 * * *"} if is_rancher else {}
     customization = {"appendTolerations": None, "overrideAffinity": {}, "overrideResourceRequirements": {"limits": {}}}
     spec = {
         "kubernetesVersion": f"v1.34.1+{build}",
@@ -32,7 +33,7 @@ def exported(build: str) -> Object:
         additionalManifest="",
         chartValues={"rke2-calico": {}},
         dataDirectories={"systemAgent": "", "provisioning": "", "k8sDistro": ""},
-        etcd={"disableSnapshots": False, "s3": None, **schedule},
+        etcd={"disableSnapshots": False, "s3": None, "snapshotRetention": 5, **schedule},
         etcdSnapshotCreate={"generation": 0},
         machineSelectorConfig=[{"config": {"protect-kernel-defaults": False} if is_rancher else {}}],
         machineSelectorFiles=[],
@@ -50,8 +51,8 @@ CASES: dict[str, Case] = {
         cluster(spec=KUBEADM, chartValues={"a": {"b": "c"}}), ("spec.rkeConfig.chartValues",)
     ),
     "every unsupported field is named": Case(
-        cluster(spec=KUBEADM, etcd={"snapshotScheduleCron": "0 * * * *", "s3": {"bucket": "b"}}),
-        (f"{ETCD}.s3.bucket",),
+        cluster(spec=KUBEADM, chartValues={"a": {"b": "c"}}, networking={"stackPreference": "ipv6"}),
+        ("spec.rkeConfig.chartValues", STACK),
     ),
     "entries of maps and lists are named": Case(
         cluster(
@@ -61,22 +62,18 @@ CASES: dict[str, Case] = {
         ),
         ("spec.rkeConfig.machinePools[1].machineOS", "spec.rkeConfig.registries.mirrors[docker.io].rewrite"),
     ),
-    "an operation that no controller runs": Case(
-        cluster(spec=KUBEADM, etcdSnapshotRestore={"generation": 1, "name": "snapshot"}),
-        tuple(f"spec.rkeConfig.etcdSnapshotRestore.{part}" for part in ("generation", "name")),
-    ),
     "an unsupported value that was stored may stay": Case(
-        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}}, provisionGeneration=1),
+        cluster(spec=KUBEADM, networking={"stackPreference": "ipv6"}, provisionGeneration=1),
         (),
-        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}}),
+        cluster(spec=KUBEADM, networking={"stackPreference": "ipv6"}),
     ),
     "an unsupported value may be removed": Case(
-        cluster(spec=KUBEADM), (), cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}})
+        cluster(spec=KUBEADM), (), cluster(spec=KUBEADM, networking={"stackPreference": "ipv6"})
     ),
     "an unsupported value cannot become another one": Case(
-        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "c"}}),
-        (f"{ETCD}.s3.bucket",),
-        cluster(spec=KUBEADM, etcd={"s3": {"bucket": "b"}}),
+        cluster(spec=KUBEADM, networking={"stackPreference": "dual"}),
+        (STACK,),
+        cluster(spec=KUBEADM, networking={"stackPreference": "ipv6"}),
     ),
     "a pool keeps its unsupported value when it moves": Case(
         cluster(machinePools=[pool("a"), pool("b", machineOS="windows")]),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from herder.controllers.planner.distributions.rancher import tasks
+from herder.controllers.planner.distributions.tasks import DELETE_NODES_SCRIPT
 
 SAVED = "echo 'level=info msg=\"Snapshot on-demand-s1-1 saved.\"' >&2"
 LISTED = '{"kind":"List","items":[]}'
@@ -116,5 +117,5 @@ def test_nodes_without_a_machine_are_deleted(machine: Machine) -> None:
         "k3s",
         'case $2 in get) printf "a uid-a\\nb uid-b\\nc \\n" ;; delete) echo "$@" >> "$0.log" ;; esac',
     )
-    assert machine.run(tasks.DELETE_NODES_SCRIPT, "uid-a uid-x", "k3s", "kubectl").returncode == 0
+    assert machine.run(DELETE_NODES_SCRIPT, "uid-a uid-x", "k3s", "kubectl").returncode == 0
     assert (machine.programs / "k3s.log").read_text() == "kubectl delete node b --ignore-not-found\n"

@@ -16,6 +16,7 @@ from herder.controllers.planner.distributions.kubeadm.paths import (
     API_PORT,
     CONFIG_DIR,
     ENDPOINT,
+    STATE_DIR,
     addresses,
     as_json,
     documents,
@@ -33,7 +34,7 @@ from herder.engine.meta.kinds import Object
 
 SOCKET = "unix:///run/containerd/containerd.sock"
 TOKEN_GROUP = "system:bootstrappers:kubeadm:default-node-token"
-PATCHES = {"directory": "/var/lib/rancher/kubeadm/patches"}  # written by the installer
+PATCHES = {"directory": f"{STATE_DIR}/patches"}  # written by the installer
 NETWORK_POLICY = "herder-node-networks"
 CONTROL_PLANE_TAINT = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
 

@@ -16,27 +16,25 @@ from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe
 from herder.api.rke.roles import unsupported_roles
-from herder.controllers.planner.distributions import selected_files
+from herder.controllers.planner.distributions import s3, selected_files
 from herder.controllers.planner.distributions.agent_status import status_instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.kubeadm.bootstrap_files import bootstrap_files
 from herder.controllers.planner.distributions.kubeadm.node_files import node_files
 from herder.controllers.planner.distributions.kubeadm.paths import API_PORT, CONFIG_DIR
 from herder.controllers.planner.distributions.kubeadm.registries import registry_files
+from herder.controllers.planner.distributions.kubeadm.snapshots import snapshot_config, snapshot_task
 from herder.controllers.planner.distributions.kubeadm.user_config import user_config
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.selector_config import install_variables
-from herder.controllers.planner.distributions.snapshot_program import Place, node_name, program_task
-from herder.controllers.planner.distributions.tasks import Task, UnsupportedTask
-
-SNAPSHOTS = Place("/usr/local/bin/herder-snapshots", "/var/lib/rancher/kubeadm")
+from herder.controllers.planner.distributions.tasks import Mode, Task
 
 
 class Kubeadm:
     """Renders plans of kubeadm clusters."""
 
     name = KUBEADM.name
-    revision = 2
+    revision = 3
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = True
@@ -48,16 +46,15 @@ class Kubeadm:
         return unsupported_roles(KUBEADM.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
-        return [*pulling.references(spec, namespace), *selected_files.references(spec, namespace)]
+        return [
+            *pulling.references(spec, namespace),
+            *s3.references(spec, namespace),
+            *selected_files.references(spec, namespace),
+        ]
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
-        address = next(iter((*machine.internal_addresses, *machine.external_addresses)), "")
-        peer = f"https://{f'[{address}]' if ':' in address else address}:2380"
-        config = {"distribution": "kubeadm", "kubeadm": {"name": node_name(machine), "peerUrl": peer}}
-        plan = program_task(cluster, machine, task, SNAPSHOTS, config)
-        if plan is None:
-            raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")
-        return plan
+        plan = self.render(cluster, machine) if task.mode is Mode.RENDERED else Plan()
+        return snapshot_task(cluster, machine, task, plan)
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"
@@ -80,6 +77,7 @@ class Kubeadm:
             *node_files(cluster, machine, config),
             *registry_files(cluster),
             *bootstrap_files(cluster, machine, config),
+            *((snapshot_config(cluster, machine),) if machine.roles.etcd else ()),
             *selected_files.selected_files(cluster, machine),
         )
         install = _install(cluster, machine, files)

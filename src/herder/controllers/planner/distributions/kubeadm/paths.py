@@ -9,7 +9,7 @@ from herder.api.rke.machine_config.errors import ConfigError
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.engine.meta.kinds import Object
 
-CONFIG_DIR = "/etc/rancher/kubeadm"
+CONFIG_DIR, STATE_DIR = "/etc/rancher/kubeadm", "/var/lib/rancher/kubeadm"
 ENDPOINT = "control-plane.herder.internal"
 API_PORT = 6443
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import Plan, file
-from herder.controllers.planner.distributions import selected_files
+from herder.controllers.planner.distributions import s3, selected_files
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.rancher import config as configs
 from herder.controllers.planner.distributions.rancher import registries as pulling
@@ -28,7 +28,6 @@ from herder.controllers.planner.distributions.rancher.manifests import (
 from herder.controllers.planner.distributions.rancher.probes import probes
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime, registry
 from herder.controllers.planner.distributions.rancher.scripts import permissions, run_once_script
-from herder.controllers.planner.distributions.rancher.snapshots import credential_of
 from herder.controllers.planner.distributions.rancher.tasks import task_instructions
 from herder.controllers.planner.distributions.rancher.text import indented
 from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, StartServices, Task
@@ -59,10 +58,9 @@ class Rancher:
         return "" if roles != Roles() else "it has no role: etcd, control plane or worker"
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
-        credential = credential_of(spec, namespace)
         return [
             *pulling.references(spec, namespace),
-            *([credential] if credential else []),
+            *s3.references(spec, namespace),
             *configs.references(spec),
             *selected_files.references(spec, namespace),
         ]

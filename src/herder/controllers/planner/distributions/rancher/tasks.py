@@ -21,6 +21,7 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
     Task,
     UnsupportedTask,
+    delete_nodes,
     file_arguments,
     script_instruction,
 )
@@ -146,17 +147,6 @@ exit "$code"
 """
 """Runs the restore. It moves the data away before it fails; without data, the service would begin an empty cluster."""
 
-DELETE_NODES_SCRIPT = """set -eu
-columns='{range .items[*]}{.metadata.name} {.metadata.labels.rke\\.cattle\\.io/machine}{"\\n"}{end}'
-live=" $1 "
-shift
-"$@" get nodes -o "jsonpath=$columns" | while read -r name uid; do
-    case $live in *" $uid "*) continue ;; esac
-    [ -n "$uid" ] || continue
-    "$@" delete node "$name" --ignore-not-found
-done
-"""
-
 
 def task_instructions(
     cluster: ClusterInputs, machine: MachineInputs, runtime: Runtime, task: Task
@@ -197,10 +187,7 @@ def task_instructions(
         case Rejoin():
             return ()
         case DeleteStaleNodes():
-            live = " ".join(task.machines)
-            return (
-                script_instruction(operations.DELETE_NODES, DELETE_NODES_SCRIPT, task, live, *_kubectl(runtime, data)),
-            )
+            return (delete_nodes(task, *_kubectl(runtime, data)),)
     raise UnsupportedTask(f"{runtime.name} has no task {type(task).__name__}")
 
 

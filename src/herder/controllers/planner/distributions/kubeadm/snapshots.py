@@ -1,0 +1,91 @@
+"""Snapshots and restores of kubeadm servers: configuration and tasks.
+
+A server is stopped by its manifests: the kubelet ends a static pod without one, also after a restart of the machine.
+The installer refuses to change a stopped server, so no rollout starts one with the data of before a restore.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from herder.api.rke import operations
+from herder.api.rke.node.plan import File, Plan
+from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
+from herder.controllers.planner.distributions.kubeadm.paths import CONFIG_DIR, STATE_DIR, addresses
+from herder.controllers.planner.distributions.snapshot_program import (
+    Place,
+    check_snapshot,
+    config_file,
+    delete_snapshots,
+    node_name,
+    program_instruction,
+    save_snapshot,
+    snapshot_arguments,
+    without_start,
+)
+from herder.controllers.planner.distributions.tasks import (
+    CheckSnapshot,
+    DeleteSnapshots,
+    DeleteStaleNodes,
+    Rejoin,
+    RestoreSnapshot,
+    SaveSnapshot,
+    StartServices,
+    StopServices,
+    Task,
+    UnsupportedTask,
+    delete_nodes,
+    script_instruction,
+)
+
+PLACE = Place("/usr/local/bin/herder-snapshots", f"{CONFIG_DIR}/snapshots.json", f"{STATE_DIR}/snapshots")
+KUBECTL = ("/usr/local/bin/kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf")
+
+RESTORE_SCRIPT = """set -eu
+program=$1 config=$2 state=$3
+shift 3
+"$program" restore --config "$config" "$@" >&2
+if [ -e "$state/member" ]; then
+    "$program" start --config "$config" >&2
+else
+    touch "$state/restored"
+fi
+"""
+"""Restores a snapshot. On a new server, the installer starts the cluster with the restored data later."""
+
+
+def snapshot_config(cluster: ClusterInputs, machine: MachineInputs) -> File:
+    address = addresses(machine)[0]
+    peer = f"https://{f'[{address}]' if ':' in address else address}:2380"
+    own = {"distribution": "kubeadm", "kubeadm": {"name": node_name(machine), "peerUrl": peer}}
+    return config_file(cluster, machine, PLACE, own)
+
+
+def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, plan: Plan) -> Plan:
+    """Render a task. `plan`: the plan of the machine, for tasks that replace it."""
+    match task:
+        case SaveSnapshot():
+            return save_snapshot(cluster, task, PLACE, snapshot_config(cluster, machine))
+        case DeleteSnapshots():
+            return delete_snapshots(task, PLACE, snapshot_config(cluster, machine))
+        case CheckSnapshot():
+            return check_snapshot(task, PLACE, snapshot_config(cluster, machine))
+        case StopServices():
+            stop = program_instruction(operations.STOP_SERVICES, task, PLACE, "stop")
+            return Plan(files=(snapshot_config(cluster, machine),), instructions=(stop,))
+        case StartServices():
+            start = program_instruction(operations.START_SERVICES, task, PLACE, "start")
+            return replace(plan, instructions=(start, *plan.instructions))
+        case RestoreSnapshot():
+            arguments = (PLACE.program, PLACE.config, STATE_DIR, *snapshot_arguments(task.file))
+            restore = script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, *arguments)
+            installed = tuple(without_start(each, "KUBEADM") for each in plan.instructions)
+            return Plan(files=plan.files, instructions=(*installed, restore))
+        case Rejoin(drop_data=True):
+            drop = program_instruction(operations.DROP_DATA, task, PLACE, "drop")
+            return replace(plan, instructions=(drop, *plan.instructions))
+        case Rejoin():
+            return plan
+        case DeleteStaleNodes():
+            return Plan(instructions=(delete_nodes(task, *KUBECTL),))
+    raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")

@@ -1,0 +1,144 @@
+"""Restores from S3 on simulated servers of all distributions: on new servers, and failures that change nothing.
+
+The planner, its guards and the agents' core are the real ones. The invariants of plans hold throughout: no data of
+before a restore is served again, and no server begins a second cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import SECRET
+from herder.api.rke import operations
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
+from herder.engine.meta.kinds import Object
+from herder.sim.faults import NONE, ROUGH, Faults
+from tests.simulation.plans.test_operations import ALL_VERSIONS, HOUR, OperatedCluster, run
+from tests.support.builders import new_manifest
+
+BUCKET = "snaps"
+S3 = {"cloudCredentialName": "s3", "endpoint": "s3.sim:9000", "bucket": BUCKET, "folder": "farm"}
+LOST = "Restoration from etcd snapshot is required"
+
+
+def servers_of(version: str) -> int:
+    return 1 if "herder" in version else 3
+
+
+async def create_with_s3(cluster: OperatedCluster) -> None:
+    sim = cluster.simulation.sim
+    sim.context.s3.buckets[BUCKET] = {}
+    keys = {"s3credentialConfig-accessKey": "access", "s3credentialConfig-secretKey": "secret"}
+    await sim.create(SECRET, new_manifest(SECRET, "s3", "fleet-default", stringData=keys))
+    await cluster.create(s3=S3)
+
+
+async def saved_in_s3(cluster: OperatedCluster) -> Object:
+    saved = await cluster.run(operations.SNAPSHOT)
+    assert saved.phase == "Finished", saved.message
+    found = await cluster.simulation.sim.all(ETCD_SNAPSHOT)
+    return next(each for each in found if each["snapshotFile"]["nodeName"] == "s3")
+
+
+async def lose_all_servers(cluster: OperatedCluster) -> None:
+    """Their disks are lost with them; the pool replaces the machines."""
+    simulation = cluster.simulation
+    lost = cluster.servers
+    for node in lost:
+        node.die()
+    for node in lost:
+        await simulation.delete_machine(simulation.machine_of(node))
+
+    async def is_reported() -> bool:
+        (plane,) = await simulation.sim.all(CONTROL_PLANE)
+        return any(LOST in (each.get("message") or "") for each in plane["status"]["conditions"])
+
+    await simulation.sim.world.until(is_reported, within=HOUR)
+
+
+@pytest.mark.parametrize(
+    ("version", "faults"),
+    [*((version, NONE) for version in ALL_VERSIONS), *((version, ROUGH) for version in ALL_VERSIONS[2:])],
+)
+def test_a_cluster_that_lost_all_servers_is_restored_on_new_ones(version: str, faults: Faults) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        await cluster.write("after")
+        await lose_all_servers(cluster)
+        restored = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert restored.phase == "Finished", restored.message
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+        await cluster.write("later")
+
+    run(version, scenario, faults, servers=servers_of(version), prepare=create_with_s3)
+
+
+def _truncate(cluster: OperatedCluster) -> None:
+    cluster.simulation.sim.context.s3.truncates = True
+
+
+def _refuse(cluster: OperatedCluster) -> None:
+    cluster.simulation.sim.context.s3.refuses = True
+
+
+@pytest.mark.parametrize(("fault", "cause"), [(_truncate, "is truncated"), (_refuse, "connection refused")])
+@pytest.mark.parametrize("version", ALL_VERSIONS[2:])
+def test_a_snapshot_that_cannot_be_read_stops_nothing(version: str, fault: Any, cause: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        snapshot = await saved_in_s3(cluster)
+        await cluster.write("after")
+        starts = {node.name: node.starts for node in cluster.servers}
+        fault(cluster)
+        failed = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert (failed.phase, cause in failed.message) == ("Failed", True), failed.message
+        assert await cluster.has("after")
+        assert {node.name: node.starts for node in cluster.servers} == starts
+
+    run(version, scenario, servers=servers_of(version), prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS[2:])
+def test_a_restore_that_fails_after_the_check_starts_the_servers_again(version: str) -> None:
+    """The bucket breaks when all servers are stopped."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        snapshot = await saved_in_s3(cluster)
+        await cluster.write("after")
+        simulation = cluster.simulation
+        await simulation.sim.edit(
+            {"rkeConfig": {operations.RESTORE: {"generation": 1, "name": snapshot["metadata"]["name"]}}}
+        )
+
+        async def are_stopped() -> bool:
+            return not any(node.running for node in cluster.servers)
+
+        await simulation.sim.world.until(are_stopped, within=HOUR)
+        _truncate(cluster)
+        failed = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert (failed.phase, "is truncated" in failed.message) == ("Failed", True), failed.message
+        assert await cluster.has("after")
+        assert all(node.running for node in simulation.nodes)
+
+    run(version, scenario, servers=servers_of(version), prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_restore_that_failed_on_a_new_server_can_be_requested_again(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        await lose_all_servers(cluster)
+        s3 = cluster.simulation.sim.context.s3
+        s3.truncates = True
+        failed = await cluster.run(operations.RESTORE, settles=False, name=snapshot["metadata"]["name"])
+        assert failed.phase == "Failed"
+        s3.truncates = False
+        name = snapshot["metadata"]["name"]
+        restored = await cluster.run(operations.RESTORE, generation=2, name=name)
+        assert restored.phase == "Finished", restored.message
+        assert await cluster.has("before")
+
+    run(version, scenario, servers=servers_of(version), prepare=create_with_s3)
