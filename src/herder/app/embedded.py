@@ -102,6 +102,7 @@ class Serving:
             install_tenancy_admission(self.server, self.client)
             install_cluster_admission(self.server)
             install_plan_admission(self.server)
+        await self._prepare_restored()
         self._front = self._create_front()
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())
@@ -114,6 +115,19 @@ class Serving:
         tune_interpreter()
         self._tasks.append(asyncio.ensure_future(self._run_controllers(pki)))
         self._tasks.append(asyncio.ensure_future(self._fail_with_store()))
+
+    async def _prepare_restored(self) -> None:
+        """After a restore, make all clusters observe-only before agents can read their plans."""
+        restored = self.server.deps.store.restored
+        if restored is None:
+            return
+        from herder.app.restored import observe_only_after_restore
+
+        try:
+            await observe_only_after_restore(self.client, restored, wall_clock())
+        except BaseException:
+            await self.server.stop()
+            raise
 
     def _create_front(self) -> HttpFront:
         if not self._gateway:

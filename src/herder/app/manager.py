@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from herder.api.guards import GUARDS
+from herder.api.guards.observe_only import deny_while_observe_only
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.management.secret_sync import SYNC_SECRET
@@ -188,6 +189,7 @@ def create_manager(
         clock=wall_clock,
         entropy=os.urandom,
         guards=GUARDS,
+        withhold=deny_while_observe_only,
         performers={
             "random-key": random_key,
             "kubeconfig": Kubeconfigs(client, wall_clock).make,
