@@ -1,13 +1,27 @@
-"""Validate cron schedules: five fields, or a descriptor such as @daily."""
+"""Cron schedules: five fields, or a descriptor such as @daily. Validation, and the next time of a schedule."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from herder.api.numbers import parse_int64
 
 _ZONE = re.compile(r"(CRON_)?TZ=\S+\s+")
-_DESCRIPTORS = frozenset({"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"})
+_DESCRIPTORS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_MAX_DAYS = 366 * 8  # between two 29ths of February there can be eight years
 _EVERY = re.compile(r"@every\s+([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -51,3 +65,64 @@ def _is_part(part: str, lowest: int, highest: int, symbols: dict[str, int]) -> b
 
 def _number(text: str, symbols: dict[str, int]) -> int | None:
     return parse_int64(text, -1) if text.isdecimal() else symbols.get(text.lower())
+
+
+# --- next time --------------------------------------------------------------------------------------------------------
+
+
+def next_time(schedule: str, after: datetime) -> datetime | None:
+    """Return the first time of a valid schedule after a time; None if there is none, such as on February 30.
+
+    Times are UTC unless the schedule starts with TZ=. A time that a change of the clock skips is left out.
+    """
+    found = _ZONE.match(schedule)
+    zone = _zone(found[0]) if found else UTC
+    rest = schedule[found.end() :] if found else schedule
+    if every := _EVERY.fullmatch(rest):
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(every[0]))
+        return after + timedelta(seconds=max(seconds, 1.0))
+    return next((each for each in _times(_DESCRIPTORS.get(rest, rest), after.astimezone(zone)) if each > after), None)
+
+
+def _zone(prefix: str) -> tzinfo:
+    try:
+        return ZoneInfo(prefix.partition("=")[2].strip())
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC
+
+
+def _times(fields: str, start: datetime) -> Iterator[datetime]:
+    """Yield the times of a schedule from the day of `start` on."""
+    texts = fields.split()
+    minutes, hours, days, months, weekdays = (
+        _numbers(text, *bounds) for text, (_, *bounds) in zip(texts, _FIELDS, strict=True)
+    )
+    # As in cron: if both days are restricted, one of them must match.
+    either = not texts[2].startswith(("*", "?")) and not texts[4].startswith(("*", "?"))
+    for offset in range(_MAX_DAYS):
+        day = start.date() + timedelta(days=offset)
+        matches = (day.day in days, day.isoweekday() % 7 in weekdays)
+        if day.month in months and (any(matches) if either else all(matches)):
+            yield from _on(day, sorted(hours), sorted(minutes), start.tzinfo or UTC)
+
+
+def _on(day: date, hours: list[int], minutes: list[int], zone: tzinfo) -> Iterator[datetime]:
+    for hour in hours:
+        for minute in minutes:
+            wanted = datetime.combine(day, time(hour, minute), zone)
+            if wanted.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == wanted.replace(tzinfo=None):
+                yield wanted.astimezone(UTC)
+
+
+def _numbers(text: str, lowest: int, highest: int, symbols: dict[str, int]) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        range_, slash, step = part.partition("/")
+        first, _, last = range_.partition("-")
+        if first in {"*", "?"}:
+            start, end = lowest, highest
+        else:
+            start = _number(first, symbols) or 0
+            end = (_number(last, symbols) or 0) if last else highest if slash else start
+        found.update(range(start, end + 1, int(step) if slash else 1))
+    return found

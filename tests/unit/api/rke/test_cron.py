@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from herder.api.rke.cron import validate_schedule
+from herder.api.rke.cron import next_time, validate_schedule
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,35 @@ def test_valid_schedules(schedule: str) -> None:
 )
 def test_invalid_schedules_are_described(schedule: str, expected: str) -> None:
     assert validate_schedule(schedule).startswith(expected)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "after", "expected"),
+    [
+        ("0 */12 * * *", "2026-01-01T00:00", "2026-01-01T12:00"),
+        ("0 */12 * * *", "2026-01-01T12:00", "2026-01-02T00:00"),
+        ("*/20 5-6 * * *", "2026-01-01T05:41", "2026-01-01T06:00"),
+        ("10/25 * * * *", "2026-01-01T00:11", "2026-01-01T00:35"),
+        ("0 0 29 feb *", "2097-01-01T00:00", "2104-02-29T00:00"),
+        ("0 0 31 * *", "2026-02-01T00:00", "2026-03-31T00:00"),
+        ("30 4 1,15 * fri", "2026-01-02T05:00", "2026-01-09T04:30"),  # either of the two days
+        ("30 4 * * fri", "2026-01-02T05:00", "2026-01-09T04:30"),
+        ("0 0 */2 * 1", "2026-01-01T00:00", "2026-01-05T00:00"),  # as in cron, a step of * does not restrict
+        ("@weekly", "2026-01-01T00:00", "2026-01-04T00:00"),
+        ("@hourly", "2026-01-01T23:00", "2026-01-02T00:00"),
+        ("@every 1h30m", "2026-01-01T00:01", "2026-01-01T01:31"),
+        ("TZ=Europe/Berlin 0 3 * * *", "2026-07-01T00:30", "2026-07-01T01:00"),
+        ("TZ=Europe/Berlin 30 2 * * *", "2026-03-28T12:00", "2026-03-30T00:30"),  # skipped by summer time
+    ],
+)
+def test_the_next_time_of_a_schedule(schedule: str, after: str, expected: str) -> None:
+    assert validate_schedule(schedule) == ""
+    assert next_time(schedule, at(after)) == at(expected)
+
+
+def test_a_schedule_without_any_time() -> None:
+    assert next_time("0 0 30 2 *", at("2026-01-01T00:00")) is None
