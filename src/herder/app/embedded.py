@@ -66,6 +66,7 @@ class Serving:
         runner: bool = False,
         all_pods: bool = False,
         backups: Schedule | None = None,
+        observe_only: bool = False,
     ) -> None:
         self._directory = directory
         self._host = host
@@ -80,6 +81,7 @@ class Serving:
         self._runner = runner
         self._all_pods = all_pods
         self._backups = backups
+        self._observe_only = observe_only
         self._capi_rules_enabled = core != Mode.EXTERNAL  # whether our rules for Cluster API kinds are enabled
         self._tasks: list[asyncio.Task[Any]] = []
         self._controllers_ready, self._gateway_ready = asyncio.Event(), asyncio.Event()
@@ -121,14 +123,16 @@ class Serving:
         self._tasks.append(asyncio.ensure_future(self._fail_with_store()))
 
     async def _prepare_restored(self) -> None:
-        """After a restore, make all clusters observe-only before agents can read their plans."""
+        """After a restore or on request, make all clusters observe-only before agents can read their plans."""
         restored = self.server.deps.store.restored
-        if restored is None:
+        if restored is None and not self._observe_only:
             return
-        from herder.app.restored import observe_only_after_restore
+        from herder.app.restored import make_observe_only, observe_only_after_restore
 
         try:
-            await observe_only_after_restore(self.client, restored, wall_clock())
+            marked = await observe_only_after_restore(self.client, restored, wall_clock())
+            if self._observe_only and marked is None:
+                await make_observe_only(self.client, "requested by --observe-only")
         except BaseException:
             await self.server.stop()
             raise

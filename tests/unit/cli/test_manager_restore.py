@@ -137,3 +137,17 @@ def test_a_resume_that_ignores_differences_downgrades_nothing(site: Site) -> Non
 
     site.herder("upgrade", "cluster", NAME, NEW)
     assert everything(site) == before
+
+
+def test_observe_only_can_be_requested(site: Site) -> None:
+    """For a data directory that was rolled back as a whole, which the store cannot detect."""
+    before = everything(site)
+    assert site.server.stop() == 0
+    site.server.flags = (*site.server.flags, "--observe-only")
+    site.server.start()
+    described = site.herder("describe", "cluster", NAME)
+    assert described.startswith(f"cluster {NAME} is observe-only (requested by --observe-only)")
+    eventually(lambda: ("NotComparable", "cluster") not in diff(site), "the agent has connected")
+    site.herder("resume", "cluster", NAME)
+    site.herder("wait", "cluster", NAME)
+    assert everything(site) == before

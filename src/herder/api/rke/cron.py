@@ -95,7 +95,8 @@ def _times(fields: str, start: datetime) -> Iterator[datetime]:
     """Yield the times of a schedule from the day of `start` on."""
     texts = fields.split()
     minutes, hours, days, months, weekdays = (
-        _numbers(text, *bounds) for text, (_, *bounds) in zip(texts, _FIELDS, strict=True)
+        _numbers(text, lowest, highest, symbols)
+        for text, (_, lowest, highest, symbols) in zip(texts, _FIELDS, strict=True)
     )
     # As in cron: if both days are restricted, one of them must match.
     either = not texts[2].startswith(("*", "?")) and not texts[4].startswith(("*", "?"))

@@ -84,6 +84,12 @@ if TYPE_CHECKING:
     help="Upload scheduled backups to S3 too. JSON file with mode 0600, as of herder store backup --s3-config; its key "
     "retention is the number of backups to keep in S3.",
 )
+@click.option(
+    "--observe-only",
+    is_flag=True,
+    help="Change nothing in existing clusters until `herder resume cluster`, as after a restore. For a data directory "
+    "that was rolled back as a whole, such as by a snapshot of its disk.",
+)
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this host.")
 @runner_pods_option
 @click.option(
@@ -112,6 +118,7 @@ def command(
     backup_dir: Path | None,
     backup_retention: int,
     backup_s3_config: Path | None,
+    observe_only: bool,
     no_runner: bool,
     runner_pods: str,
     log_level: str | None,
@@ -150,6 +157,7 @@ def command(
         runner=not no_runner,
         all_pods=runner_pods == ALL_PODS,
         backups=backups,
+        observe_only=observe_only,
     )
     try:
         run_loop(_up(serving, take_notification_socket(), context.params))
