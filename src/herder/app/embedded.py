@@ -36,8 +36,8 @@ from herder.engine.wire import Request, Response, User
 
 if TYPE_CHECKING:
     from herder.api.settings import Settings
-    from herder.app.backups import Schedule
     from herder.app.gateway import Parts
+    from herder.app.store.backups import Schedule
     from herder.engine.control.metrics import Metrics
     from herder.engine.runtime.manager import Manager
     from herder.workload.serving import Workloads
@@ -127,7 +127,7 @@ class Serving:
         restored = self.server.deps.store.restored
         if restored is None and not self._observe_only:
             return
-        from herder.app.restored import make_observe_only, observe_only_after_restore
+        from herder.app.store.restored import make_observe_only, observe_only_after_restore
 
         try:
             marked = await observe_only_after_restore(self.client, restored, wall_clock())
@@ -206,7 +206,7 @@ class Serving:
                     await workloads.close()
 
     async def _run_backups(self, schedule: Schedule, metrics: Metrics) -> None:
-        backups = await asyncio.to_thread(importlib.import_module, "herder.app.backups")
+        backups = await asyncio.to_thread(importlib.import_module, "herder.app.store.backups")
         from herder.engine.runtime.events.recorder import EventRecorder
 
         events = EventRecorder(self.client, clock=wall_clock, jitter=lambda: 0.5)

@@ -273,7 +273,8 @@ class Core:
         """Mark the plan as in-progress in the Secret before it runs."""
         data = dict(secret.data)
         data[protocol.STATE] = protocol.IN_PROGRESS.encode()
-        last = max(protocol.count(secret.data, protocol.REVISION), self._known_revision(secret))
+        begun = self.record is not None and self.record.result is None  # its revision may not have been written yet
+        last = max(protocol.count(secret.data, protocol.REVISION), self._known_revision(secret) - begun)
         data[protocol.REVISION] = str(last + 1).encode()
         identity = _Identity(secret.uid, protocol.text(data, protocol.REVISION), self._checksum)
         self._persist(Record(identity.uid, identity.revision, identity.checksum, 1, None))

@@ -122,7 +122,7 @@ _KEYS = ("name", "createdAt", "revision", "size", "status", "sha256", "location"
 
 
 def _config(data_dir: Path | None, backup_dir: Path | None, s3_config: Path | None) -> Config:
-    from herder.app.backups import backup_config, default_directory
+    from herder.app.store.backups import backup_config, default_directory
     from herder.snapshots.config import load_s3
 
     directory = (data_dir or data_directory()).absolute()

@@ -23,8 +23,8 @@ from herder.engine.client import kubeconfig as kubeconfigs
 from herder.snapshots.config import DEFAULT_RETENTION
 
 if TYPE_CHECKING:
-    from herder.app.backups import Schedule
     from herder.app.embedded import Serving
+    from herder.app.store.backups import Schedule
 
 
 @click.command(
@@ -179,7 +179,7 @@ def _schedule(
             raise click.UsageError("--backup-dir and --backup-s3-config need --backup-schedule")
         return None
     from herder.api.rke.cron import validate_schedule
-    from herder.app.backups import Schedule, default_directory
+    from herder.app.store.backups import Schedule, default_directory
     from herder.snapshots.config import load_s3
     from herder.snapshots.errors import SnapshotError
 

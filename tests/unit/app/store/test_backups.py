@@ -14,9 +14,9 @@ import pytest
 
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.management.names import SYSTEM_NAMESPACE
-from herder.app.backups import RECORD, Schedule, ScheduledBackups, backup_config, make_backup
 from herder.app.embedded import CONTROLLERS
 from herder.app.process import wall_clock
+from herder.app.store.backups import RECORD, Schedule, ScheduledBackups, backup_config, make_backup
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
@@ -152,7 +152,7 @@ async def test_a_failed_upload_is_reported_and_the_backup_kept_once(
 
 
 async def test_a_failed_backup_is_retried(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("herder.app.backups.RETRY", timedelta(seconds=0.1))
+    monkeypatch.setattr("herder.app.store.backups.RETRY", timedelta(seconds=0.1))
     failed, success = {"result": "error"}, {"result": "success"}
     async with server(tmp_path) as client:
         backups = Backups(client, tmp_path, "@every 1s", s3=s3.config(bucket="later"))

@@ -22,7 +22,7 @@ from herder.api.rke.kinds import PLAN_SECRET
 from herder.app.embedded import CONTROLLERS
 from herder.app.install import ensure_namespace, install_kinds
 from herder.app.process import wall_clock
-from herder.app.restored import RECORD, observe_only_after_restore
+from herder.app.store.restored import RECORD, observe_only_after_restore
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
