@@ -37,6 +37,8 @@ from herder.engine.wire import Request, Response, User
 if TYPE_CHECKING:
     from herder.api.settings import Settings
     from herder.app.gateway import Parts
+    from herder.app.store.backups import Schedule
+    from herder.engine.control.metrics import Metrics
     from herder.engine.runtime.manager import Manager
     from herder.workload.serving import Workloads
 
@@ -63,6 +65,8 @@ class Serving:
         gateway: bool = False,
         runner: bool = False,
         all_pods: bool = False,
+        backups: Schedule | None = None,
+        observe_only: bool = False,
     ) -> None:
         self._directory = directory
         self._host = host
@@ -76,6 +80,8 @@ class Serving:
         self._gateway = gateway
         self._runner = runner
         self._all_pods = all_pods
+        self._backups = backups
+        self._observe_only = observe_only
         self._capi_rules_enabled = core != Mode.EXTERNAL  # whether our rules for Cluster API kinds are enabled
         self._tasks: list[asyncio.Task[Any]] = []
         self._controllers_ready, self._gateway_ready = asyncio.Event(), asyncio.Event()
@@ -102,6 +108,7 @@ class Serving:
             install_tenancy_admission(self.server, self.client)
             install_cluster_admission(self.server)
             install_plan_admission(self.server)
+        await self._prepare_restored()
         self._front = self._create_front()
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())
@@ -114,6 +121,21 @@ class Serving:
         tune_interpreter()
         self._tasks.append(asyncio.ensure_future(self._run_controllers(pki)))
         self._tasks.append(asyncio.ensure_future(self._fail_with_store()))
+
+    async def _prepare_restored(self) -> None:
+        """After a restore or on request, make all clusters observe-only before agents can read their plans."""
+        restored = self.server.deps.store.restored
+        if restored is None and not self._observe_only:
+            return
+        from herder.app.store.restored import make_observe_only, observe_only_after_restore
+
+        try:
+            marked = await observe_only_after_restore(self.client, restored, wall_clock())
+            if self._observe_only and marked is None:
+                await make_observe_only(self.client, "requested by --observe-only")
+        except BaseException:
+            await self.server.stop()
+            raise
 
     def _create_front(self) -> HttpFront:
         if not self._gateway:
@@ -158,6 +180,8 @@ class Serving:
             # The retention setting is only known once settings are synced.
             store = self.server.deps.store
             tasks.create_task(store.compact_by_age(lambda: parse_duration(settings.get("history-retention"))))
+            if self._backups is not None:
+                tasks.create_task(supervised(partial(self._run_backups, self._backups, metrics), name="store-backup"))
             if self._runner:
                 tasks.create_task(supervised(partial(self._run_jobs, settings, pki), name="runner"))
             managed = None
@@ -168,6 +192,7 @@ class Serving:
             manager = parts.create_manager(
                 self.client, settings, roles, workloads=workloads, managed=managed, metrics=metrics
             )
+            parts.add_observe_only_metric(manager)
             if roles.core:
                 watch = partial(core.watch_for_other_core, manager, self._disable_capi_rules)
                 tasks.create_task(supervised(watch, name="core-choice"))
@@ -179,6 +204,19 @@ class Serving:
             finally:
                 if workloads is not None:
                     await workloads.close()
+
+    async def _run_backups(self, schedule: Schedule, metrics: Metrics) -> None:
+        backups = await asyncio.to_thread(importlib.import_module, "herder.app.store.backups")
+        from herder.engine.runtime.events.recorder import EventRecorder
+
+        events = EventRecorder(self.client, clock=wall_clock, jitter=lambda: 0.5)
+        config = backups.backup_config(
+            self._directory, schedule.directory, retention=schedule.retention, s3=schedule.s3
+        )
+        scheduled = backups.ScheduledBackups(schedule, config, self.client, events, metrics, wall_clock)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(events.run())
+            await scheduled.run()
 
     async def _report_ready(self, manager: Manager) -> None:
         await manager.ready()

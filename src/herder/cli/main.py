@@ -26,6 +26,7 @@ COMMANDS = {
     "rotate": ("operations.rotate", "Rotate the certificates or encryption keys of a cluster"),
     "operations": ("operations.status", "Show the operation of a cluster that is in progress, or the last one"),
     "delete": ("cluster.delete", "Delete a cluster and its machines"),
+    "resume": ("server.resume", "Manage clusters again after the manager was restored from a backup"),
     "wait": ("cluster.wait", "Wait until a cluster is ready or deleted"),
     "get": ("get", "List objects or show one"),
     "describe": ("cluster.describe", "Show the status of a cluster and its machines"),

@@ -18,6 +18,7 @@ from herder.snapshots.errors import SnapshotError
 from herder.snapshots.names import check_name
 
 LIMIT = 4 << 20
+DEFAULT_RETENTION = 5
 PKI = "/etc/kubernetes/pki/etcd"
 
 
@@ -165,7 +166,7 @@ def _parse(root: _Section) -> Config:
         distribution=distribution,
         directory=root.path("directory"),
         node=check_name("node", root.text("node")),
-        retention=int(root.number("retention", 5)),
+        retention=int(root.number("retention", DEFAULT_RETENTION)),
         disabled=root.boolean("disabled"),
         compress=root.boolean("compress"),
         metadata=metadata.content if metadata else {},

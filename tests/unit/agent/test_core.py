@@ -106,6 +106,27 @@ def test_a_final_state_is_kept_when_the_plan_changes(state: str) -> None:
     assert "applied-checksum" not in (node.data or {})
 
 
+def test_a_secret_from_a_backup_is_not_run_and_the_newer_plan_is_reported() -> None:
+    node = SimulatedNode(PENDING)
+    old = dict(node.data or {})
+    node.edit(plan=plan("new"), plan_state="pending")
+    node.process_events()
+    newest, ran = checksum(node.value_of("plan").encode()), len(node.ran)
+    node.set(old)
+    node.process_events()
+    assert len(node.ran) == ran
+    assert (node.value_of("local-applied-checksum"), node.value_of("local-plan-revision")) == (newest, "2")
+    assert (node.value_of("plan-revision"), node.state) == ("1", "succeeded")
+    writes = len(node.writes)
+    node.boot()
+    assert len(node.writes) == writes, "it is reported once"
+
+    node.edit(plan=plan("next"), plan_state="pending")
+    node.process_events()
+    assert node.ran[-1] == ("next", 1)
+    assert node.value_of("plan-revision") == "3", "revisions continue above those of the machine"
+
+
 def test_nothing_runs_without_a_plan() -> None:
     node = SimulatedNode({})
     assert (node.writes, node.ran) == ([], [])

@@ -203,6 +203,23 @@ def test_a_downgrade_needs_a_restore(version: str, phase: str, guard: str) -> No
     assert denied_by(change, *existing, cluster=cluster) == (guard or ("deny-downgrade" if phase else ""))
 
 
+@pytest.mark.parametrize(
+    ("version", "kubelet", "newer", "guard"),
+    [
+        ("v1.33.4", "v1.33.5+k3s1", False, "deny-downgrade"),  # upgraded since the backup of the manager's store
+        ("v1.33.5", "v1.33.5+k3s1", True, ""),
+        ("v1.33.4", "", True, "deny-downgrade"),  # the Node was not read yet
+        ("v1.33.4", "", False, ""),
+        ("v1.33.4", "v1.33.4+k3s1", True, ""),
+    ],
+)
+def test_a_plan_is_not_older_than_what_the_node_reports(version: str, kubelet: str, newer: bool, guard: str) -> None:
+    data = {"plan-revision": "1", "local-plan-revision": "2", "local-applied-checksum": "abc"} if newer else {}
+    node_info = {"nodeInfo": {"kubeletVersion": kubelet}} if kubelet else {}
+    existing = machine("a", **node_info), plan_secret("a", (WORKER,), plan=plan_of(), data=data)
+    assert denied_by(write("a", plan_of(version, stamp="2")), *existing) == guard
+
+
 ALLOWED = {names.ALLOW_VERSION_SKIP: "v1.36.3+k3s1"}
 
 

@@ -46,6 +46,7 @@ def test_help_lists_every_command() -> None:
         "rotate",
         "operations",
         "delete",
+        "resume",
         "wait",
         "get",
         "describe",
@@ -94,7 +95,7 @@ def test_help_lists_every_command() -> None:
         (["describe", "cluster", "c", "--kubeconfig", "/nowhere/config"], "kubeconfig /nowhere/config: No such file"),
         (["export", "--kubeconfig", "/nowhere/config"], "kubeconfig /nowhere/config: No such file"),
         (["store", "backup", "/tmp/x", "--data-dir", "/nowhere"], "/nowhere/store contains no store; check --data-dir"),
-        (["store", "restore", "/nowhere/backup"], "does not exist"),
+        (["store", "restore", "/nowhere/backup"], "backup /nowhere/backup: no such file"),
     ],
 )
 def test_errors_are_reported_without_a_traceback(arguments: list[str], message: str) -> None:

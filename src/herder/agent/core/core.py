@@ -196,8 +196,31 @@ class Core:
         secret = self._secret
         if secret is None or not self._checksum:
             return
+        if self._report_newer(secret):
+            return
         if not (self._report_result(secret) or self._run_plan(secret, now) or self._run_periodic(secret, now)):
             self._probe(secret, now)
+
+    def _report_newer(self, secret: Secret) -> bool:
+        """Report that this machine has applied a newer plan than that of the Secret, which was restored from a backup.
+
+        The manager cannot know it otherwise. The plan of the Secret is not run because of that.
+        """
+        record, revision = self.record, self._known_revision(secret)
+        is_applied = record is not None and record.result is not None and record.result.succeeded
+        if record is None or not is_applied or revision <= protocol.count(secret.data, protocol.REVISION):
+            return False
+        data = protocol.with_newer(secret.data, record.checksum, revision)
+        if data == secret.data:
+            return False
+        self._say("warning", f"the Secret is older than the plan that was applied here, revision {revision}")
+        self._write(secret, data)
+        return True
+
+    def _known_revision(self, secret: Secret) -> int:
+        """Return the revision of the last run on this machine; 0 if it was for another Secret or is not counted."""
+        record = self.record
+        return int(record.revision) if record and record.uid == secret.uid and record.revision.isdecimal() else 0
 
     def _report_result(self, secret: Secret) -> bool:
         """Return whether a report is being written."""
@@ -250,7 +273,9 @@ class Core:
         """Mark the plan as in-progress in the Secret before it runs."""
         data = dict(secret.data)
         data[protocol.STATE] = protocol.IN_PROGRESS.encode()
-        data[protocol.REVISION] = str(protocol.count(secret.data, protocol.REVISION) + 1).encode()
+        begun = self.record is not None and self.record.result is None  # its revision may not have been written yet
+        last = max(protocol.count(secret.data, protocol.REVISION), self._known_revision(secret) - begun)
+        data[protocol.REVISION] = str(last + 1).encode()
         identity = _Identity(secret.uid, protocol.text(data, protocol.REVISION), self._checksum)
         self._persist(Record(identity.uid, identity.revision, identity.checksum, 1, None))
         self._committed = identity

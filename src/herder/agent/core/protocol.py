@@ -25,6 +25,8 @@ MAX_FAILURES = "max-failures"
 PROBE_STATUSES = "probe-statuses"
 PROBE_ERRORS = "probe-errors"  # our own key: last errors of unhealthy probes
 PROBE_PERIOD = "probe-period-seconds"
+# our own keys: the last plan that this machine has applied, if the Secret has lost it
+LOCAL_CHECKSUM, LOCAL_REVISION = "local-applied-checksum", "local-plan-revision"
 
 PENDING, IN_PROGRESS, SUCCEEDED, FAILED = "pending", "in-progress", "succeeded", "failed"
 
@@ -114,6 +116,11 @@ def with_report(data: Data, checksum: str, result: Result) -> Data:
     if STATE in data:
         new[STATE] = (SUCCEEDED if result.succeeded else FAILED).encode()
     return new
+
+
+def with_newer(data: Data, checksum: str, revision: int) -> Data:
+    """Return the data with the plan that was applied after the one in the Secret."""
+    return {**data, LOCAL_CHECKSUM: checksum.encode(), LOCAL_REVISION: _decimal(revision)}
 
 
 def with_periodic(data: Data, ran: Dict[str, PeriodicOutput]) -> Data:

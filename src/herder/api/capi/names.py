@@ -85,6 +85,11 @@ def cluster_key(namespace: str, name: str) -> str:
     return f"{namespace}/{name}"
 
 
+def key_of_cluster(obj: Object) -> str:
+    """Return the key of a Cluster, or of an object that has the name of its Cluster."""
+    return cluster_key(obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
 def kubeconfig_secret(cluster: str) -> str:
     return f"{cluster}-kubeconfig"
 

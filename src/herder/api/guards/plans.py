@@ -179,16 +179,25 @@ def _is_initialized(view: View, change: PlanChange, plans: Sequence[PlanSecret])
 
 
 def deny_downgrade(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
-    """Deny a lower version, except in a restore: an older version may not be able to read what a newer one stored."""
+    """Deny a lower version, except in a restore: an older version may not be able to read what a newer one stored.
+
+    The plans of a manager that was restored from a backup can be older than what the kubelet reports.
+    """
     if not change.writes_plan or change.plan is None:
         return None
     if _permission(view, change).lowers_version:
         return None
     wanted = release_in(change.plan)
-    known = [found for plan in (change.before.plan, change.before.applied_plan) if (found := release_in(plan))]
-    if wanted is None or not known or wanted >= max(known):
+    known = [release_in(plan) for plan in (change.before.plan, change.before.applied_plan)]
+    kubelet = _kubelet_release(machine_of(view, change.before))
+    known.append(kubelet)
+    if kubelet is None and wanted is not None and change.before.newer_applied:
+        message = "denied; the machine has applied a newer plan, and the version of its Node is not known yet"
+        return change.refuse("deny-downgrade", message)
+    highest = max((each for each in known if each is not None), default=None)
+    if wanted is None or highest is None or wanted >= highest:
         return None
-    return change.refuse("deny-downgrade", f"denied; {wanted} is lower than the current {max(known)}")
+    return change.refuse("deny-downgrade", f"denied; {wanted} is lower than the current {highest}")
 
 
 def deny_minor_version_skip(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
@@ -204,12 +213,17 @@ def deny_minor_version_skip(change: PlanChange, view: View, _before: Sequence[Ac
 
 def skipped_minors(before: PlanSecret, machine: Object, control_plane: Object, wanted: Release) -> str:
     """Return which versions the machine must run first; "" if it may skip to this one."""
-    kubelet = ((machine.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion")
-    known = [found for found in (release_in(before.applied_plan), release_of(str(kubelet or ""))) if found]
+    known = [found for found in (release_in(before.applied_plan), _kubelet_release(machine)) if found]
     plan_change = str((control_plane.get("spec") or {}).get("kubernetesVersion") or "")
     version = plan_change if release_of(plan_change) == wanted else str(wanted)
     step = 1 if before.is_etcd or before.is_control_plane else MAX_KUBELET_SKEW
     return skip_error(min(known), version, annotations_of(control_plane), step) if known else ""
+
+
+def _kubelet_release(machine: Object | None) -> Release | None:
+    """Return the version that the Node of a Machine reports."""
+    node_info = ((machine or {}).get("status") or {}).get("nodeInfo") or {}
+    return release_of(str(node_info.get("kubeletVersion") or ""))
 
 
 # --- disruption -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import names
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.observe_only import OBSERVE_ONLY
 from herder.api.rke.names import ADMINISTRATED
 from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
@@ -198,7 +199,7 @@ def _passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
         key: value
         for key, value in annotations.items()
         if not key.startswith((names.PREFIX, "kubectl.kubernetes.io/"))
-        and key not in (names.MANAGEMENT_NAME, ADMINISTRATED)
+        and key not in (names.MANAGEMENT_NAME, ADMINISTRATED, OBSERVE_ONLY)
     }
 
 

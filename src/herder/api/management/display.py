@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from herder.api import observe_only
 from herder.api.capi.conditions import Condition, condition, find, is_false, is_true
 from herder.api.capi.names import is_deleting
 from herder.api.management import clusters
@@ -27,6 +28,7 @@ _NAMED = 3  # of more lost nodes, only the number is shown
 PENDING, PROVISIONING, UPDATING = "Pending", "Provisioning", "Updating"
 READY, DEGRADED, DISCONNECTED = "Ready", "Degraded", "Disconnected"
 STALLED, DELETING = "Stalled", "Deleting"
+OBSERVE_ONLY = "ObserveOnly"
 
 
 def one_line(text: str, max_length: int = MAX_MESSAGE) -> str:
@@ -92,6 +94,9 @@ def summarize(obj: Object, *, was_ready: bool, is_applied: bool, initial: str) -
 
 
 def _state(obj: Object, changing: str, is_applied: bool) -> tuple[str, str]:
+    mark = observe_only.mark_of(obj)
+    if mark is not None:  # not even a deletion makes progress
+        return OBSERVE_ONLY, observe_only.message(_name(obj), mark)
     if is_deleting(obj):
         return DELETING, _message(obj, REMOVED)
     if is_disconnected(obj):
@@ -105,6 +110,11 @@ def _state(obj: Object, changing: str, is_applied: bool) -> tuple[str, str]:
             return DEGRADED, "; ".join(filter(None, (lost, progress)))
         return changing, "; ".join(filter(None, (progress, lost)))
     return (DEGRADED, lost) if lost else (READY, "")
+
+
+def _name(obj: Object) -> str:
+    """The name that users know: that of a management Cluster is generated."""
+    return str((obj.get("spec") or {}).get("displayName") or obj["metadata"]["name"])
 
 
 def _message(obj: Object, type_: str) -> str:

@@ -1,9 +1,11 @@
-"""Cron schedules: five fields, or a descriptor such as @daily."""
+"""Cron schedules: five fields, or a descriptor such as @daily. Validation, and the next time of a schedule."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from herder.api.numbers import parse_int64
 from herder.api.rke.durations import whole_seconds
@@ -18,11 +20,12 @@ _DESCRIPTORS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+MIN_SECONDS = 60  # of an interval
+_MAX_DAYS = 366 * 8  # between two 29ths of February there can be eight years
 _EVERY = re.compile(r"@every\s+([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _ANY = ("*", "?")
-_MAX_DAYS = 5 * 366  # a schedule that has no time in five years, such as 30 February, has none
 _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("minute", 0, 59, {}),
     ("hour", 0, 23, {}),
@@ -65,46 +68,66 @@ def _number(text: str, symbols: dict[str, int]) -> int | None:
     return parse_int64(text, -1) if text.isdecimal() else symbols.get(text.lower())
 
 
-# --- times ------------------------------------------------------------------------------------------------------------
-
-
 def has_zone(schedule: str) -> bool:
     return _ZONE.match(schedule) is not None
 
 
+# --- next time --------------------------------------------------------------------------------------------------------
+
+
 def next_time(schedule: str, after: datetime) -> datetime | None:
-    """The first time of a valid schedule after this one, in UTC; None if it has none. A time zone is ignored."""
-    rest = schedule[found.end() :] if (found := _ZONE.match(schedule)) else schedule
-    after = after.astimezone(UTC)
-    if rest.startswith("@every"):
-        return after + timedelta(seconds=max(whole_seconds(rest.removeprefix("@every")), 60))
-    texts = _DESCRIPTORS.get(rest, rest).split()
+    """Return the first time of a valid schedule after a time; None if there is none, such as on February 30.
+
+    Times are UTC unless the schedule starts with TZ=. A time that a change of the clock skips is left out.
+    """
+    found = _ZONE.match(schedule)
+    zone = _zone(found[0]) if found else UTC
+    rest = schedule[found.end() :] if found else schedule
+    if _EVERY.fullmatch(rest):
+        return after + timedelta(seconds=max(whole_seconds(rest.removeprefix("@every")), MIN_SECONDS))
+    return next((each for each in _times(_DESCRIPTORS.get(rest, rest), after.astimezone(zone)) if each > after), None)
+
+
+def _zone(prefix: str) -> tzinfo:
+    try:
+        return ZoneInfo(prefix.partition("=")[2].strip())
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC
+
+
+def _times(fields: str, start: datetime) -> Iterator[datetime]:
+    """Yield the times of a schedule from the day of `start` on."""
+    texts = fields.split()
     minutes, hours, days, months, weekdays = (
-        _values(text, lowest, highest, symbols)
+        _numbers(text, lowest, highest, symbols)
         for text, (_, lowest, highest, symbols) in zip(texts, _FIELDS, strict=True)
     )
-    # As in other implementations: if both fields of the day are restricted, either is enough.
+    # As in cron: if both days are restricted, one of them must match.
     either = not any(text.startswith(_ANY) for text in (texts[2], texts[4]))
-    start = after.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    for number in range(_MAX_DAYS):
-        day = start.date() + timedelta(days=number)
+    for offset in range(_MAX_DAYS):
+        day = start.date() + timedelta(days=offset)
         matches = (day.day in days, day.isoweekday() % 7 in weekdays)
-        if day.month not in months or not (any(matches) if either else all(matches)):
-            continue
-        for hour in sorted(hours):
-            for minute in sorted(minutes):
-                found_time = datetime(day.year, day.month, day.day, hour, minute, tzinfo=UTC)
-                if found_time >= start:
-                    return found_time
-    return None
+        if day.month in months and (any(matches) if either else all(matches)):
+            yield from _on(day, sorted(hours), sorted(minutes), start.tzinfo or UTC)
 
 
-def _values(text: str, lowest: int, highest: int, symbols: dict[str, int]) -> frozenset[int]:
-    values: set[int] = set()
+def _on(day: date, hours: list[int], minutes: list[int], zone: tzinfo) -> Iterator[datetime]:
+    for hour in hours:
+        for minute in minutes:
+            wanted = datetime.combine(day, time(hour, minute), zone)
+            if wanted.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == wanted.replace(tzinfo=None):
+                yield wanted.astimezone(UTC)
+
+
+def _numbers(text: str, lowest: int, highest: int, symbols: dict[str, int]) -> set[int]:
+    found: set[int] = set()
     for part in text.split(","):
         range_, slash, step = part.partition("/")
-        first, dash, last = ("", "-", "") if range_ in _ANY else range_.partition("-")
-        begin = _number(first, symbols) if first else lowest
-        end = _number(last, symbols) if last else highest if (dash or slash) else begin
-        values |= {*range(begin or 0, (end or 0) + 1, parse_int64(step, 1) if slash else 1)}
-    return frozenset(values)
+        first, _, last = range_.partition("-")
+        if first in _ANY:
+            start, end = lowest, highest
+        else:
+            start = _number(first, symbols) or 0
+            end = (_number(last, symbols) or 0) if last else highest if slash else start
+        found.update(range(start, end + 1, int(step) if slash else 1))
+    return found

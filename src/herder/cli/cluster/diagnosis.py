@@ -10,6 +10,7 @@ from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import is_deleting
 from herder.api.management import clusters
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.observe_only import mark_of, message
 from herder.api.rke import names
 from herder.api.rke.removal import REMOVED
 from herder.cli.cluster.failures import machine_failure
@@ -51,6 +52,9 @@ async def _machines(client: Client, cluster: Object) -> list[Object]:
 
 def summary(cluster: Object, machines: Sequence[Object]) -> str:
     name = cluster["metadata"]["name"]
+    mark = mark_of(cluster)
+    if mark is not None:
+        return f"cluster {name} is {message(name, mark)}"
     if is_deleting(cluster):
         why = str((find(cluster, REMOVED) or {}).get("message") or "its objects are deleted")
         return f"cluster {name} is being deleted: {_one_line(why)}"

@@ -18,6 +18,7 @@ from herder.api.management.clusters import STALLED
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_PROVISIONING
 from herder.api.management.secret_sync import REFUSED
+from herder.api.observe_only import mark_of, message
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.removal import REMOVED
@@ -88,6 +89,8 @@ class ClusterProgress:
     @property
     def stalled_reason(self) -> str:
         """Why the current spec cannot be applied; empty if it can, as far as known."""
+        if self._observe_only():
+            return self._observe_only()
         if unprepared := self._unprepared_machine():
             return unprepared
         if self.cluster is None or not is_true(self.cluster, STALLED):
@@ -95,6 +98,15 @@ class ClusterProgress:
         observe = (self.cluster.get("status") or {}).get("observedGeneration")
         known = find(self.cluster, STALLED) or {}
         return str(known.get("message", "")) if observe == self.cluster["metadata"].get("generation") else ""
+
+    def _observe_only(self) -> str:
+        mark = mark_of(self.cluster)
+        return message(self.cluster["metadata"]["name"], mark) if self.cluster is not None and mark is not None else ""
+
+    @property
+    def needs_command(self) -> bool:
+        """Whether the reason names the command that fixes it, instead of a field of the Cluster."""
+        return bool(self._observe_only()) or self.is_secret_refused
 
     @property
     def is_secret_refused(self) -> bool:
@@ -141,7 +153,7 @@ async def wait_until_ready(client: Client, namespace: str, name: str, say: Say, 
         raise click.ClickException(f'cluster "{name}" not found in namespace {namespace}') from None
     except _Stalled as stalled:
         edit = f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.group_resource} {name}"
-        fix = "" if stalled.by_secret else f"; fix it with: {edit}"  # the message names the command for a Secret
+        fix = "" if stalled.names_command else f"; fix it with: {edit}"
         raise click.ClickException(f"cluster {name} is stalled: {stalled.why}{fix}") from None
     except _Failing as why:
         retry = f"the manager retries with growing delays; fix the cause, then watch: herder describe cluster {name}"
@@ -216,7 +228,7 @@ async def _print_progress(
     waited, phases, failures = "", dict[str, str](), FailureLog()
     while not done(progress):
         if not await wait_for_change(progress, watches, stall_timeout if progress.stalled_reason else None):
-            raise _Stalled(progress.stalled_reason, progress.is_secret_refused)
+            raise _Stalled(progress.stalled_reason, progress.needs_command)
         for machine, phase in _phases(progress).items():
             if phases.get(machine) != phase:
                 say(f"  machine {machine}: {phase}")
@@ -252,11 +264,11 @@ def _phases(progress: ClusterProgress) -> dict[str, str]:
 
 
 class _Stalled(Exception):
-    """The spec cannot be applied; `why` says the reason. `by_secret`: a Secret must change, not the Cluster."""
+    """The spec cannot be applied; `why` says the reason. `names_command`: it says what to run, too."""
 
-    def __init__(self, why: str, by_secret: bool) -> None:
+    def __init__(self, why: str, names_command: bool) -> None:
         super().__init__(why)
-        self.why, self.by_secret = why, by_secret
+        self.why, self.names_command = why, names_command
 
 
 class _Failing(Exception):

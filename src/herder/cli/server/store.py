@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,12 +13,30 @@ import click
 
 from herder.app.paths import data_dir_option, data_directory
 from herder.cli.examples import examples
+from herder.cli.get import print_data
+from herder.cli.table import print_table
 
 if TYPE_CHECKING:
+    from herder.snapshots.config import Config
     from herder.snapshots.s3.client import Bucket
 
 
-@click.group(epilog=examples("herder store backup herder.backup", "herder store restore herder.backup"))
+s3_option = click.option(
+    "--s3-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Also use S3. JSON file with mode 0600 and the keys endpoint, endpointCA, skipSSLVerify, bucket, region, "
+    "folder, accessKey and secretKey.",
+)
+backup_dir_option = click.option(
+    "--backup-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of scheduled backups. Default: backups in the data directory.",
+)
+
+
+@click.group(
+    epilog=examples("herder store backup herder.backup", "herder store backups", "herder store restore herder.backup")
+)
 def command() -> None:
     """Back up and restore the data of the embedded API server."""
 
@@ -30,12 +49,7 @@ def command() -> None:
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @data_dir_option
-@click.option(
-    "--s3-config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Upload the backup too. JSON file with mode 0600 and the keys endpoint, endpointCA, skipSSLVerify, bucket, "
-    "region, folder, accessKey and secretKey.",
-)
+@s3_option
 def backup(file: Path, data_dir: Path | None, s3_config: Path | None) -> None:
     """Back up all data to FILE. The server can keep running.
 
@@ -78,19 +92,129 @@ def _upload(bucket: Bucket, file: Path) -> str:
     return f"s3://{bucket.config.bucket}/{key}"
 
 
-@command.command(epilog=examples("herder store restore /backups/herder-2026-01-31.backup"))
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@data_dir_option
-def restore(file: Path, data_dir: Path | None) -> None:
-    """Replace all data with the backup FILE. The server must be stopped.
+# --- list -------------------------------------------------------------------------------------------------------------
 
-    Revisions continue above every revision that the server has used. Clients that resume a watch must list again.
-    """
+
+@command.command(epilog=examples("herder store backups", "herder store backups --s3-config s3.json -o json"))
+@data_dir_option
+@backup_dir_option
+@s3_option
+@click.option(
+    "-o", "--output", type=click.Choice(["yaml", "json"]), help="Output format: yaml or json. Default: table."
+)
+def backups(data_dir: Path | None, backup_dir: Path | None, s3_config: Path | None, output: str | None) -> None:
+    """List scheduled backups with their hashes, newest first."""
+    from herder.snapshots.operations import list_all
+
+    with _explained():
+        found = list_all(_config(data_dir, backup_dir, s3_config))
+    records = [each.document() for each in sorted(found, key=lambda each: each.created_at, reverse=True)]
+    if output is not None:
+        print_data({"backups": records}, output)
+    elif records:
+        print_table(_COLUMNS, (tuple(str(each[key]) for key in _KEYS) for each in records))
+    else:
+        click.echo("No backups found; make them with: herder up --backup-schedule", err=True)
+
+
+_COLUMNS = ("NAME", "CREATED", "REVISION", "SIZE", "STATUS", "SHA256", "LOCATION", "MESSAGE")
+_KEYS = ("name", "createdAt", "revision", "size", "status", "sha256", "location", "message")
+
+
+def _config(data_dir: Path | None, backup_dir: Path | None, s3_config: Path | None) -> Config:
+    from herder.app.store.backups import backup_config, default_directory
+    from herder.snapshots.config import load_s3
+
+    directory = (data_dir or data_directory()).absolute()
+    s3 = load_s3(s3_config) if s3_config else None
+    return backup_config(directory, backup_dir or default_directory(directory), s3=s3)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
     from herder.engine.store import StoreError
-    from herder.engine.store import restore as restore_store
+    from herder.snapshots.errors import SnapshotError, describe
 
     try:
-        restore_store(file, (data_dir or data_directory()) / "store")
-    except StoreError as error:
+        yield
+    except (StoreError, SnapshotError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"Restored {file}; start the server with: herder up")
+    except OSError as error:
+        raise click.ClickException(describe(error)) from error
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    epilog=examples(
+        "herder store restore /backups/herder-2026-01-31.backup",
+        "herder store restore herder-manager-1769817600.gz",
+        "herder store restore herder-manager-1769817600.gz --s3-config s3.json",
+    )
+)
+@click.argument("backup", metavar="FILE|NAME")
+@data_dir_option
+@backup_dir_option
+@s3_option
+def restore(backup: str, data_dir: Path | None, backup_dir: Path | None, s3_config: Path | None) -> None:
+    """Replace all data with a backup: a FILE, or the NAME of a scheduled one. The server must be stopped.
+
+    With --s3-config, the backup NAME is downloaded from S3. Size and hash are verified. The file encryption.key of the
+    data directory must contain the keys of the backup. Revisions continue above every revision that the server has
+    used. When the server starts, all clusters are observe-only until `herder resume cluster`.
+    """
+    from herder.engine.store import restore as restore_store
+    from herder.snapshots.embedded import StoreData
+
+    directory = (data_dir or data_directory()).absolute()
+    with _explained():
+        config = _config(data_dir, backup_dir, s3_config)
+        assert config.store is not None
+        with _fetched(config, backup) as file:
+            StoreData(config.store).verify(file)
+            restore_store(file, directory / "store")
+    click.echo(f"Restored {backup}; start the server with: herder up")
+    click.echo("All clusters are observe-only then; compare and resume them with: herder resume cluster --all --diff")
+    if not (directory / "pki" / "ca.key").exists():
+        click.echo(
+            f"Warning: {directory / 'pki'} contains no CA; restore that directory before the first start: agents trust "
+            "this CA, and their tokens are signed with a key there",
+            err=True,
+        )
+
+
+def _unpacked(file: Path, scratch: Path) -> Path:
+    """A scheduled backup that was downloaded by other means is still compressed."""
+    from herder.snapshots.files import decompress
+    from herder.snapshots.names import is_compressed
+    from herder.snapshots.restore import MAX_UNPACKED
+
+    if not is_compressed(file.name):
+        return file
+    decompress(file, scratch / file.stem, MAX_UNPACKED)
+    return scratch / file.stem
+
+
+@contextmanager
+def _fetched(config: Config, backup: str) -> Iterator[Path]:
+    """The file of a backup; of a scheduled one, a verified and unpacked copy beside the backups."""
+    from herder.snapshots.directory import Directory
+    from herder.snapshots.names import check_name
+    from herder.snapshots.operations import source_of
+    from herder.snapshots.restore import Workplace, fetch
+
+    if config.s3 is None and Path(backup).is_file():
+        with tempfile.TemporaryDirectory(prefix=".restore-", dir=Path(backup).absolute().parent) as scratch:
+            yield _unpacked(Path(backup), Path(scratch))
+        return
+    if config.s3 is None and not (config.directory / backup).is_file():
+        raise click.ClickException(f"backup {backup}: no such file, and not in {config.directory}; check --backup-dir")
+    place = Workplace(config.directory)
+    with Directory(config.directory).locked():
+        try:
+            with source_of(config, config.s3 is not None) as remote:
+                file, _ = fetch(config, place, check_name("backup", backup), remote)
+            yield file
+        finally:
+            place.remove()

@@ -20,9 +20,11 @@ from herder.cli.options import ALL_PODS, LOG_LEVELS, core_options, runner_pods_o
 from herder.cli.server import background
 from herder.cli.server.busy_port import explain_bind_error
 from herder.engine.client import kubeconfig as kubeconfigs
+from herder.snapshots.config import DEFAULT_RETENTION
 
 if TYPE_CHECKING:
     from herder.app.embedded import Serving
+    from herder.app.store.backups import Schedule
 
 
 @click.command(
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         "herder up --detach",
         "sudo herder up --systemd-unit > /etc/systemd/system/herder.service",
         "herder up --listen 0.0.0.0:7443 --advertise manager.example.com",
+        "herder up --backup-schedule '0 */6 * * *' --backup-s3-config s3.json",
         "herder up --in-memory --data-dir /tmp/herder --set history-retention=1h",
     )
 )
@@ -57,6 +60,36 @@ if TYPE_CHECKING:
     default=True,
     help="Provision and import clusters, accept cluster agents and let users log in.  [default: gateway]",
 )
+@click.option(
+    "--backup-schedule",
+    metavar="CRON",
+    help="Back up the store on this schedule: five fields or a descriptor, such as '0 */6 * * *' or @daily. Times are "
+    "UTC unless it starts with TZ=.",
+)
+@click.option(
+    "--backup-dir",
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
+    help="Directory of scheduled backups. Default: backups in the data directory.",
+)
+@click.option(
+    "--backup-retention",
+    type=click.IntRange(0),
+    default=DEFAULT_RETENTION,
+    show_default=True,
+    help="Number of scheduled backups to keep in the directory; 0 keeps all.",
+)
+@click.option(
+    "--backup-s3-config",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
+    help="Upload scheduled backups to S3 too. JSON file with mode 0600, as of herder store backup --s3-config; its key "
+    "retention is the number of backups to keep in S3.",
+)
+@click.option(
+    "--observe-only",
+    is_flag=True,
+    help="Change nothing in existing clusters until `herder resume cluster`, as after a restore. For a data directory "
+    "that was rolled back as a whole, such as by a snapshot of its disk.",
+)
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this host.")
 @runner_pods_option
 @click.option(
@@ -81,6 +114,11 @@ def command(
     settings_file: Path | None,
     example: bool,
     gateway: bool,
+    backup_schedule: str | None,
+    backup_dir: Path | None,
+    backup_retention: int,
+    backup_s3_config: Path | None,
+    observe_only: bool,
     no_runner: bool,
     runner_pods: str,
     log_level: str | None,
@@ -94,6 +132,7 @@ def command(
     host, port = split_listen(listen)
     layers = layers_from(set_flags, settings_file)
     directory = (data_dir or data_directory()).absolute()
+    backups = _schedule(directory, backup_schedule, backup_dir, backup_retention, backup_s3_config)
     if detach or systemd_unit:
         _run_elsewhere(context, directory, detach=detach)
         return
@@ -117,6 +156,8 @@ def command(
         gateway=gateway,
         runner=not no_runner,
         all_pods=runner_pods == ALL_PODS,
+        backups=backups,
+        observe_only=observe_only,
     )
     try:
         run_loop(_up(serving, take_notification_socket(), context.params))
@@ -127,6 +168,28 @@ def command(
         raise click.ClickException(f"{str(error).partition(';')[0]}; {hint}") from error
     except (PkiError, StoreError, StatusError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _schedule(
+    data_dir: Path, cron: str | None, directory: Path | None, retention: int, s3_config: Path | None
+) -> Schedule | None:
+    """Check the flags for scheduled backups, before anything starts."""
+    if cron is None:
+        if directory is not None or s3_config is not None:
+            raise click.UsageError("--backup-dir and --backup-s3-config need --backup-schedule")
+        return None
+    from herder.api.rke.cron import validate_schedule
+    from herder.app.store.backups import Schedule, default_directory
+    from herder.snapshots.config import load_s3
+    from herder.snapshots.errors import SnapshotError
+
+    if problem := validate_schedule(cron):
+        raise click.BadParameter(problem, param_hint="--backup-schedule")
+    try:
+        s3 = load_s3(s3_config) if s3_config else None
+    except SnapshotError as error:
+        raise click.BadParameter(str(error), param_hint="--backup-s3-config") from None
+    return Schedule(cron, (directory or default_directory(data_dir)).absolute(), retention, s3)
 
 
 async def _up(serving: Serving, notification_socket: str, options: Mapping[str, Any]) -> None:

@@ -48,4 +48,5 @@ CONTROLLER = Controller(
         Watches(CLUSTER_BINDING),
     ),
     predicate=changed("metadata.annotations"),
+    cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )

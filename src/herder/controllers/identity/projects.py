@@ -116,4 +116,5 @@ CONTROLLER = Controller(
         Watches(MANAGEMENT_CLUSTER),
     ),
     predicate=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp"),
+    cluster_of=lambda project: str(project["metadata"]["namespace"]),
 )

@@ -35,6 +35,7 @@ from herder.controllers.inmemory.owners import (
     BY_CLUSTER,
     cluster_label,
     created_at,
+    group,
     objects_needing_secret,
     owner_cluster,
     referenced,
@@ -239,4 +240,5 @@ CONTROLLER = Controller(
         "spec",
     ),
     indexes={IN_MEMORY_CLUSTER: {BY_CLUSTER: cluster_label}},
+    cluster_of=group,
 )

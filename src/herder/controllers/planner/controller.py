@@ -11,7 +11,7 @@ from herder.api import settings
 from herder.api.capi.conditions import find
 from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
-from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting
+from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting, key_of_cluster
 from herder.api.guards import plan_changes
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.secret_sync import PRE_BOOTSTRAPPED, SYNCED_BOOTSTRAP_TO, synced_bootstrap_to
@@ -247,6 +247,6 @@ CONTROLLER = Controller(
         ETCD_SNAPSHOT: {SNAPSHOTS_OF: snapshots_of},
     },
     groupings=(WORKER_STATES, plan_changes.TRAITS),
-    cluster_of=lambda plane: cluster_key(plane["metadata"]["namespace"], plane["metadata"]["name"]),
+    cluster_of=key_of_cluster,
     pace=0.1,  # coalesce bursts of agent reports
 )

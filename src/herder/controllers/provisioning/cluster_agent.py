@@ -210,6 +210,7 @@ CONTROLLER = Controller(
         Watches(MACHINE, optional=True),
     ),
     indexes={MACHINE: {BY_NODE: _node_of, BY_HOOK: _marked_in}},
+    cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )
 MOVE = Controller(
     name="cluster-agent-move",
@@ -217,4 +218,5 @@ MOVE = Controller(
     reconcile=move,
     predicate=changed("metadata.annotations", "metadata.deletionTimestamp"),
     watches=(Watches(PROVISIONING_CLUSTER), Watches(MANAGEMENT_CLUSTER), Watches(CLUSTER)),
+    cluster_of=lambda machine: next(iter(cluster_of(machine)), ""),
 )

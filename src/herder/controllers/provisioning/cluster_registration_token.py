@@ -121,4 +121,5 @@ CONTROLLER = Controller(
         Watches(SETTING, Indexed(ALL, _affects_all), changed("value")),
     ),
     indexes={REGISTRATION_TOKEN: {ALL: lambda _registration: (ALL,), BY_CLUSTER: _namespace}},
+    cluster_of=lambda token: str(token["metadata"]["namespace"]),
 )

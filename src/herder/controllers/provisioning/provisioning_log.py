@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from herder.api import settings
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import NAMESPACE
-from herder.api.capi.names import annotations_of, is_deleting, labels_of
+from herder.api.capi.names import annotations_of, is_deleting, key_of_cluster, labels_of
 from herder.api.machines import names as machine_names
 from herder.api.machines.archive import CONFIG_MAP, CONFIG_MAP_METADATA, SELECTOR
 from herder.api.management.clusters import BY_MANAGEMENT, is_provisioned_here, management_name
@@ -96,6 +96,7 @@ CONTROLLER = Controller(
         Watches(CONFIG_MAP, None, fields=f"metadata.name={log.LOG_NAME}"),
     ),
     indexes={PROVISIONING_CLUSTER: {BY_MANAGEMENT: management_name}},
+    cluster_of=key_of_cluster,
 )
 
 

@@ -7,7 +7,7 @@ RKEControlPlane, from which the Cluster API Cluster gets it.
 from __future__ import annotations
 
 from herder.api.capi.kinds import CLUSTER
-from herder.api.capi.names import is_deleting, is_paused
+from herder.api.capi.names import is_deleting, is_paused, key_of_cluster
 from herder.api.rke.kinds import RKE_CLUSTER
 from herder.api.writes import ref, status_patch
 from herder.engine.meta.kinds import Object
@@ -44,4 +44,5 @@ CONTROLLER = Controller(
     kind=RKE_CLUSTER,
     reconcile=reconcile,
     watches=(Watches(CLUSTER, itself, changed("spec.paused", "metadata.annotations")),),
+    cluster_of=key_of_cluster,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from herder.api.capi.conditions import Condition
 from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE
-from herder.api.capi.names import is_deleting, labels_of
+from herder.api.capi.names import is_deleting, key_of_cluster, labels_of
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
@@ -120,4 +120,5 @@ CONTROLLER = Controller(
         Watches(CLUSTER, itself, changed("spec.controlPlaneRef"), optional=True),
     ),
     indexes={CONTROL_PLANE: {BY_MANAGEMENT: _management_name}, MACHINE: {BY_CLUSTER: cluster_of}},
+    cluster_of=key_of_cluster,
 )

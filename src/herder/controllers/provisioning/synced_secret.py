@@ -155,4 +155,5 @@ CONTROLLER = Controller(
         PROVISIONING_CLUSTER: {clusters.BY_MANAGEMENT: clusters.management_name},
         SECRET_METADATA: {secret_sync.SYNCED_TO: secret_sync.synced_to},
     },
+    cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )

@@ -15,7 +15,7 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Events, Outcome, Refusal, waiting
 from herder.engine.runtime.events.recorder import ControllerEvents
-from herder.engine.runtime.executor import DecisionExecutor
+from herder.engine.runtime.executor import DecisionExecutor, Reconciled
 from herder.engine.runtime.groups import Grouping
 from herder.engine.runtime.handlers import DynamicWatches, Lookup, Watches, any_change, itself
 from herder.engine.runtime.view import KindNotWatched, View
@@ -53,7 +53,8 @@ class Controller:
     workers: int = 8
     """Maximum number of concurrent reconciles."""
     cluster_of: Callable[[Object], str] | None = None
-    """Returns the cluster of an object. Workers are shared fairly between clusters instead of namespaces."""
+    """Returns the cluster of an object: NAMESPACE/NAME, or the ID of its management Cluster. Workers are shared fairly
+    between clusters instead of namespaces, and decisions about an observe-only cluster are withheld."""
     dynamic_watches: DynamicWatches | None = None
     """Allows reading kinds that are discovered at run time, and maps their changes to keys."""
     pace: float = 0.0
@@ -115,11 +116,12 @@ class ControllerWorker:
         self.queue = self._loop.queue
 
     def _group(self, key: Key) -> str:
-        if self.controller.cluster_of is None:
-            return key.namespace
+        return key.namespace if self.controller.cluster_of is None else self._cluster(key)
+
+    def _cluster(self, key: Key) -> str:
         obj = self._object_of(key)
         try:
-            return self.controller.cluster_of(obj) if obj is not None else ""
+            return self.controller.cluster_of(obj) if obj is not None and self.controller.cluster_of else ""
         except Exception as error:
             # Timers add keys too: an exception here would lose every delayed key.
             log.error("cluster of object unknown", controller=self.controller.name, key=str(key), exc_info=error)
@@ -164,7 +166,10 @@ class ControllerWorker:
 
     async def _execute(self, decision: Decision, view: View) -> Outcome:
         self._observe(decision, view.key)
-        outcome = await self._executor.execute(decision, view, manager=self.controller.name, now=view.now)
+        reconciled = Reconciled(self.controller.kind, self._cluster(view.key))
+        outcome = await self._executor.execute(
+            decision, view, manager=self.controller.name, now=view.now, reconciled=reconciled
+        )
         _check_wake_at(decision)
         return outcome
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from herder.engine.control.cache import Key
 from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.meta.kinds import Kind
 from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome, Parallel, Patch, Refusal, Write
 from herder.engine.runtime.events.recorder import ControllerEvents
 from herder.engine.runtime.rejection import rejection_of
@@ -22,6 +24,17 @@ Action = Write | Effect
 Guard = Callable[[Action, View, Sequence[Action]], Refusal | None]
 """Pure function that may refuse an action, given the view it was decided on and the earlier actions of the same
 decision."""
+
+
+class Reconciled(NamedTuple):
+    """The object that a decision is about: its kind, and its cluster if the controller knows it."""
+
+    kind: Kind
+    cluster: str
+
+
+Withhold = Callable[[Action, View, Reconciled], Refusal | None]
+"""Pure function that may withhold an action. Unlike with a guard, the other actions are executed."""
 
 MAX_CONCURRENT_WRITES = 16
 """Concurrent writes of one decision."""
@@ -38,11 +51,13 @@ class DecisionExecutor:
         writer: Writer,
         *,
         guards: Sequence[Guard] = (),
+        withhold: Withhold | None = None,
         perform: Callable[[Effect, Key], str] | None = None,
         events: ControllerEvents | None = None,
     ) -> None:
         self._writer = writer
         self._guards = tuple(guards)
+        self._withhold = withhold
         self._perform = perform
         self._events = events
         self._rejected: dict[Key, str] = {}
@@ -52,28 +67,35 @@ class DecisionExecutor:
         """Resolve writes with an unknown outcome before deciding again."""
         await self._writer.resolve_uncertain()
 
-    async def execute(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
+    async def execute(
+        self, decision: Decision, view: View, *, manager: str, now: datetime, reconciled: Reconciled | None = None
+    ) -> Outcome:
         outcome = Outcome(decision, now)
-        await self._execute(decision, view, manager, outcome)
+        await self._execute(decision, view, manager, outcome, reconciled)
         self._rejected.pop(view.key, None)
         if outcome.deferred_until is None:
             self._deferred_since.pop(view.key, None)
         return outcome
 
-    async def _execute(self, decision: Decision, view: View, manager: str, outcome: Outcome) -> None:
+    async def _execute(
+        self, decision: Decision, view: View, manager: str, outcome: Outcome, reconciled: Reconciled | None
+    ) -> None:
         unrestricted = view.unrestricted()
         earlier: list[Action] = []
         deadline = asyncio.get_running_loop().time() + DOWNSTREAM_SECONDS
         for step in decision.writes:
-            writes = step.writes if isinstance(step, Parallel) else (step,)
-            outcome.refusal = self._check_guards(writes, unrestricted, earlier)
-            if outcome.refusal is not None:
+            all_writes = step.writes if isinstance(step, Parallel) else (step,)
+            writes = [each for each in all_writes if not self._is_withheld(each, unrestricted, reconciled, outcome)]
+            if refusal := self._check_guards(writes, unrestricted, earlier):
+                outcome.refusal = refusal
                 return
             due = [write for write in writes if not self._is_deferred(write, view.key, outcome)]
             await self._write_all(due, view.key, manager, outcome, deadline)
         for effect in decision.effects:
-            outcome.refusal = self._check_guards((effect,), unrestricted, earlier)
-            if outcome.refusal is not None:
+            if self._is_withheld(effect, unrestricted, reconciled, outcome):
+                continue
+            if refusal := self._check_guards((effect,), unrestricted, earlier):
+                outcome.refusal = refusal
                 return
             if self._perform is None:
                 raise LookupError(f"effect performer '{effect.performer}' is not registered")
@@ -98,6 +120,17 @@ class DecisionExecutor:
                     return refusal
             earlier.append(action)
         return None
+
+    def _is_withheld(self, action: Action, view: View, reconciled: Reconciled | None, outcome: Outcome) -> bool:
+        """Return whether to leave out an action; record the first reason, unless the action would change nothing."""
+        if self._withhold is None or reconciled is None:
+            return False
+        refusal = self._withhold(action, view, reconciled)
+        if refusal is None:
+            return False
+        if isinstance(action, Effect) or not self._writer.changes_nothing(action):
+            outcome.refusal = outcome.refusal or refusal
+        return True
 
     def _is_deferred(self, write: Write, key: Key, outcome: Outcome) -> bool:
         """Return whether to defer a debounced write; the debounce time counts from the first deferral."""

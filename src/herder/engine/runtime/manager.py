@@ -21,7 +21,7 @@ from herder.engine.runtime.decision import Decision, Effect, Refusal
 from herder.engine.runtime.dynamic import UNKNOWN, DynamicController
 from herder.engine.runtime.effects import Effects, Performer
 from herder.engine.runtime.events.recorder import ControllerEvents, EventRecorder
-from herder.engine.runtime.executor import DecisionExecutor, Guard
+from herder.engine.runtime.executor import DecisionExecutor, Guard, Withhold
 from herder.engine.runtime.groups import Grouping, Groups
 from herder.engine.runtime.handlers import Watches
 from herder.engine.runtime.remote import Connector, RemotePerformer, Remotes
@@ -46,6 +46,7 @@ class Manager:
         clock: Callable[[], datetime],
         entropy: Callable[[int], bytes],
         guards: Sequence[Guard] = (),
+        withhold: Withhold | None = None,
         performers: Mapping[str, Performer] | None = None,
         connect: Connector | None = None,
         remote_performers: Mapping[str, RemotePerformer] | None = None,
@@ -76,6 +77,7 @@ class Manager:
         self._recorder = EventRecorder(client, clock=clock, jitter=self._jitter)
         self._dynamic_controllers = dynamic_controllers
         self._guards = guards
+        self._withhold = withhold
         declared = [watch for controller in controllers for watch in controller.kinds()]
         declared += [watch for dynamic in dynamic_controllers for watch in dynamic.watches()]
         self.caches = {watch.kind: Cache(watch.kind) for watch in declared}
@@ -125,7 +127,11 @@ class Manager:
         )
         events = ControllerEvents(self._recorder, name, controller.kind, own.get)
         executor = DecisionExecutor(
-            writer, guards=self._guards, perform=lambda effect, key: self._perform(name, effect, key), events=events
+            writer,
+            guards=self._guards,
+            withhold=self._withhold,
+            perform=lambda effect, key: self._perform(name, effect, key),
+            events=events,
         )
         dynamic_cache = self._dynamic_cache if controller.dynamic_watches is not None else None
         return ControllerWorker(

@@ -115,6 +115,14 @@ class Writer:
                 )
         return False
 
+    def changes_nothing(self, write: Write) -> bool:
+        """Return whether the live object has all that the write would set. Also for applies, whose effect on fields
+        that they no longer contain only the API server knows."""
+        if isinstance(write, Apply):
+            live = self._live(write)
+            return live is not None and _contains(live, write.obj)
+        return self.is_noop(write)
+
     def creates(self, write: Write) -> bool:
         """Return whether the write creates its object, as far as the cache shows."""
         watched = _kind(write) in self._caches and write.target == MANAGEMENT

@@ -23,7 +23,7 @@ from herder.engine.store.errors import (
 )
 from herder.engine.store.hub import CLIENT_BACKLOG_BYTES, Watch
 from herder.engine.store.maintenance.backup import restore
-from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record
+from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record, Restored
 from herder.engine.store.store import Store
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "Overflow",
     "Put",
     "Record",
+    "Restored",
     "RevisionConflict",
     "SchemaTooNew",
     "Store",

@@ -84,4 +84,11 @@ class Delete(NamedTuple):
     expected: int | None = None
 
 
+class Restored(NamedTuple):
+    """A replacement of the database by an older one. The revision identifies it: later ones have higher revisions."""
+
+    revision: int
+    backup_at: float | None  # Unix time; None if it was restored by a version that did not record it
+
+
 Change = Put | Delete

@@ -17,7 +17,7 @@ from herder.engine.store.hub import BACKLOG, Hub, Watch, matches
 from herder.engine.store.maintenance.backup import write_backup
 from herder.engine.store.maintenance.compaction import Compaction
 from herder.engine.store.maintenance.reseal import Reseal
-from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record
+from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record, Restored
 from herder.engine.store.table import Table, page, record_path
 from herder.engine.store.writer import InlineWriter, MaintenanceTask, ThreadWriter, Write, Writer
 
@@ -56,6 +56,7 @@ class Store:
 
         self._compacted = int(database.state("compacted") or 0)
         self._restored = int(database.state("restored") or 0)
+        self._restored_from = database.state("restored_from")
         self._hub = Hub(database.last()[0])
         self._assigned = self._hub.revision
         self._latest: dict[Key, Event] = {}
@@ -414,6 +415,11 @@ class Store:
                 log.warning("compaction failed", error=str(error), retry_in=every)
             await asyncio.sleep(every)
 
+    @property
+    def restored(self) -> Restored | None:
+        """The last time that the database was replaced by an older one; None if that never happened."""
+        return Restored(self._restored, self._restored_from) if self._restored else None
+
     async def renew(self, encode: Callable[[Record], Encode]) -> int:
         """Rewrite every object after a restore, so that its resourceVersion is one that no client has seen.
 
@@ -465,7 +471,7 @@ def _resume_revision(database: Database, directory: Directory, now: float) -> No
     start = starting_revision(directory, database=revision, backup=backup_at is not None, idle=idle)
     if start.replaced:
         resumed = {"revision": start.revision, "compacted": start.revision, "restored": start.revision}
-        database.set_state(backup_at=None, **resumed)
+        database.set_state(backup_at=None, restored_from=backup_at or written, **resumed)
     elif start.revision != revision:
         database.set_state(revision=start.revision)
     directory.reserve(start.revision + RESERVE)

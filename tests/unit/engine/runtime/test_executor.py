@@ -27,7 +27,7 @@ from herder.engine.runtime.decision import (
     Update,
     Write,
 )
-from herder.engine.runtime.executor import Action, DecisionExecutor, Guard
+from herder.engine.runtime.executor import Action, DecisionExecutor, Guard, Reconciled
 from herder.engine.runtime.view import UndeclaredKind, View
 from herder.engine.runtime.writer import StaleWrite, Writer
 from herder.engine.wire import Request, Response
@@ -393,3 +393,33 @@ async def test_own_writes_outside_the_cache_selectors_are_not_cached() -> None:
             obj["metadata"]["labels"] = {"colour": colour}
             await harness(Create(CONFIG_MAP, obj, "test"))
         assert [obj["metadata"]["name"] for obj in harness.caches[CONFIG_MAP].select()] == ["r"]
+
+
+# --- withheld actions ------------------------------------------------------------------------------------------------
+
+
+async def test_withheld_actions_are_left_out_and_the_others_executed() -> None:
+    about: list[Reconciled] = []
+
+    def withhold(action: Action, _view: View, reconciled: Reconciled) -> Refusal | None:
+        about.append(reconciled)
+        return Refusal("observe-only", action.reason) if action.reason.startswith("dangerous") else None
+
+    async with executor_harness() as harness:
+        await harness(apply("same", data={"x": "1"}))
+        performed: list[str] = []
+        executor = DecisionExecutor(
+            harness.writer, withhold=withhold, perform=lambda effect, _key: performed.append(effect.performer) or ""
+        )
+        sent, reconciled = harness.sent(), Reconciled(CONFIG_MAP, "fleet/demo")
+        noop = Apply(CONFIG_MAP, new_object("same", data={"x": "1"}), "dangerous, but changes nothing")
+        writes = (noop, Create(SECRET, new_object("a", SECRET), "dangerous create"), apply("b"))
+        effects = (Effect("evict", ("a",), {}, "dangerous effect"), Effect("read", ("b",), {}, "harmless"))
+        outcome = await executor.execute(
+            Decision(writes, effects), harness.view(), manager="tester", now=now(), reconciled=reconciled
+        )
+        assert outcome.refusal == Refusal("observe-only", "dangerous create"), "a no-op is no reason to report"
+        assert [path.rsplit("/", 1)[-1] for _, path in harness.env.wire.writes()[-1:]] == ["b"]
+        assert harness.sent() == sent + 1
+        assert performed == ["read"]
+        assert set(about) == {reconciled}

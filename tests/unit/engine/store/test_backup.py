@@ -254,3 +254,38 @@ async def test_encrypted_values_stay_encrypted_in_a_backup(opener: Opener, tmp_p
     restore(tmp_path / "backup", tmp_path / "restored")
     again = opener(tmp_path / "restored", cipher=cipher)
     assert values(again.list("secrets")) == ["s:hunter3@3"]
+
+
+async def test_a_restarted_store_was_not_restored(opener: Opener) -> None:
+    store = opener()
+    await fill(store, "ab")
+    assert store.restored is None
+    await store.close()
+    assert opener().restored is None, "a restart is no restore"
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["restored", "copied"])
+async def test_each_restore_has_its_own_revision(opener: Opener, tmp_path: Path, copied: bool) -> None:
+    """A backup that was copied over the database by hand is recognized too."""
+    store = opener()
+    await fill(store, "ab")
+    await store.backup(tmp_path / "backup")
+    backup_at = opener.clock.now
+    await store.close()
+    known = []
+    for _ in range(2):
+        opener.clock.now += 60
+        if copied:
+            shutil.copy(tmp_path / "backup", opener.path / "store.db")
+        else:
+            restore(tmp_path / "backup", opener.path)
+        store = opener()
+        assert store.restored is not None
+        assert store.restored.backup_at == backup_at
+        known.append(store.restored.revision)
+        await store.close()
+        store = opener()
+        assert store.restored is not None
+        assert store.restored.revision == known[-1], "a restart is no further restore"
+        await store.close()
+    assert known[0] < known[1]

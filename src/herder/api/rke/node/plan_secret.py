@@ -33,6 +33,8 @@ LAST_APPLY = "last-apply-time"
 PROBE_STATUSES = "probe-statuses"
 # written only by our own agent: why the plan failed, and errors of probes
 FAILED_EVIDENCE, PROBE_ERRORS = "failed-evidence", "probe-errors"
+# likewise: the last plan that the machine has applied, if that is newer than the plan of a restored Secret
+LOCAL_CHECKSUM, LOCAL_REVISION = "local-applied-checksum", "local-plan-revision"
 
 T = TypeVar("T")
 
@@ -159,6 +161,13 @@ class PlanSecret:
     def revision(self) -> int:
         """How many times the agent has started a plan; 0 if it does not count."""
         return self.number(REVISION)
+
+    @property
+    def newer_applied(self) -> str:
+        """Checksum of a newer plan that the machine has applied; "" if this Secret has the newest."""
+        if self.number(LOCAL_REVISION) <= self.revision:
+            return ""
+        return printable(self.text(LOCAL_CHECKSUM), _MAX_NAME)
 
     @cached_property
     def in_sync(self) -> bool:

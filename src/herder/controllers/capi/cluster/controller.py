@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from herder.api import observe_only
 from herder.api.capi.conditions import condition, paused_condition
 from herder.api.capi.kinds import (
     CLUSTER,
@@ -12,7 +13,7 @@ from herder.api.capi.kinds import (
     MACHINE_SET,
     SECRET_METADATA,
 )
-from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, SECRET_TYPE, cluster_key, is_deleting, is_paused
+from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, SECRET_TYPE, is_deleting, is_paused, key_of_cluster
 from herder.api.events import normal, recorded
 from herder.api.writes import object_patch
 from herder.controllers.capi.cluster import connection, deletion, kubeconfig, members, references, status
@@ -115,6 +116,7 @@ CONTROLLER = Controller(
         CLUSTER: {
             references.REFERENCES_INDEX: references.references_of,
             references.DEFINITIONS_INDEX: references.definitions_of,
+            **observe_only.INDEXES,
         },
         MACHINE: {members.FACTS_INDEX: members.facts_of},
         MACHINE_DEPLOYMENT: {members.MEMBERS_INDEX: members.cluster_of},
@@ -125,7 +127,7 @@ CONTROLLER = Controller(
         Indexed(references.REFERENCES_INDEX, references.reference_to),
         changed("spec", "status", "metadata.labels", "metadata.ownerReferences", "metadata.deletionTimestamp"),
     ),
-    cluster_of=lambda cluster: cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"]),
+    cluster_of=key_of_cluster,
     workers=16,
     pace=0.1,
 )

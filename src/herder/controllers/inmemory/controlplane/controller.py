@@ -39,6 +39,7 @@ from herder.controllers.inmemory.controlplane.status import is_initialized, stat
 from herder.controllers.inmemory.owners import (
     BY_CLUSTER,
     cluster_label,
+    group,
     infrastructure_provisioned,
     objects_needing_secret,
     owner_cluster,
@@ -357,4 +358,5 @@ CONTROLLER = Controller(
         "spec",
     ),
     indexes={IN_MEMORY_CONTROL_PLANE: {BY_CLUSTER: cluster_label, BY_TEMPLATE: _template_of}},
+    cluster_of=group,
 )

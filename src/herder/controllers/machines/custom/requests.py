@@ -193,4 +193,5 @@ CONTROLLER = Controller(
     ),
     predicate=_is_request_change,
     indexes={SECRET_METADATA: {PENDING: _pending}, MACHINE: {BY_ID: _by_id, BY_CLUSTER: cluster_of}},
+    cluster_of=lambda request: str(request["metadata"]["namespace"]),
 )

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from herder.api.capi.conditions import timestamp
 from herder.api.rke import operations
-from herder.api.rke.cron import next_time, validate_schedule
+from herder.api.rke.cron import has_zone, next_time, validate_schedule
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.tasks import SaveSnapshot
@@ -35,9 +35,10 @@ def schedule_of(scope: PlanScope) -> str:
     """The schedule that the manager carries out; empty if there is none."""
     etcd: Object = scope.spec.get("etcd") or {}
     schedule = str(etcd.get("snapshotScheduleCron") or "")
-    if scope.distribution.schedules_snapshots or etcd.get("disableSnapshots") or validate_schedule(schedule):
+    if scope.distribution.schedules_snapshots or etcd.get("disableSnapshots"):
         return ""
-    return schedule
+    # Admission refuses time zones: they would be read from a database outside the decision.
+    return "" if has_zone(schedule) or validate_schedule(schedule) else schedule
 
 
 def record_schedule(scope: PlanScope) -> Object:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from herder.api import observe_only
 from herder.api.capi.names import annotations_of, is_paused
 from herder.api.guards.plans import skipped_minors
 from herder.api.management import secret_sync
@@ -56,6 +57,13 @@ def plan(scope: PlanScope) -> Result:
 
 
 # --- preconditions ----------------------------------------------------------------------------------------------------
+
+
+def _check_observe_only(scope: PlanScope, _result: Result) -> None:
+    """End the pass before it decides on data from a backup. Deadlines of an operation do not expire meanwhile."""
+    mark = observe_only.mark_of(scope.cluster)
+    if mark is not None:
+        raise PassEnded(observe_only.message(scope.cluster["metadata"]["name"], mark))
 
 
 def _record_join_urls(scope: PlanScope, result: Result) -> None:
@@ -334,6 +342,7 @@ def _check_roles(scope: PlanScope, cluster: ClusterInputs) -> None:
 
 
 _STEPS: tuple[Callable[[PlanScope, Result], None], ...] = (
+    _check_observe_only,
     _record_join_urls,
     _check_machines,
     _run_operation,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from herder.api import settings
+from herder.api import observe_only, settings
 from herder.api.capi.kinds import (
     CLUSTER,
     DEFINITION,
@@ -19,7 +19,7 @@ from herder.api.capi.kinds import (
     MACHINE_HEALTH_CHECK,
     SECRET_METADATA,
 )
-from herder.api.capi.names import annotations_of, is_deleting
+from herder.api.capi.names import annotations_of, is_deleting, key_of_cluster
 from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.clusters import is_provisioned_here
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
@@ -215,8 +215,10 @@ CONTROLLER = Controller(
             CREDENTIALS: credentials_of,
             BY_NAME: _management_named,
             ALL: _all,
+            **observe_only.INDEXES,
         },
-        MANAGEMENT_CLUSTER: {CREATED_FOR: created_for},
+        MANAGEMENT_CLUSTER: {CREATED_FOR: created_for, **observe_only.INDEXES},
+        CLUSTER: {**observe_only.INDEXES},
         ROLE_BINDING: {BY_OWNER: owners},
         MACHINE: {BY_CLUSTER: cluster_of, **HEALTH_INDEXES},
         **{
@@ -225,4 +227,5 @@ CONTROLLER = Controller(
         },
     },
     dynamic_watches=DynamicWatches(Indexed(REFERENCES, _reference_keys)),
+    cluster_of=key_of_cluster,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from herder.api import observe_only
 from herder.api.capi.conditions import Condition, condition, find, is_false, is_true
 from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT
 from herder.api.events import recorded
@@ -41,7 +42,7 @@ NO_AUTOSCALER = "cluster-autoscaler is not deployed by Herder; run one that scal
 FIELDS_IGNORED = "FieldsIgnored"
 """Reports stored values that the distribution does not support; admission rejects new ones."""
 _MAX_FIELDS, _MAX_FIELD_LENGTH = 10, 200
-_OPTIONAL = (AUTOSCALER, FIELDS_IGNORED)  # conditions that are removed when they do not apply
+_OPTIONAL = (AUTOSCALER, FIELDS_IGNORED, observe_only.CONDITION)  # conditions that are removed when they do not apply
 
 
 def report_status(
@@ -62,6 +63,7 @@ def report_status(
     before = cluster.get("status") or {}
     problem = naming_problem or problem
     conditions = [_created(management, naming_problem), *_mirrored(cluster, management), *_ignored_fields(cluster)]
+    conditions += _observe_only(cluster)
     reported, observed = _progress(view, cluster, before, management, problem)
     facts: Object = {
         "agentDeployed": management is not None and clusters.is_provisioned(management),
@@ -196,6 +198,13 @@ def _progress(
     disconnected = management if display.is_disconnected(management) else None
     reported |= {each["type"]: each for each in _health(view, reported, disconnected)}
     return [*reported.values()], observed
+
+
+def _observe_only(cluster: Object) -> Iterator[Condition]:
+    mark = observe_only.mark_of(cluster)
+    if mark is not None:
+        message = observe_only.message(cluster["metadata"]["name"], mark)
+        yield condition(observe_only.CONDITION, "True", "Restored", message)
 
 
 # --- from the control plane -------------------------------------------------------------------------------------------

@@ -252,4 +252,5 @@ CONTROLLER = Controller(
         PROVISIONING_CLUSTER: {clusters.BY_MANAGEMENT: clusters.management_name},
         CLUSTER_ROLE_BINDING: {BY_OWNER: owners},
     },
+    cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )
