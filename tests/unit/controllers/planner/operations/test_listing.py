@@ -82,6 +82,24 @@ def test_reports_of_many_values_are_not_decoded(output: bytes) -> None:
     assert reported_by(reporting(output)) is None
 
 
+def test_a_list_of_a_thousand_files_of_k3s_is_read() -> None:
+    item = {
+        "apiVersion": "k3s.cattle.io/v1",
+        "kind": "ETCDSnapshotFile",
+        "metadata": {"name": "local-a", "labels": {"etcd.k3s.cattle.io/snapshot-storage-node": "s1"}},
+        "spec": {
+            "location": "s3://bucket/a",
+            "nodeName": "s3",
+            "snapshotName": "a",
+            "metadata": {"owner": "me"},
+            "s3": {"endpoint": "s3.example", "bucket": "bucket", "region": "us-east-1", "prefix": "farm"},
+        },
+        "status": {"creationTime": "2026-11-16T07:25:41Z", "readyToUse": True, "size": "1", "error": {"message": "x"}},
+    }
+    output = msgspec.json.encode({"kind": "List", "apiVersion": "v1", "items": [item] * 1000})
+    assert len(reported_by(reporting(output)) or ()) == MAX_SNAPSHOTS
+
+
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 
