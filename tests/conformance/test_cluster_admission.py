@@ -44,6 +44,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"machinePools": [pool(autoscalingMinSize=6_000, autoscalingMaxSize=7_000)]},
         "machinePools",
     ),
+    "a name of a snapshot with control characters": (
+        {"etcdSnapshotRestore": {"generation": 1, "name": "\x1b[2J"}},
+        "etcdSnapshotRestore.name",
+    ),
     "a label that is none": ({"machinePools": [pool(labels={"a": "b c"})]}, "machinePools[0].labels.a"),
 }
 

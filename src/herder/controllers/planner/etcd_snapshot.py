@@ -113,7 +113,7 @@ def _sync(
     seen = view.observed(observe)
     if not isinstance(seen, Observed):
         return Decision(observe=(observe,))
-    wanted = dict(_wanted(cluster, machines, seen.objects[:MAX_SNAPSHOTS]))
+    wanted = dict(_wanted(view, cluster, machines, seen.objects[:MAX_SNAPSHOTS]))
     by_name = {each["metadata"]["name"]: each for each in known}
     writes: list[Write] = [
         Create(ETCD_SNAPSHOT, wanted[name], "a snapshot of the cluster") for name in sorted(wanted.keys() - by_name)
@@ -126,7 +126,9 @@ def _sync(
     return Decision(writes=tuple(writes), observe=(observe,))
 
 
-def _wanted(cluster: Object, machines: Mapping[str, Object], files: Sequence[Object]) -> Iterator[tuple[str, Object]]:
+def _wanted(
+    view: View, cluster: Object, machines: Mapping[str, Object], files: Sequence[Object]
+) -> Iterator[tuple[str, Object]]:
     """Objects by name. Files on machines of other managers are left out."""
     by_node = {node_of(each): each for each in machines.values()}
     for each in files:
@@ -144,7 +146,7 @@ def _wanted(cluster: Object, machines: Mapping[str, Object], files: Sequence[Obj
         )
         machine = None if found.in_s3 else by_node.get(each["nodeName"])
         if found.in_s3 or machine is not None:
-            obj = snapshot_object(cluster, machine, found)
+            obj = snapshot_object(view, cluster, machine, found)
             obj["metadata"]["annotations"][names.SNAPSHOT_NAME] = each["metadata"]["name"]
             yield obj["metadata"]["name"], obj
 

@@ -49,6 +49,11 @@ class Case(NamedTuple):
 
 
 STRATEGY, ETCD, MANIFEST = (f"spec.rkeConfig.{part}" for part in ("upgradeStrategy", "etcd", "additionalManifest"))
+RESTORE = "spec.rkeConfig.etcdSnapshotRestore"
+
+
+def restoring(name: str) -> Object:
+    return cluster(etcdSnapshotRestore={"generation": 1, "name": name})
 
 
 def with_drain_options(**options: Any) -> Object:
@@ -82,6 +87,11 @@ OPERATIONS: dict[str, Case] = {
     "an invalid snapshot schedule": Case(
         cluster(etcd={"snapshotScheduleCron": "sometimes"}), (f"{ETCD}.snapshotScheduleCron",)
     ),
+    "a snapshot to restore": Case(restoring("meadow-local-on-demand.1-1a2b3c")),
+    "a snapshot of another namespace": Case(restoring("fleet-local/meadow"), (f"{RESTORE}.name",)),
+    "control characters in the name of a snapshot": Case(restoring("\x1b[2Jmeadow"), (f"{RESTORE}.name",)),
+    "a long name of a snapshot": Case(restoring("x" * 254), (f"{RESTORE}.name",)),
+    "a name of a snapshot that was stored may stay": Case(restoring("x" * 254), (), restoring("x" * 254)),
     "a manifest of objects": Case(cluster(additionalManifest="---\napiVersion: v1\nkind: Namespace\n---\n# end\n")),
     "a manifest that is not YAML": Case(cluster(additionalManifest=f"a: [{CANARY}"), (MANIFEST,)),
     "a manifest with an incomplete object": Case(cluster(additionalManifest="kind: Namespace\n"), (MANIFEST,)),

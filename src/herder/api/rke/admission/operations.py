@@ -1,7 +1,8 @@
-"""Validation of drain options, snapshot schedules and additional manifests, which no schema can express."""
+"""Validation of drain options, snapshots and additional manifests, which no schema can express."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import yaml
@@ -13,12 +14,14 @@ from herder.api.rke.cron import has_zone, validate_schedule
 from herder.api.rke.distributions import K3S, RKE2, version_of
 from herder.engine.meta.errors import FieldError, invalid_value, required
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.printable import printable
 
 _SCHEDULE = f"{PATH}.etcd.snapshotScheduleCron"
 _MINIMUMS = {"gracePeriod": -1, "timeout": 0, "skipWaitForDeleteTimeoutSeconds": 0}
 _MAX_EVENTS = 60_000  # parsed in less than 50 ms, and several times what fits into a machine's plan
 _MAX_DEPTH = 100
 _NULLS = ("", "~", "null", "Null", "NULL")
+_SNAPSHOT_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _POD_GRACE_PERIOD = "; -1 uses the pod's own grace period"
 
 
@@ -40,6 +43,16 @@ def _schedule(obj: Object, old: Object | None) -> Iterator[FieldError]:
 def _has_own_schedule(obj: Object) -> bool:
     version = version_of(value(obj, "spec", "kubernetesVersion") or "")
     return version is None or version.facts in (K3S, RKE2)
+
+
+def _restored_snapshot(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    """No snapshot has another name, and the status of the operation repeats it."""
+    name, known = (value(each, *RKE, "etcdSnapshotRestore", "name") for each in (obj, old or {}))
+    if name and name != known and not _SNAPSHOT_NAME.fullmatch(name):
+        message = (
+            "must be the name of a snapshot: at most 253 letters, digits and ._-; list names with: herder snapshot list"
+        )
+        yield invalid_value(f"{PATH}.etcdSnapshotRestore.name", printable(name, 100), message)
 
 
 def _manifests(obj: Object, old: Object | None) -> Iterator[FieldError]:
@@ -130,5 +143,6 @@ class _Document:
 RULES: tuple[tuple[str, Rule], ...] = (
     (f"{PATH}.upgradeStrategy", _drains),
     (_SCHEDULE, _schedule),
+    (f"{PATH}.etcdSnapshotRestore.name", _restored_snapshot),
     (f"{PATH}.additionalManifest", _manifests),
 )

@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME, is_deleting
-from herder.api.machines.names import safe_concat
-from herder.api.numbers import parse_int64
+from herder.api.machines.names import MAX_OBJECT_NAME, limited_concat, safe_concat
+from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import SAVE_SNAPSHOT
@@ -27,12 +28,17 @@ from herder.api.writes import delete, owner_reference
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.names import dns1123_subdomain
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.decision import Create, Write
+from herder.engine.runtime.view import View
 
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
-_MAX_TEXT = 1024
+_MAX_OBJECTS, _MAX_QUOTES = 10_000, 100_000
+"""Most objects and quotes in the JSON of a report: decoding takes as long as there are values. K3s prints about eight
+objects and 80 quotes for each snapshot."""
+_MAX_TEXT, _MAX_METADATA = 1024, 256 << 10
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -99,12 +105,14 @@ class _Report(msgspec.Struct, frozen=True):
 def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     """The snapshots that a server reports; None if it reports none that can be read."""
     output = entry.plan.outputs.get(SAVE_SNAPSHOT, b"")
+    if output.count(b"{") > _MAX_OBJECTS or output.count(b'"') > _MAX_QUOTES:
+        return None
     try:
         report = msgspec.json.decode(output, type=_Report)
     except (ValueError, RecursionError):
         return None
     found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported() for each in report.items[:MAX_SNAPSHOTS])]
-    return [each for each in found if FILE_NAME.fullmatch(each.name)]
+    return [each for each in found[:MAX_SNAPSHOTS] if FILE_NAME.fullmatch(each.name)]
 
 
 def record_snapshots(scope: OperationScope) -> Sequence[Write]:
@@ -139,20 +147,19 @@ def _known(scope: OperationScope, machines: Collection[str]) -> Iterator[Object]
 
 def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported]) -> Iterator[Object]:
     for each in found:
-        yield snapshot_object(scope.planning.cluster, None if each.in_s3 else entry.machine, each)
+        yield snapshot_object(scope.planning.view, scope.planning.cluster, None if each.in_s3 else entry.machine, each)
 
 
-def snapshot_object(cluster: Object, machine: Object | None, found: Reported) -> Object:
-    """The object of a file, with the name that Rancher gives it. `machine` has the file; None for S3."""
+def snapshot_object(view: View, cluster: Object, machine: Object | None, found: Reported) -> Object:
+    """The object of a file. `machine` has the file; None for S3."""
     name, place = cluster["metadata"]["name"], "local" if machine else S3
     node = node_of(machine) if machine else found.node_name or S3
-    digest = hashlib.sha256(f"{node}{found.location}".encode()).hexdigest()[:6]
-    owner = (MACHINE, machine) if machine else (CLUSTER, cluster)
+    owner = owner_reference(*((MACHINE, machine) if machine else (CLUSTER, cluster)), controller=False)
     return {
         "apiVersion": ETCD_SNAPSHOT.api_version,
         "kind": ETCD_SNAPSHOT.kind,
         "metadata": {
-            "name": safe_concat(name, f"{place}-{found.name}-{digest}".lower()),
+            "name": _object_name(view, place, node, found, owner["uid"]),
             "namespace": cluster["metadata"]["namespace"],
             "labels": {CLUSTER_NAME: name, names.CLUSTER_NAME: name},
             "annotations": {
@@ -160,7 +167,7 @@ def snapshot_object(cluster: Object, machine: Object | None, found: Reported) ->
                 names.SNAPSHOT_STORAGE: place,
                 **({names.SNAPSHOT_SHA256: found.sha256} if _SHA256.fullmatch(found.sha256) else {}),
             },
-            "ownerReferences": [owner_reference(*owner, controller=False)],
+            "ownerReferences": [owner],
             "finalizers": [FINALIZER],
         },
         "spec": {"clusterName": name},
@@ -168,17 +175,42 @@ def snapshot_object(cluster: Object, machine: Object | None, found: Reported) ->
     }
 
 
+def _object_name(view: View, place: str, node: str, found: Reported, owner: str) -> str:
+    """The same name as in Rancher, unless it is invalid or another cluster uses it.
+
+    Users choose the names of their clusters and of files on their servers, and so the names of their snapshots. Nobody
+    can choose the other name in advance: it depends on the UID of the owner.
+    """
+    digest = hashlib.sha256(f"{node}{found.location}".encode()).hexdigest()
+    usual = safe_concat(view.name, f"{place}-{found.name}-{digest[:6]}".lower())
+    unique = hashlib.sha256(f"{owner}/{digest}/{found.name}".encode()).hexdigest()[:32]
+    other = limited_concat(MAX_OBJECT_NAME, view.name, place, unique)
+    is_renamed = view.get(ETCD_SNAPSHOT, other) is not None
+    is_usable = not dns1123_subdomain(usual) and _may_use(view.get(ETCD_SNAPSHOT, usual), owner)
+    return usual if is_usable and not is_renamed else other
+
+
+def _may_use(existing: Object | None, owner: str) -> bool:
+    references = ((existing or {}).get("metadata") or {}).get("ownerReferences") or ()
+    return existing is None or any(each["uid"] == owner for each in references)
+
+
 def _file(found: Reported, node: str) -> Object:
+    """The file, with values that the API accepts: otherwise the operation could not end."""
     metadata = {str(key): str(value) for key, value in found.metadata.items()}
+    packed = base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else ""
+    is_large = len(packed) > _MAX_METADATA
+    message = found.message or ("its metadata is too large to be recorded" if is_large else "")
+    created = parse_time(found.created_at)
     file = {
         "name": found.name,
         "nodeName": node,
         "location": printable(found.location, _MAX_TEXT),
-        "createdAt": found.created_at if parse_time(found.created_at) else "",
-        "size": max(found.size, 0),
+        "createdAt": timestamp(created) if created else "",
+        "size": min(max(found.size, 0), INT64_MAX),
         "status": "failed" if found.status == "failed" else "successful",
-        "message": printable(found.message, _MAX_TEXT),
-        "metadata": base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else "",
+        "message": printable(message, _MAX_TEXT),
+        "metadata": "" if is_large else packed,
     }
     return {name: value for name, value in file.items() if value not in ("", None)}
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
+from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.node.plan_secret import encoded, zipped
-from herder.api.rke.operations import SAVE_SNAPSHOT
+from herder.api.rke.operations import SAVE_SNAPSHOT, SNAPSHOT
 from herder.controllers.planner.operations.listing import MAX_SNAPSHOTS, Reported, reported_by
 from herder.controllers.planner.rollout.machines import PlanEntry
+from herder.engine.meta.kinds import Object
+from herder.sim import loop
+from tests.support.builders import new_manifest
 from tests.unit.controllers.planner.objects import SERVER, entry
+from tests.unit.controllers.planner.operations.test_operations import run
+from tests.unit.controllers.planner.simulated_cluster import ALL_ROLES, NAME, NAMESPACE, SimulatedCluster
 
 K3S = {
     "kind": "List",
@@ -59,3 +66,105 @@ def test_reports_are_limited() -> None:
     hostile = {"snapshots": [{"name": name} for name in ("../etc", "a b", "-x", "", "a" * 300, "good")]}
     assert len(reported_by(reporting(msgspec.json.encode(many))) or ()) == MAX_SNAPSHOTS
     assert [each.name for each in reported_by(reporting(msgspec.json.encode(hostile))) or ()] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b'{"items": [' + b"{}," * 900_000 + b"{}]}",
+        b'{"snapshots": [' + b'{"name":"a"},' * 200_000 + b'{"name":"a"}]}',
+        b'{"snapshots": [{"name": "a", "metadata": {' + b'"a":"",' * 300_000 + b'"a":""}}]}',
+    ],
+    ids=["objects", "snapshots", "metadata"],
+)
+def test_reports_of_many_values_are_not_decoded(output: bytes) -> None:
+    """Decoding them would block the event loop."""
+    assert reported_by(reporting(output)) is None
+
+
+def test_a_list_of_a_thousand_files_of_k3s_is_read() -> None:
+    item = {
+        "apiVersion": "k3s.cattle.io/v1",
+        "kind": "ETCDSnapshotFile",
+        "metadata": {"name": "local-a", "labels": {"etcd.k3s.cattle.io/snapshot-storage-node": "s1"}},
+        "spec": {
+            "location": "s3://bucket/a",
+            "nodeName": "s3",
+            "snapshotName": "a",
+            "metadata": {"owner": "me"},
+            "s3": {"endpoint": "s3.example", "bucket": "bucket", "region": "us-east-1", "prefix": "farm"},
+        },
+        "status": {"creationTime": "2026-11-16T07:25:41Z", "readyToUse": True, "size": "1", "error": {"message": "x"}},
+    }
+    output = msgspec.json.encode({"kind": "List", "apiVersion": "v1", "items": [item] * 1000})
+    assert len(reported_by(reporting(output)) or ()) == MAX_SNAPSHOTS
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+
+async def snapshots_after(cluster: SimulatedCluster, generation: int, *reported: Object) -> list[Object]:
+    """Take a snapshot on a server that reports these; returns all objects."""
+    cluster.outputs = {SAVE_SNAPSHOT: json.dumps({"snapshots": reported}).encode()}
+    status = await run(cluster, SNAPSHOT, {"generation": generation})
+    assert status["operation"]["phase"] == "Finished", status["operation"]
+    return (await cluster.client.list_all(ETCD_SNAPSHOT.resource, namespace=NAMESPACE)).items
+
+
+async def create_server(cluster: SimulatedCluster) -> None:
+    await cluster.create()
+    await cluster.add("server-0", ALL_ROLES)
+    await cluster.world.until(cluster.is_ready)
+
+
+ODD = (
+    {"name": "a_b"},
+    {"name": "a..b"},
+    {"name": "a."},
+    {"name": "x" * 44 + "." + "y" * 40},
+    {"name": "size", "size": 2**63},
+    {"name": "digits", "size": 10**4000},
+    {"name": "time", "createdAt": "20261116T072541Z"},
+    {"name": "text", "location": "\x00" * 5000, "message": "\x1b[2J", "status": "other"},
+    {"name": "metadata", "metadata": {"spec": "x" * 1_500_000}},
+)
+
+
+def test_an_operation_ends_whatever_a_server_reports() -> None:
+    """The API server would refuse objects with these values, and the planner would try it again without end."""
+
+    async def scenario() -> None:
+        async with SimulatedCluster() as cluster:
+            await create_server(cluster)
+            found = {each["snapshotFile"]["name"]: each for each in await snapshots_after(cluster, 1, *ODD)}
+            assert found.keys() == {each["name"] for each in ODD}
+            files = {name: each["snapshotFile"] for name, each in found.items()}
+            assert files["size"]["size"] == files["digits"]["size"] == 2**63 - 1
+            assert files["time"]["createdAt"] == "2026-11-16T07:25:41Z"
+            assert "metadata" not in files["metadata"]
+            assert "metadata" in files["metadata"]["message"]
+
+    loop.run(scenario())
+
+
+def test_a_name_that_another_cluster_uses_does_not_block_a_snapshot() -> None:
+    """Users choose the names of clusters and of files on their servers, so they can choose names of objects."""
+
+    async def scenario() -> None:
+        async with SimulatedCluster() as cluster:
+            await create_server(cluster)
+            reported = {"name": "a", "location": "file:///snapshots/a"}
+            (own,) = await snapshots_after(cluster, 1, reported)
+            name = own["metadata"]["name"]
+            assert await snapshots_after(cluster, 2) == []
+            taken = new_manifest(ETCD_SNAPSHOT, name, NAMESPACE, spec={"clusterName": "another"})
+            await cluster.client.create(ETCD_SNAPSHOT.resource, taken, namespace=NAMESPACE)
+            both = {each["spec"]["clusterName"]: each for each in await snapshots_after(cluster, 3, reported)}
+            assert both.keys() == {NAME, "another"}
+            assert both[NAME]["snapshotFile"]["name"] == "a"
+            renamed = both[NAME]["metadata"]["name"]
+            await cluster.client.delete(ETCD_SNAPSHOT.resource, name, namespace=NAMESPACE)
+            (kept,) = await snapshots_after(cluster, 4, reported)
+            assert kept["metadata"]["name"] == renamed != name
+
+    loop.run(scenario())
