@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.machines.names import safe_concat
-from herder.api.numbers import parse_int64
+from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import SAVE_SNAPSHOT
@@ -26,6 +27,7 @@ from herder.api.writes import delete, owner_reference
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.names import dns1123_subdomain
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.decision import Create, Write
 
@@ -33,8 +35,11 @@ SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
 _MAX_TEXT = 1024
+_MAX_METADATA = 256 << 10
+"""Bytes of metadata; larger metadata is not recorded. The API server would reject the object."""
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
+_NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
 _S3 = "s3"
 
 
@@ -104,15 +109,20 @@ def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
 
 
 def record_snapshots(scope: OperationScope) -> Sequence[Write]:
-    """Create objects of new snapshots, and delete those of files that are gone."""
+    """Create objects of new snapshots, and delete those of files that are gone.
+
+    Objects of others that have such a name are left alone, as Rancher's: creating ours would fail in every pass.
+    """
     reports = {entry.uid: (entry, found) for entry in scope.members() if (found := reported_by(entry)) is not None}
     if not reports:
         return ()
+    view = scope.planning.view
     wanted: dict[str, Object] = {}
     for entry, found in reports.values():
         wanted |= {obj["metadata"]["name"]: obj for obj in _objects(scope, entry, found)}
     known = {each["metadata"]["name"]: each for each in _known(scope, reports.keys())}
-    created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in sorted(wanted.keys() - known.keys())]
+    new = [name for name in sorted(wanted.keys() - known.keys()) if view.get(ETCD_SNAPSHOT, name) is None]
+    created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in new]
     gone = [delete(ETCD_SNAPSHOT, known[name], "its file is gone") for name in sorted(known.keys() - wanted.keys())]
     return [*created, *gone]
 
@@ -148,7 +158,7 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
             "apiVersion": ETCD_SNAPSHOT.api_version,
             "kind": ETCD_SNAPSHOT.kind,
             "metadata": {
-                "name": safe_concat(cluster, f"{place}-{each.name}-{digest}".lower()),
+                "name": _object_name(cluster, f"{place}-{each.name}-{digest}".lower()),
                 "namespace": namespace,
                 "labels": {CLUSTER_NAME: cluster, names.CLUSTER_NAME: cluster},
                 "annotations": {
@@ -162,17 +172,25 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
         }
 
 
+def _object_name(cluster: str, snapshot: str) -> str:
+    """Rancher's name of the object. Files can have names that objects cannot, such as `my_snapshot`."""
+    name = safe_concat(cluster, snapshot)
+    return safe_concat(cluster, _NOT_IN_LABELS.sub("-", snapshot)) if dns1123_subdomain(name) else name
+
+
 def _file(found: Reported, node: str) -> Object:
-    metadata = {str(key): str(value) for key, value in found.metadata.items()}
+    """Every value must be valid for the API server: the operation would not end while it rejects the object."""
+    metadata = msgspec.json.encode(found.metadata, order="sorted") if found.metadata else b""
+    created_at = parse_time(found.created_at)
     file = {
         "name": found.name,
         "nodeName": node,
         "location": printable(found.location, _MAX_TEXT),
-        "createdAt": found.created_at if parse_time(found.created_at) else "",
-        "size": max(found.size, 0),
+        "createdAt": timestamp(created_at) if created_at else "",
+        "size": min(max(found.size, 0), INT64_MAX),
         "status": "failed" if found.status == "failed" else "successful",
         "message": printable(found.message, _MAX_TEXT),
-        "metadata": base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else "",
+        "metadata": base64.b64encode(metadata).decode() if len(metadata) <= _MAX_METADATA else "",
     }
     return {name: value for name, value in file.items() if value not in ("", None)}
 
