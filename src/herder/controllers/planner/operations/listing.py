@@ -21,6 +21,7 @@ from herder.api.machines.names import safe_concat
 from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.node.plan_secret import decode_report
 from herder.api.rke.operations import SAVE_SNAPSHOT
 from herder.api.times import parse_time
 from herder.api.writes import delete, owner_reference
@@ -34,6 +35,8 @@ from herder.engine.runtime.decision import Create, Write
 SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
+_MAX_QUOTES = 128 << 10
+"""In a report: those of K3s have about 100 for each file. Larger reports are ignored."""
 _MAX_TEXT = 1024
 _MAX_METADATA = 256 << 10
 """Bytes of metadata; larger metadata is not recorded. The API server would reject the object."""
@@ -99,10 +102,8 @@ class _Report(msgspec.Struct, frozen=True):
 
 def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     """The snapshots that a server reports; None if it reports none that can be read."""
-    output = entry.plan.outputs.get(SAVE_SNAPSHOT, b"")
-    try:
-        report = msgspec.json.decode(output, type=_Report)
-    except (ValueError, RecursionError):
+    report = decode_report(entry.plan.outputs.get(SAVE_SNAPSHOT, b""), _Report, _MAX_QUOTES)
+    if report is None:
         return None
     found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported() for each in report.items[:MAX_SNAPSHOTS])]
     return [each for each in found if FILE_NAME.fullmatch(each.name)]
