@@ -23,8 +23,14 @@ revoked.
 """
 
 REDACTED = "***"
+NOT_REDACTED = "(not shown: there are too many values to redact)"
 MIN_SECRET_LENGTH = 6  # shorter values are no secrets, and redacting them would garble the text
 MIN_LINE_LENGTH = 16  # minimum length of a line of a multi-line value, which is redacted line by line
+
+# Each value is searched in the whole text, on the event loop. Editors of a namespace can write its Secrets.
+_MAX_SECRETS = 256 << 10  # characters of all values
+_MAX_REDACTED = 256  # values and lines; a private key has about 50 lines
+_MAX_SEARCHED = 32 << 20  # characters, once for each value
 
 _DRIVER_SUFFIX = "credentialConfig"
 
@@ -117,11 +123,18 @@ def variables(driver: str, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact(text: str, secrets: Iterable[str], *, known: Iterable[str] = ()) -> str:
-    """Redact these values in the text, except those that are public (`known`)."""
-    public = set(known)
-    for secret in sorted(_redacted_strings(secrets), key=len, reverse=True):
-        if secret not in public:
-            text = text.replace(secret, REDACTED)
+    """Redact these values in the text, except those that are public (`known`).
+
+    Returns NOT_REDACTED in place of the text if that would take too long.
+    """
+    values = [*secrets]
+    if sum(map(len, values)) > _MAX_SECRETS:
+        return NOT_REDACTED
+    found = _redacted_strings(values) - set(known)
+    if len(found) > _MAX_REDACTED or len(found) * len(text) > _MAX_SEARCHED:
+        return NOT_REDACTED
+    for secret in sorted(found, key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
     return text
 
 

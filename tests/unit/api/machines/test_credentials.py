@@ -8,6 +8,7 @@ import pytest
 
 from herder.api.machines.credentials import (
     CREDENTIAL_TYPE,
+    NOT_REDACTED,
     Problem,
     SecretKey,
     check_credential_namespace,
@@ -147,3 +148,26 @@ def test_fields_are_passed_to_the_driver_as_variables(driver: str, field: str, v
 )
 def test_secrets_are_redacted(text: str, secrets: list[str], known: list[str], expected: str) -> None:
     assert redact(text, secrets, known=known) == expected
+
+
+LINES = [f"{number:016d}" for number in range(60_000)]
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("x" * 4_000, ["\n".join(LINES)]),
+        ("x" * 4_000, LINES[:300]),
+        ("x" * 4_000, ["\n" * 1_000_000]),
+        ("x" * 256_000, LINES[:150]),
+    ],
+)
+def test_a_text_is_hidden_if_there_is_too_much_to_redact(text: str, secrets: list[str]) -> None:
+    """Editors of a namespace can write these Secrets. Each value is searched in the whole text, on the event loop."""
+    assert redact(text, secrets) == NOT_REDACTED
+
+
+def test_the_lines_of_a_private_key_are_redacted_in_a_long_log() -> None:
+    key = [f"{number:064d}" for number in range(60)]
+    log = "line of the log\n" * 16_000
+    assert redact(f"{log}{key[7]}\n{log[-100:]}", ["\n".join(key)]) == f"{log}***\n{log[-100:]}"

@@ -204,7 +204,7 @@ class SimulatedCluster:
             secrets.STATE: secrets.SUCCEEDED,
             secrets.APPLIED_CHECKSUM: plan.checksum,
             secrets.PROBE_STATUSES: probes,
-            secrets.APPLIED_OUTPUT: zipped(self.outputs),
+            **({secrets.APPLIED_OUTPUT: zipped(self.outputs)} if self.outputs else {}),
         }
         if not succeeded:
             evidence = json.dumps({"instruction": "install", "exitCode": 3, "tail": self.failure_output})

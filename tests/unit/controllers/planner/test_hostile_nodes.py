@@ -138,6 +138,38 @@ def test_unreadable_probe_statuses_do_not_count_as_healthy() -> None:
     assert PlanSecret({"metadata": {"name": "n"}, "data": {}}).healthy
 
 
+MANY_OBJECTS = b",".join([b"{}"] * 50_000)
+MANY_TEXTS = b",".join([b'""'] * 100_000)
+MANY_KEYS = b",".join(b'"%d":{}' % number for number in range(22_000))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        b'{"files":[' + MANY_OBJECTS + b"]}",
+        b'{"instructions":[' + MANY_OBJECTS + b"]}",
+        b'{"instructions":[{"args":[' + MANY_TEXTS + b"]}]}",
+        b'{"probes":{' + MANY_KEYS + b"}}",
+    ],
+)
+def test_a_plan_with_many_values_is_not_decoded(plan: bytes) -> None:
+    """Editors of the namespace can write plans. Decoding takes as long as there are values, on the event loop."""
+    json.loads(plan)
+    assert PlanSecret({"metadata": {"name": "n"}, "data": {"plan": encoded(plan)}}).plan is None
+
+
+def test_many_probe_statuses_are_not_decoded() -> None:
+    secret = {"metadata": {"name": "n"}, "data": {"probe-statuses": encoded(b"{" + MANY_KEYS + b"}")}}
+    assert PlanSecret(secret).unhealthy_probes == ["probe-statuses"]
+
+
+def test_a_plan_with_thousands_of_files_is_decoded() -> None:
+    files = [{"path": f"/etc/{number}", "content": "YQ==", "permissions": "0600"} for number in range(6_000)]
+    found = PlanSecret({"metadata": {"name": "n"}, "data": {"plan": encoded(json.dumps({"files": files}))}}).plan
+    assert found is not None
+    assert len(found.files) == len(files)
+
+
 # --- a full plan Secret ---------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,8 @@ def with_member_list(answer: str, name: str = "own-1\n", exit_code: int = 0) -> 
 @pytest.mark.parametrize(
     "answer",
     [
+        "\n" * 100_000 + json.dumps(MEMBERS),
+        json.dumps({"more": [[]] * 50_000, **MEMBERS}),
         "{" * 100_000,
         '{"members":' + "9" * 5000 + "}",
         '{"members":7}',

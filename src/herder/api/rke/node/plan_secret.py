@@ -39,9 +39,13 @@ LOCAL_CHECKSUM, LOCAL_REVISION = "local-applied-checksum", "local-plan-revision"
 T = TypeVar("T")
 
 # A node writes all of the above, and a compromised node writes anything: oversized values are not decoded, and text is
-# truncated before it gets into conditions, whose length the API limits.
+# truncated before it gets into conditions, whose length the API limits. Editors of the namespace write plans too.
 _MAX_OUTPUT = 4 << 20
-_MAX_QUOTES = 8192  # in outputs: decoding takes as long as there are keys, and outputs themselves are base64
+# Decoding takes as long as there are objects and strings, and blocks all other requests.
+_MAX_OBJECTS = 16 << 10
+_MAX_PLAN_QUOTES = 128 << 10  # Clusters have up to 20,000 values, so no plan of ours has more files or arguments
+_MAX_REPORT_QUOTES = 32 << 10
+_MAX_OUTPUT_QUOTES = 8 << 10  # of all instructions; each output is base64
 _MAX_STATUS = 256 << 10
 _MAX_NAME, _MAX_ERROR, _MAX_TAIL = 128, 1024, 4096
 _MAX_PROBES = 16
@@ -219,7 +223,7 @@ class PlanSecret:
         raw = self.raw(PROBE_STATUSES)
         if not raw or raw == b"null":
             return {}
-        found = _decoded(raw, dict[str, ProbeStatus]) if len(raw) <= _MAX_STATUS else None
+        found = self._status(PROBE_STATUSES, dict[str, ProbeStatus])
         return {_UNREADABLE: ProbeStatus()} if found is None else found
 
     @property
@@ -283,7 +287,7 @@ class PlanSecret:
     def _status(self, key: str, kind: type[T]) -> T | None:
         """Decode a small report; None if it is missing, too large or invalid."""
         raw = self.raw(key)
-        return _decoded(raw, kind) if len(raw) <= _MAX_STATUS else None
+        return decode_report(raw, kind) if len(raw) <= _MAX_STATUS else None
 
     @property
     def _data(self) -> Mapping[str, str]:
@@ -302,11 +306,12 @@ def zipped(value: Any) -> bytes:
 
 
 def _plan(raw: bytes) -> Plan | None:
-    return _decoded(raw, Plan)
+    return decode_report(raw, Plan, _MAX_PLAN_QUOTES)
 
 
-def _decoded(raw: bytes, kind: type[T]) -> T | None:
-    if not raw:
+def decode_report(raw: bytes, kind: type[T], max_quotes: int = _MAX_REPORT_QUOTES) -> T | None:
+    """Decode JSON of a node; None if it is missing or invalid, or if decoding would block the event loop."""
+    if not raw or raw.count(b"{") > _MAX_OBJECTS or raw.count(b'"') > max_quotes:
         return None
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -330,4 +335,4 @@ def _unzipped(raw: bytes, kind: type[T]) -> T | None:
         content = gunzip(raw, _MAX_OUTPUT)
     except ValueError:
         return None
-    return _decoded(content, kind) if content.count(b'"') <= _MAX_QUOTES else None
+    return decode_report(content, kind, _MAX_OUTPUT_QUOTES)

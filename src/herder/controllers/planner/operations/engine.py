@@ -19,6 +19,7 @@ from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
 from herder.api.rke.operations import FAILED, Run, active_run, without_tasks
 from herder.api.rke.strategy import is_lost
+from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.certificates import CERTIFICATES
 from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
@@ -40,11 +41,12 @@ from herder.controllers.planner.plan.writes import deliver_task
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
 from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, RequeuePass, Result, earliest
-from herder.engine.runtime.decision import NORMAL, WARNING, Patch
+from herder.engine.meta.printable import printable
+from herder.engine.runtime.decision import NORMAL, WARNING, Create, Patch, Write
 
 OPERATIONS: Sequence[RequestedOperation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
-MAX_CAUSE = 400  # characters of a task's output in a message
+MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
 
@@ -156,8 +158,17 @@ class _Drive:
             self._run_batches(phase)
         except _StepFailed as failed:
             self._retry_or_fail(phase, f"machine {failed.entry.name}: {failed.reason}")
-        self.result.writes += phase.record(self.scope)
+        recorded = phase.record(self.scope)
+        if rejection := self._rejection(recorded):
+            self._fail(rejection)
+        self.result.writes += recorded
         self._advance(phase)
+
+    def _rejection(self, writes: Sequence[Write]) -> str:
+        """Why the API server rejected one of these in the last pass, such as a quota: repeating it would not help."""
+        rejected = self.scope.planning.view.rejected
+        created = [ref(write.kind, write.obj) for write in writes if isinstance(write, Create)]
+        return printable(rejected, MAX_CAUSE) if any(f"{each}:" in rejected for each in created) else ""
 
     @property
     def _now(self) -> datetime:

@@ -21,6 +21,7 @@ from herder.api.machines.names import MAX_OBJECT_NAME, limited_concat, safe_conc
 from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.node.plan_secret import decode_report
 from herder.api.rke.operations import SAVE_SNAPSHOT
 from herder.api.rke.snapshots import FINALIZER, S3, SNAPSHOTS_OF, is_in_s3, machine_uid, without_finalizer
 from herder.api.times import parse_time
@@ -35,10 +36,11 @@ from herder.engine.runtime.view import View
 
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
-_MAX_OBJECTS, _MAX_QUOTES = 10_000, 100_000
-"""Most objects and quotes in the JSON of a report: decoding takes as long as there are values. K3s prints about eight
-objects and 80 quotes for each snapshot."""
-_MAX_TEXT, _MAX_METADATA = 1024, 256 << 10
+_MAX_QUOTES = 128 << 10
+"""In a report: those of K3s have about 100 for each file. Larger reports are ignored."""
+_MAX_TEXT = 1024
+_MAX_METADATA = 256 << 10
+"""Bytes of metadata; larger metadata is not recorded. The API server would reject the object."""
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -104,12 +106,8 @@ class _Report(msgspec.Struct, frozen=True):
 
 def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     """The snapshots that a server reports; None if it reports none that can be read."""
-    output = entry.plan.outputs.get(SAVE_SNAPSHOT, b"")
-    if output.count(b"{") > _MAX_OBJECTS or output.count(b'"') > _MAX_QUOTES:
-        return None
-    try:
-        report = msgspec.json.decode(output, type=_Report)
-    except (ValueError, RecursionError):
+    report = decode_report(entry.plan.outputs.get(SAVE_SNAPSHOT, b""), _Report, _MAX_QUOTES)
+    if report is None:
         return None
     found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported() for each in report.items[:MAX_SNAPSHOTS])]
     return [each for each in found[:MAX_SNAPSHOTS] if FILE_NAME.fullmatch(each.name)]

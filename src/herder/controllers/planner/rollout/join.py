@@ -21,6 +21,7 @@ from herder.engine.runtime.decision import Patch
 CAPTURE_ADDRESS, ETCD_NAME = "capture-address", "etcd-name"
 CONFIG_DIRECTORY, CONFIG_FILE = "/etc/rancher/", "/config.yaml.d/50-rancher.yaml"
 _MAX_HASH = 2**32 - 1
+_MAX_OUTPUT = 16 << 10  # bytes that a node reports of its etcd members
 
 
 # --- the join URL of a machine ----------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ def _last_output(entry: PlanEntry, instruction: str) -> str:
     output = entry.plan.periodic_outputs.get(instruction)
     if output is None or output.exit_code or not output.last_successful_run_time:
         return ""
-    return (output.stdout or b"").decode(errors="replace")
+    return (output.stdout or b"")[:_MAX_OUTPUT].decode(errors="replace")
 
 
 def _members(line: str) -> list[dict[str, Any]]:

@@ -56,6 +56,19 @@ def test_the_list_of_the_snapshot_program_is_read() -> None:
     assert (found.name, found.in_s3, found.size) == ("a", True, 3)
 
 
+MANY_FILES = b'{"items":[' + b",".join([b"{}"] * 100_000) + b"]}"
+MANY_LABELS = (
+    b'{"snapshots":[{"name":"a","metadata":{' + b",".join(b'"%d":""' % each for each in range(50_000)) + b"}}]}"
+)
+
+
+@pytest.mark.parametrize("output", [MANY_FILES, MANY_LABELS])
+def test_a_report_with_many_values_is_not_decoded(output: bytes) -> None:
+    """Decoding takes as long as there are values, on the event loop. Compressed, such a report has a few KiB."""
+    msgspec.json.decode(output)
+    assert reported_by(reporting(output)) is None
+
+
 @pytest.mark.parametrize("output", [b"", b"Snapshot saved", b"[" * 100_000, b'{"snapshots": 3}', b"\xff"])
 def test_other_reports_are_ignored(output: bytes) -> None:
     assert reported_by(reporting(output)) is None

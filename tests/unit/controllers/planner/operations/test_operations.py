@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from herder.api.rke import names, operations
-from herder.api.rke.kinds import TOKENS_SECRET
+from herder.api.rke.kinds import ETCD_SNAPSHOT, TOKENS_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret
+from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
+from tests.support.builders import new_manifest
 from tests.unit.controllers.planner.simulated_cluster import (
+    ALL_ROLES,
     NAME,
     NAMESPACE,
     SERVER_ROLES,
@@ -184,3 +189,74 @@ def test_an_operation_that_fails_says_why_and_gives_the_machines_their_plans_aga
             assert len(agents.ran) > tried
 
     loop.run(scenario())
+
+
+# --- snapshots that servers report ------------------------------------------------------------------------------------
+
+QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
+
+
+async def run_snapshot(*reported: Object, existing: Object | None = None, quota: bool = False) -> tuple[Object, Object]:
+    """Take a snapshot on one server, which reports these; returns `status.operation`, and the files by name."""
+    async with SimulatedCluster() as cluster:
+        await cluster.create()
+        await cluster.add("server-0", ALL_ROLES)
+        await cluster.world.until(cluster.is_ready)
+        if existing is not None:
+            await cluster.client.create(ETCD_SNAPSHOT.resource, existing, namespace=NAMESPACE)
+        if quota:
+            hard = {"hard": {"count/etcdsnapshots.rke.cattle.io": "0"}}
+            limited = new_manifest(QUOTA, "none", NAMESPACE, spec=hard, status=hard)
+            await cluster.client.create(QUOTA.resource, limited, namespace=NAMESPACE)
+        await asyncio.sleep(60)  # until controllers see them
+        cluster.outputs = {operations.SAVE_SNAPSHOT: msgspec.json.encode({"snapshots": reported})}
+        status = await run(cluster, operations.SNAPSHOT, {"generation": 1})
+        found = (await cluster.client.list_all(ETCD_SNAPSHOT.resource, namespace=NAMESPACE)).items
+        return status["operation"], {each["metadata"]["name"]: each["snapshotFile"] for each in found}
+
+
+def test_every_name_of_a_file_can_be_recorded() -> None:
+    """The API server would reject the object, in every pass, and the operation would never end."""
+    files = ["my_snapshot", "a..b", "a.", "A-.-b", "a" * 200, f"{'a' * 38}..{'b' * 60}"]
+    operation, found = loop.run(run_snapshot(*({"name": name} for name in files)))
+    assert operation["phase"] == "Finished"
+    assert sorted(each["name"] for each in found.values()) == sorted(files)
+
+
+REPORTED: dict[str, tuple[Object, Object]] = {
+    "size": ({"size": 10**30}, {"size": 2**63 - 1}),
+    "compact-time": ({"createdAt": "20260101T000000+0100"}, {"createdAt": "2025-12-31T23:00:00Z"}),
+    "time-with-space": ({"createdAt": "2026-01-01 00:00:00+00:00"}, {"createdAt": "2026-01-01T00:00:00Z"}),
+    "large-metadata": (
+        {"metadata": {"a": "x" * 2_500_000}},
+        {"message": "its metadata is too large to be recorded"},
+    ),
+}
+"""By file: what a server reports, and what is recorded."""
+
+
+def test_every_reported_value_can_be_recorded() -> None:
+    operation, found = loop.run(run_snapshot(*({"name": name, **values} for name, (values, _) in REPORTED.items())))
+    assert operation["phase"] == "Finished"
+    common = {"nodeName": "server-0", "size": 0, "status": "successful"}
+    assert {each["name"]: each for each in found.values()} == {
+        name: {"name": name, **common, **recorded} for name, (_, recorded) in REPORTED.items()
+    }
+
+
+def test_a_snapshot_whose_name_is_taken_does_not_stop_the_operation() -> None:
+    """Rancher gives its objects the same names."""
+    _, found = loop.run(run_snapshot({"name": "a"}))
+    (name,) = found
+    taken = new_manifest(ETCD_SNAPSHOT, name, NAMESPACE, spec={"clusterName": NAME}, snapshotFile={"name": "other"})
+    operation, found = loop.run(run_snapshot({"name": "a"}, existing=taken))
+    assert operation["phase"] == "Finished"
+    assert found[name] == {"name": "other"}
+
+
+def test_an_operation_fails_if_its_snapshots_cannot_be_recorded() -> None:
+    operation, found = loop.run(run_snapshot({"name": "a"}, quota=True))
+    assert operation["phase"] == "Failed"
+    assert "Failed to create ETCDSnapshot fleet-default/demo-local-a-" in operation["message"]
+    assert "exceeded quota" in operation["message"]
+    assert found == {}
