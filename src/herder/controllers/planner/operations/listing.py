@@ -21,6 +21,7 @@ from herder.api.numbers import parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import SAVE_SNAPSHOT
+from herder.api.rke.restore import modes_of
 from herder.api.times import parse_time
 from herder.api.writes import delete, owner_reference
 from herder.controllers.planner.operations.interface import OperationScope
@@ -32,7 +33,7 @@ from herder.engine.runtime.decision import Create, Write
 SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
-_MAX_TEXT = 1024
+_MAX_TEXT, _MAX_NAME = 1024, 253
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
 _S3 = "s3"
@@ -48,10 +49,15 @@ class Reported(msgspec.Struct, frozen=True, rename="camel"):
     status: str = ""
     message: str = ""
     metadata: Mapping[str, str] = {}
+    resource: str = ""  # name of the ETCDSnapshotFile in the cluster
 
     @property
     def in_s3(self) -> bool:
         return self.location.startswith("s3://")
+
+
+class _FileMetadata(msgspec.Struct, frozen=True):
+    name: str = ""
 
 
 class _FileSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,6 +76,7 @@ class _FileStatus(msgspec.Struct, frozen=True, rename="camel"):
 class _File(msgspec.Struct, frozen=True):
     """An item of the list that K3s and RKE2 print (ETCDSnapshotFile of k3s.cattle.io/v1)."""
 
+    metadata: _FileMetadata = msgspec.field(default_factory=_FileMetadata)
     spec: _FileSpec = msgspec.field(default_factory=_FileSpec)
     status: _FileStatus = msgspec.field(default_factory=_FileStatus)
 
@@ -82,6 +89,7 @@ class _File(msgspec.Struct, frozen=True):
             "" if self.status.ready_to_use else "failed",
             (self.status.error or {}).get("message", ""),
             self.spec.metadata or {},
+            printable(self.metadata.name, _MAX_NAME),
         )
 
 
@@ -144,6 +152,8 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
             if each.in_s3
             else owner_reference(MACHINE, entry.machine, controller=False)
         )
+        file = _file(each, node)
+        modes = modes_of({"snapshotFile": file}, scope.planning.control_plane)
         yield {
             "apiVersion": ETCD_SNAPSHOT.api_version,
             "kind": ETCD_SNAPSHOT.kind,
@@ -152,13 +162,15 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
                 "namespace": namespace,
                 "labels": {CLUSTER_NAME: cluster, names.CLUSTER_NAME: cluster},
                 "annotations": {
+                    names.SNAPSHOT_NAME: each.resource or each.name,
                     names.SNAPSHOT_FILE: each.name,
                     names.SNAPSHOT_STORAGE: place,
+                    names.RESTORE_MODES: ",".join(modes),
                 },
                 "ownerReferences": [owner],
             },
             "spec": {"clusterName": cluster},
-            "snapshotFile": _file(each, node),
+            "snapshotFile": file,
         }
 
 
