@@ -148,12 +148,6 @@ IGNORED: dict[str, tuple[dict[str, Any], list[str]]] = {
         of_distribution("herder1", rotateCertificates={"generation": 1}),
         ["spec.rkeConfig.rotateCertificates.generation"],
     ),
-    "the restore of the version with a snapshot": (
-        of_distribution(
-            "rke2r1", etcdSnapshotRestore={"generation": 1, "name": "a", "restoreRKEConfig": "kubernetesVersion"}
-        ),
-        ["spec.rkeConfig.etcdSnapshotRestore.restoreRKEConfig"],
-    ),
     "charts where there are none": (
         of_distribution("herder1", chartValues={"a": {"b": "c"}}),
         ["spec.rkeConfig.chartValues"],

@@ -18,6 +18,7 @@ from herder.api.capi.crds import CRDS
 from herder.api.capi.kinds import MACHINE as MACHINE_KIND
 from herder.api.management.crds import PROVISIONING_CLUSTER_CRD
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.app.admission.kinds import install_admission, install_cluster_admission, install_reference_admission
 from herder.app.install import install_kinds
 from herder.engine.apiserver.auth.users import SERVER
@@ -90,7 +91,7 @@ async def _real(directory: Path) -> AsyncIterator[Api]:
 async def _with_kinds(engine: Engine) -> AsyncIterator[tuple[Api, Client]]:
     api, client = Api(engine.connection), engine.client()
     try:
-        await install_kinds(client, [*CRDS, PROVISIONING_CLUSTER_CRD])
+        await install_kinds(client, [*CRDS, *RKE_CRDS, PROVISIONING_CLUSTER_CRD])
         await api.create_cluster("namespaces", {"metadata": {"name": EARLIER}})
         await api.in_namespace(EARLIER).create(resource_path(PROVISIONING_CLUSTER), EARLIER_CLUSTER)
         yield api, client

@@ -68,12 +68,12 @@ class Config:
     directory: Path
     node: str
     retention: int
-    disabled: bool  # only snapshots on demand are saved
     compress: bool
     metadata: dict[str, Any]
     s3: S3Config | None
     etcd: EtcdConfig | None
     store: StoreConfig | None
+    disabled: bool = False  # only snapshots on demand are saved
 
 
 def load(path: Path) -> Config:

@@ -89,7 +89,7 @@ class PlanInvariants(NodeObserver):
 
     def installs(self, node: SimulatedNode, new: Installed) -> None:
         version = release(new.version)
-        if version < self._highest.get(node.name, ()):
+        if version < self._highest.get(node.name, ()) and not self._is_restored(version):
             self._report_violation(
                 "never a downgrade", f"{node.name} gets {new.version} after {self._highest[node.name]}"
             )
@@ -112,6 +112,13 @@ class PlanInvariants(NodeObserver):
         """Whether a restore was requested and is not finished."""
         phases = [(plane.get("status") or {}).get(RESTORE_PHASE) for plane in self.objects[CONTROL_PLANE].values()]
         return any(phase not in (None, "", "Finished", "Failed") for phase in phases)
+
+    def _is_restored(self, version: tuple[int, ...]) -> bool:
+        """Whether the restore in progress was requested with this version."""
+        specs = [plane["spec"] for plane in self.objects[CONTROL_PLANE].values()]
+        modes = [(spec.get("etcdSnapshotRestore") or {}).get("restoreRKEConfig") for spec in specs]
+        wanted = [release(spec["kubernetesVersion"]) for spec, mode in zip(specs, modes, strict=True) if mode != "none"]
+        return self.is_restoring() and version in wanted
 
     def began_cluster(self, node: SimulatedNode) -> None:
         """A machine that is being deleted takes its cluster with it."""

@@ -17,12 +17,15 @@ from herder.api.guards import GUARDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret
-from herder.app.admission.kinds import install_admission, install_cluster_admission
+from herder.app.admission.kinds import install_admission, install_cluster_admission, install_restore_admission
 from herder.app.manager import core_controllers, provisioning_controllers
 from herder.controllers.provisioning import cluster_registration_token
 from herder.controllers.provisioning.cluster import controller as provisioning_cluster
 from herder.controllers.provisioning.management_cluster import controller as management_cluster
+from herder.engine.apiserver.auth.users import SERVER
 from herder.engine.apiserver.build import ApiServer
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -45,6 +48,7 @@ def controllers() -> list[Controller]:
 
 def _admit(server: ApiServer) -> None:
     install_admission(server)
+    install_restore_admission(server, Client(InProcess(server, SERVER)))
     install_cluster_admission(server)
 
 

@@ -181,20 +181,27 @@ def test_a_machine_that_is_not_init_joins_a_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "phase", "guard"),
+    ("version", "phase", "mode", "guard"),
     [
-        ("v1.34.0", "", ""),
-        ("v1.33.4", "", ""),
-        ("v1.33.3", "", "deny-downgrade"),
-        ("v1.9.9", "", "deny-downgrade"),
-        ("v1.32.9", "Finished", "deny-downgrade"),
-        ("v1.32.9", "Shutdown", "deny-downgrade"),
-        ("v1.32.9", "Restore", ""),
+        ("v1.34.0", "", "", ""),
+        ("v1.33.4", "", "", ""),
+        ("v1.33.3", "", "all", "deny-downgrade"),
+        ("v1.9.9", "", "all", "deny-downgrade"),
+        ("v1.32.9", "Finished", "all", "deny-downgrade"),
+        ("v1.32.9", "Shutdown", "all", "deny-downgrade"),
+        ("v1.32.9", "Restore", "all", ""),
+        ("v1.32.9", "InitialRestartCluster", "kubernetesVersion", ""),
+        ("v1.32.9", "Restore", "none", "deny-downgrade"),
+        ("v1.32.9", "Restore", "", "deny-downgrade"),
+        ("v1.32.8", "Restore", "all", "deny-downgrade"),  # not the version of the spec
     ],
 )
-def test_a_downgrade_needs_a_restore(version: str, phase: str, guard: str) -> None:
+def test_a_downgrade_needs_a_restore_of_its_version(version: str, phase: str, mode: str, guard: str) -> None:
     run = operations.Run("restore-1", operations.RESTORE, phase, 1, started_at=NOW)
-    cluster = (objects.cluster(), objects.control_plane({"operation": run.to_status()}), objects.beacon())
+    request = {"generation": 1, "name": "old", "restoreRKEConfig": mode}
+    status = {"operation": run.to_status(), operations.RESTORE: request}
+    control_plane = objects.control_plane(status, kubernetesVersion="v1.32.9+k3s1")
+    cluster = (objects.cluster(), control_plane, objects.beacon())
     existing = machine("a"), plan_secret("a", (WORKER,), plan=plan_of())
     change = write("a", plan_of(version, stamp="2"))
     change.patch["metadata"]["annotations"][names.PLAN_TASK] = run.mark

@@ -36,11 +36,13 @@ from herder.api.rke.node.plan_secret import PlanSecret
 from herder.api.rke.operations import (
     NO_PERMISSION,
     PERMISSIONS,
+    RESTORE,
     Permission,
     active_run,
     permission_for,
     task_instructions,
 )
+from herder.api.rke.restore import restores_spec
 from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
@@ -183,28 +185,36 @@ def deny_downgrade(change: PlanChange, view: View, _before: Sequence[Action]) ->
 
     The plans of a manager that was restored from a backup can be older than what the kubelet reports.
     """
-    if not change.writes_plan or change.plan is None:
+    if not change.writes_plan or (wanted := release_in(change.plan)) is None or _is_restored(view, change, wanted):
         return None
-    if _permission(view, change).lowers_version:
-        return None
-    wanted = release_in(change.plan)
-    known = [release_in(plan) for plan in (change.before.plan, change.before.applied_plan)]
     kubelet = _kubelet_release(machine_of(view, change.before))
-    known.append(kubelet)
-    if kubelet is None and wanted is not None and change.before.newer_applied:
+    if kubelet is None and change.before.newer_applied:
         message = "denied; the machine has applied a newer plan, and the version of its Node is not known yet"
         return change.refuse("deny-downgrade", message)
-    highest = max((each for each in known if each is not None), default=None)
-    if wanted is None or highest is None or wanted >= highest:
-        return None
-    return change.refuse("deny-downgrade", f"denied; {wanted} is lower than the current {highest}")
+    reason = lowered_version(change.before, wanted, kubelet)
+    return change.refuse("deny-downgrade", f"denied; {reason}") if reason else None
+
+
+def lowered_version(before: PlanSecret, wanted: Release, kubelet: Release | None = None) -> str:
+    """Return which version the machine has, if it is higher than this one."""
+    known = [found for plan in (before.plan, before.applied_plan) if (found := release_in(plan))]
+    known += [kubelet] if kubelet else []
+    return f"{wanted} is lower than the current {max(known)}" if known and wanted < max(known) else ""
+
+
+def _is_restored(view: View, change: PlanChange, wanted: Release) -> bool:
+    """Whether the stored operation restores data of exactly this version, together with the version."""
+    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace)
+    spec, status = ((control_plane or {}).get(part) or {} for part in ("spec", "status"))
+    restores = _permission(view, change).lowers_version and restores_spec(status.get(RESTORE))
+    return restores and release_of(str(spec.get("kubernetesVersion") or "")) == wanted
 
 
 def deny_minor_version_skip(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
     """Compare with the last applied plan and the kubelet; exempt is a restore, which replaces all stored data."""
     if not change.writes_plan or (wanted := release_in(change.plan)) is None:
         return None
-    if _permission(view, change).lowers_version:
+    if _is_restored(view, change, wanted):
         return None
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
     reason = skipped_minors(change.before, machine_of(view, change.before) or {}, control_plane, wanted)

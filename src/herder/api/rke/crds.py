@@ -116,8 +116,44 @@ OPERATION = record(
         "startedAt": with_description(TIME, "When it was started."),
         "deadline": with_description(TIME, "When the phase fails unless it is done."),
         "message": string("Why it failed."),
+        "phaseStartedAt": with_description(TIME, "When the phase was started."),
+        "timings": {
+            "type": "object",
+            "additionalProperties": number("Seconds."),
+            "description": "Seconds that each finished phase took.",
+        },
+        "inverse": string_map("Request that undoes the operation, or a message that says why none does."),
+        "machines": plain_list(PLAIN, "Machines that the phase waits for; at most ten."),
     },
     "The operation in progress, or the last one.",
+)
+_ENDED_OPERATION = record(
+    {
+        "id": string("Identifies the run."),
+        "kind": string("Field of the spec that requested it."),
+        "generation": number("Generation of the request."),
+        "phase": string("Finished, Done or Failed."),
+        "startedAt": with_description(TIME, "When it was started."),
+        "endedAt": with_description(TIME, "When it has ended."),
+        "message": string("Why it failed."),
+        "timings": {
+            "type": "object",
+            "additionalProperties": number("Seconds."),
+            "description": "Seconds that each phase took.",
+        },
+    }
+)
+_ROLLBACK = record(
+    {
+        "from": string("Version before the change."),
+        "to": string("Version after the change."),
+        "snapshot": string("Snapshot that was taken before the change; empty if none was."),
+        "snapshotTime": string("Time of the snapshot. Changes of the cluster since are lost in a rollback."),
+        "result": string("Whether the snapshot was taken.", enum=["Saved", "Skipped", "Failed"]),
+        "message": string("Why the change cannot be undone."),
+        "time": with_description(TIME, "When the change was started."),
+    },
+    "The last change of the version, and how it is undone.",
 )
 _CONTROL_PLANE_STATUS = record(
     {
@@ -153,7 +189,7 @@ _CONTROL_PLANE_STATUS = record(
                 "Failed",
             ],
         ),
-        "etcdSnapshotSchedule": record(
+        "snapshotSchedule": record(
             {
                 "schedule": string("The schedule that is carried out."),
                 "lastScheduleTime": with_description(TIME, "When the last scheduled snapshot was started."),
@@ -161,6 +197,9 @@ _CONTROL_PLANE_STATUS = record(
             "Progress of the snapshot schedule, on distributions whose schedule the manager carries out.",
         ),
         "operation": OPERATION,
+        "operationHistory": plain_list(_ENDED_OPERATION, "The last operations, oldest first; at most ten."),
+        "rollback": _ROLLBACK,
+        "specHistory": plain_list(PLAIN, "Digests of the specs that the cluster has had; the last is the current one."),
         "conditions": CONDITIONS,
     },
     "Observed state.",

@@ -7,7 +7,7 @@ process can continue it. Guards read the stored run, not the planner.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import msgspec
@@ -21,6 +21,8 @@ from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 
 SNAPSHOT, RESTORE = "etcdSnapshotCreate", "etcdSnapshotRestore"
+UPGRADE_SNAPSHOT = "snapshotBeforeUpgrade"
+"""A snapshot that the manager takes by itself before it changes the version. No field of the spec requests it."""
 CERTIFICATES, ENCRYPTION_KEYS = "rotateCertificates", "rotateEncryptionKeys"
 KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
 """Kinds of operations that users request: the field of the spec for each. An earlier one comes first."""
@@ -28,6 +30,7 @@ SCHEDULED_SNAPSHOT, DELETION = "etcdSnapshotSchedule", "etcdSnapshotDelete"
 """Kinds of operations that the manager starts by itself, in the background: the cluster stays ready."""
 TITLES: Mapping[str, str] = {
     SNAPSHOT: "etcd snapshot",
+    UPGRADE_SNAPSHOT: "snapshot before the upgrade",
     RESTORE: "etcd restore",
     CERTIFICATES: "certificate rotation",
     ENCRYPTION_KEYS: "encryption key rotation",
@@ -63,6 +66,11 @@ class Run:
     attempt: int = 1  # at the phase
     leader: str = ""  # name of the Machine that acts for the others
     message: str = ""  # why it failed
+    phase_started_at: datetime | None = None
+    timings: Mapping[str, int] = field(default_factory=dict)  # seconds that finished phases took, by name
+    inverse: Mapping[str, str] = field(default_factory=dict)
+    """How it is undone: a request for a restore (`kind`, `name`, `restoreRKEConfig`, `snapshotTime`), or a `message`
+    that says why it cannot be undone or need not be."""
 
     @property
     def is_active(self) -> bool:
@@ -70,7 +78,7 @@ class Run:
 
     @property
     def is_in_background(self) -> bool:
-        return self.kind not in KINDS
+        return self.kind in (SCHEDULED_SNAPSHOT, DELETION)
 
     @property
     def mark(self) -> str:
@@ -81,8 +89,12 @@ class Run:
         """Whether a mark is of any attempt at the current phase."""
         return mark.rpartition("/")[0] == self.mark.rpartition("/")[0]
 
-    def at(self, phase: str, deadline: datetime | None, **changes: object) -> Run:
-        return replace(self, phase=phase, deadline=deadline, attempt=1, **changes)  # type: ignore[arg-type]
+    def at(self, phase: str, now: datetime, deadline: datetime | None, **changes: object) -> Run:
+        """The run in another phase, which begins now."""
+        begun = self.phase_started_at or now
+        timings = {**self.timings, self.phase: max(int((now - begun).total_seconds()), 0)}
+        fields = {"phase_started_at": now, "timings": timings, "attempt": 1, **changes}
+        return replace(self, phase=phase, deadline=deadline, **fields)  # type: ignore[arg-type]
 
     def to_status(self) -> Object:
         status = {
@@ -95,8 +107,11 @@ class Run:
             "startedAt": timestamp(self.started_at),
             "deadline": timestamp(self.deadline) if self.deadline else "",
             "message": self.message,
+            "phaseStartedAt": timestamp(self.phase_started_at) if self.phase_started_at else "",
+            "timings": dict(self.timings),
+            "inverse": dict(self.inverse),
         }
-        return {name: value for name, value in status.items() if value not in ("", None)}
+        return {name: value for name, value in status.items() if value not in ("", None, {})}
 
     @staticmethod
     def of(control_plane: Object | None) -> Run | None:
@@ -115,6 +130,9 @@ class Run:
             attempt=_number(stored.get("attempt")) or 1,
             leader=str(stored.get("leader") or ""),
             message=str(stored.get("message") or ""),
+            phase_started_at=parse_time(str(stored.get("phaseStartedAt") or "")),
+            timings={name: _number(value) for name, value in (stored.get("timings") or {}).items()},
+            inverse=stored.get("inverse") or {},
         )
 
 
@@ -155,6 +173,9 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (SCHEDULED_SNAPSHOT, "RestartCluster"): _may(),
     (DELETION, "Delete"): _may(DELETE_SNAPSHOTS),
     (DELETION, "RestartCluster"): _may(),
+    (UPGRADE_SNAPSHOT, "Started"): _may(SAVE_SNAPSHOT),
+    (UPGRADE_SNAPSHOT, "RestartCluster"): _may(),
+    (RESTORE, "Snapshot"): _may(SAVE_SNAPSHOT),
     (RESTORE, "Started"): _may(CHECK_SNAPSHOT),
     (RESTORE, "Shutdown"): _may(STOP_SERVICES, stops_all_servers=True),
     (RESTORE, "Restore"): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
@@ -174,6 +195,32 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (ENCRYPTION_KEYS, "RestartCluster"): _may(),
 }
 """By kind and phase. A phase that is missing here writes no plan."""
+
+ABORTABLE: Mapping[str, frozenset[str]] = {
+    SNAPSHOT: frozenset({"Started"}),
+    UPGRADE_SNAPSHOT: frozenset({"Started"}),
+    RESTORE: frozenset({"Started", "Snapshot", "Shutdown"}),
+    CERTIFICATES: frozenset({"Rotate"}),
+    ENCRYPTION_KEYS: frozenset(),
+    SCHEDULED_SNAPSHOT: frozenset({"Started"}),
+    DELETION: frozenset({"Delete"}),
+}
+"""Phases before the point of no return, by kind."""
+NO_RETURN: Mapping[str, str] = {
+    SNAPSHOT: "the snapshots are saved, and machines get their plans back",
+    UPGRADE_SNAPSHOT: "the snapshots are saved, and machines get their plans back",
+    RESTORE: "the data of the cluster is being replaced, or servers start again after a failure",
+    CERTIFICATES: "all certificates are new, and machines get their plans back",
+    ENCRYPTION_KEYS: "servers that do not all have the same keys could not read their Secrets",
+    SCHEDULED_SNAPSHOT: "the snapshots are saved, and machines get their plans back",
+    DELETION: "the files are deleted, and machines get their plans back",
+}
+"""Why an operation cannot be aborted after its point of no return."""
+
+
+def is_abortable(run: Run) -> bool:
+    return run.phase in ABORTABLE.get(run.kind, ()) and not run.message
+
 
 NO_PERMISSION = Permission(frozenset())
 TASK_INSTRUCTIONS = frozenset(name for each in PERMISSIONS.values() for name in each.instructions)

@@ -24,6 +24,7 @@ from herder.engine.meta.errors import forbidden, invalid
 from herder.engine.meta.kinds import GroupKind, Kind, Object
 from herder.engine.wire import User
 from herder.gateway.admission.references import ReferenceAdmission, Write, changes_own_secret, is_recorded
+from herder.gateway.admission.restores import RestoreAdmission
 
 
 def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: True) -> None:
@@ -106,8 +107,41 @@ def install_role_admission(server: ApiServer, client: Client) -> None:
         server.deps.admission.add_validating(f"{kind.kind} rights", resources, check_of(kind), operations=operations)
 
 
+def install_restore_admission(server: ApiServer, client: Client) -> None:
+    """Apply what a request for a restore takes from its snapshot. Plugins that are installed later see the result."""
+    restore_admission = RestoreAdmission(client)
+
+    async def admit(attributes: Attributes) -> None:
+        if attributes.obj is None:
+            return
+        write = _write(attributes, attributes.obj)
+        restored = await restore_admission.admit(write)
+        if restored is not write:
+            attributes.obj = attributes.normalized(restored.obj)
+
+    resources = [PROVISIONING_CLUSTER.resource.group_resource]
+    server.deps.admission.add_mutating("restored specs", resources, admit, operations=(UPDATE,))
+
+
+def _write(attributes: Attributes, obj: Object) -> Write:
+    resource = attributes.resource
+    return Write(
+        GroupKind(resource.group, resource.kind),
+        resource.group_resource,
+        attributes.namespace,
+        attributes.name,
+        obj,
+        attributes.old,
+        attributes.user,
+        attributes.dry_run,
+    )
+
+
 def install_reference_admission(server: ApiServer, client: Client, manager: User) -> None:
-    """The author of a reference must be allowed to use its target. `manager` is the user of the controllers."""
+    """The author of a reference must be allowed to use its target, also if a restore writes it for the author.
+
+    `manager` is the user of the controllers.
+    """
     authorizer = server.deps.authorizer
 
     async def may(user: User, verb: str, target: Target) -> bool:
@@ -120,23 +154,13 @@ def install_reference_admission(server: ApiServer, client: Client, manager: User
         )
         return authorizer.authorize(user, attempt).allowed
 
+    install_restore_admission(server, client)
     reference_admission = ReferenceAdmission(client, may, manager)
 
     async def admit(attributes: Attributes) -> None:
         if attributes.obj is None:
             return
-        resource = attributes.resource
-        write = Write(
-            GroupKind(resource.group, resource.kind),
-            resource.group_resource,
-            attributes.namespace,
-            attributes.name,
-            attributes.obj,
-            attributes.old,
-            attributes.user,
-            attributes.dry_run,
-        )
-        attributes.obj = await reference_admission.admit(write)
+        attributes.obj = await reference_admission.admit(_write(attributes, attributes.obj))
 
     async def admit_secret(attributes: Attributes) -> None:
         # Nearly all Secrets lack these annotations and must not pay for the few that have them.

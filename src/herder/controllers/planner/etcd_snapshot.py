@@ -113,7 +113,7 @@ def _sync(
     seen = view.observed(observe)
     if not isinstance(seen, Observed):
         return Decision(observe=(observe,))
-    wanted = dict(_wanted(view, cluster, machines, seen.objects[:MAX_SNAPSHOTS]))
+    wanted = dict(_wanted(view, control_plane, cluster, machines, seen.objects[:MAX_SNAPSHOTS]))
     by_name = {each["metadata"]["name"]: each for each in known}
     writes: list[Write] = [
         Create(ETCD_SNAPSHOT, wanted[name], "a snapshot of the cluster") for name in sorted(wanted.keys() - by_name)
@@ -127,7 +127,7 @@ def _sync(
 
 
 def _wanted(
-    view: View, cluster: Object, machines: Mapping[str, Object], files: Sequence[Object]
+    view: View, control_plane: Object, cluster: Object, machines: Mapping[str, Object], files: Sequence[Object]
 ) -> Iterator[tuple[str, Object]]:
     """Objects by name. Files on machines of other managers are left out."""
     by_node = {node_of(each): each for each in machines.values()}
@@ -143,11 +143,11 @@ def _wanted(
             each["message"],
             each["extra"],
             each["nodeName"],
+            resource=each["metadata"]["name"],
         )
         machine = None if found.in_s3 else by_node.get(each["nodeName"])
         if found.in_s3 or machine is not None:
-            obj = snapshot_object(view, cluster, machine, found)
-            obj["metadata"]["annotations"][names.SNAPSHOT_NAME] = each["metadata"]["name"]
+            obj = snapshot_object(view, control_plane, cluster, machine, found)
             yield obj["metadata"]["name"], obj
 
 

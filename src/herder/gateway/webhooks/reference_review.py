@@ -15,11 +15,12 @@ from herder.api.management.secret_sync import SYNC, SYNC_BOOTSTRAP
 from herder.api.references.approvals import APPROVED
 from herder.api.references.catalogue import DRIVER_GROUPS, KINDS
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import BadRequest, Forbidden
+from herder.engine.meta.errors import BadRequest, Forbidden, Invalid
 from herder.engine.meta.kinds import GroupKind, GroupResource, GroupVersionResource, Kind, Object
 from herder.engine.wire import User
 from herder.gateway.admission.access import Access
 from herder.gateway.admission.references import ReferenceAdmission, Write
+from herder.gateway.admission.restores import RestoreAdmission
 from herder.gateway.webhooks.configurations import RULED, Configuration, Webhook
 from herder.gateway.webhooks.reviews import answered, refused, review_request
 
@@ -74,17 +75,20 @@ class ReferenceReviews:
 
     def __init__(self, client: Client, manager: User) -> None:
         self._admission = ReferenceAdmission(client, Access(client).may, manager)
+        self._restores = RestoreAdmission(client)
 
     async def __call__(self, body: bytes) -> bytes:
         request = review_request(body)
         write = _write(request)
         try:
-            admitted = await self._admission.admit(write)
-        except Forbidden as error:
+            restored = await self._restores.admit(write)
+            admitted = await self._admission.admit(restored)
+        except (Forbidden, Invalid) as error:
             return answered(request, refused(error))
         if admitted is write.obj:
             return answered(request, {})
-        patch = msgspec.json.encode([*_annotations_patch(write.obj, admitted)])
+        spec = [] if restored is write else [{"op": "replace", "path": "/spec", "value": restored.obj["spec"]}]
+        patch = msgspec.json.encode([*spec, *_annotations_patch(write.obj, admitted)])
         return answered(request, {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()})
 
 

@@ -106,6 +106,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
 
 def _item(program: str, location: str, snapshot: Snapshot, storage: str) -> dict[str, Any]:
     where = "s3" if storage == "s3" else snapshot.node
+    extra = {"metadata": snapshot.metadata} if snapshot.metadata else {}
     return {
         "kind": "ETCDSnapshotFile",
         "apiVersion": "k3s.cattle.io/v1",
@@ -113,7 +114,7 @@ def _item(program: str, location: str, snapshot: Snapshot, storage: str) -> dict
             "name": f"{storage}-{snapshot.name}",
             "labels": {f"etcd.{program}.cattle.io/snapshot-storage-node": where},
         },
-        "spec": {"location": location, "nodeName": snapshot.node, "snapshotName": snapshot.name},
+        "spec": {"location": location, "nodeName": snapshot.node, "snapshotName": snapshot.name, **extra},
         "status": {"creationTime": rfc3339(snapshot.created), "readyToUse": True, "size": str(snapshot.size)},
     }
 

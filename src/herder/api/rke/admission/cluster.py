@@ -17,6 +17,8 @@ from herder.api.rke.admission.fields import refuse_unsupported
 from herder.api.rke.admission.paths import PATH, RKE
 from herder.api.rke.distributions import release_of, skip_error, version_of
 from herder.api.rke.node.install import BadVariable, checked_directory
+from herder.api.rke.operations import RESTORE
+from herder.api.rke.restore import restores_spec
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required, too_many
 from herder.engine.meta.kinds import Object
@@ -86,11 +88,19 @@ def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
     elif current is not None and desired.facts != current.facts:
         message = f"the distribution of {before} cannot be changed; create another cluster instead"
         yield invalid_value("spec.kubernetesVersion", version, message)
+    elif _restores_version(obj, old):
+        return
     elif (known_release := release_of(before)) and (problem := skip_error(known_release, version, annotations_of(obj))):
         yield invalid_value("spec.kubernetesVersion", version, problem)
     elif current is not None and desired.release < current.release and _is_up_to_date(old or {}):
         message = f"is lower than {before}, which the cluster has; a cluster cannot be downgraded"
         yield invalid_value("spec.kubernetesVersion", version, message)
+
+
+def _restores_version(obj: Object, old: Object | None) -> bool:
+    """Whether this write requests a restore of the version too. Mutating admission has set it to the snapshot's."""
+    request, before = (section(each, *RKE, RESTORE) for each in (obj, old or {}))
+    return request != before and restores_spec(request)
 
 
 def _is_up_to_date(cluster: Object) -> bool:

@@ -94,16 +94,17 @@ def _upgrade_strategy() -> Iterator[Row]:
 
 def _operations() -> Iterator[Row]:
     yield done(f"{_CONFIG}.etcdSnapshotCreate.generation")
-    yield from (done(f"{_CONFIG}.etcdSnapshotRestore.{part}") for part in ("generation", "name"))
+    restore = ("generation", "name", "restoreRKEConfig")
+    yield from (done(f"{_CONFIG}.etcdSnapshotRestore.{part}") for part in restore)
     fields = {
         "rotateCertificates": ("generation", "services"),
         "rotateEncryptionKeys": ("generation",),
     }
     for operation, parts in fields.items():
         reason = f"no controller {_OPERATIONS[operation]} of this distribution; remove the field, do it on the servers"
-        yield from (done_on(f"{_CONFIG}.{operation}.{part}", K3S, RKE2, reason=reason) for part in parts)
-    reason = "only the data is restored; set spec.kubernetesVersion and rkeConfig to the values that you want"
-    yield done_on(f"{_CONFIG}.etcdSnapshotRestore.restoreRKEConfig", reason=reason, off=("none",))
+        for part in parts:
+            off = ("none",) if part == "restoreRKEConfig" else ()
+            yield done_on(f"{_CONFIG}.{operation}.{part}", K3S, RKE2, reason=reason, off=off)
 
 
 ROWS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -51,6 +51,9 @@ class Certificates:
     def preflight(self, scope: OperationScope) -> str:
         lost = sorted(entry.name for entry in scope.members() if is_lost(entry.machine))
         return f"etcd machine(s) {', '.join(lost)} are not reachable; repair or delete them first" if lost else ""
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        return {"message": "there is nothing to undo: the old certificates stay valid until they expire"}
 
     def leader(self, scope: OperationScope) -> str:
         return ""

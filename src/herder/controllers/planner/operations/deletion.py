@@ -6,7 +6,7 @@ objects in S3 by any etcd machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -112,6 +112,9 @@ class SnapshotDeletion:
 
     def preflight(self, scope: OperationScope) -> str:
         return ""
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        return {"message": "deleted snapshots cannot be recovered"}
 
     def leader(self, scope: OperationScope) -> str:
         return ""

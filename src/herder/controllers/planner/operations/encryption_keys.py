@@ -6,7 +6,7 @@ has not loaded a key cannot read the Secrets that it encrypts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -70,6 +70,9 @@ class EncryptionKeys:
         if lost:
             return f"server(s) {', '.join(lost)} are not reachable; repair or delete them first: they need the new key"
         return "" if self.leader(scope) else "no control plane machine has joined the cluster"
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        return {"message": "it cannot be undone; rotate again for another key"}
 
     def leader(self, scope: OperationScope) -> str:
         planes = [entry for entry in _servers(scope) if entry.roles.control_plane and entry.has_node]

@@ -13,17 +13,19 @@ from typing import NoReturn
 
 import msgspec
 
+from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
-from herder.api.rke.names import PLAN_TASK
+from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
-from herder.api.rke.operations import FAILED, Run, active_run, without_tasks
+from herder.api.rke.operations import FAILED, Run, active_run, is_abortable, without_tasks
 from herder.api.rke.strategy import is_lost
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.certificates import CERTIFICATES
 from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
+from herder.controllers.planner.operations.history import extended_history
 from herder.controllers.planner.operations.interface import (
     AutomaticOperation,
     Batch,
@@ -33,9 +35,11 @@ from herder.controllers.planner.operations.interface import (
     RequestedOperation,
     Step,
 )
+from herder.controllers.planner.operations.inverse import saved_inverse
 from herder.controllers.planner.operations.restore import RESTORE
 from herder.controllers.planner.operations.schedule import SCHEDULED_SNAPSHOT, record_schedule
 from herder.controllers.planner.operations.snapshot import SNAPSHOT
+from herder.controllers.planner.operations.upgrade_snapshot import UPGRADE_SNAPSHOT
 from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.plan.writes import deliver_task
 from herder.controllers.planner.rollout import messages
@@ -44,9 +48,10 @@ from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, Reque
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.decision import NORMAL, WARNING, Create, Patch, Write
 
-OPERATIONS: Sequence[RequestedOperation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
+OPERATIONS: Sequence[RequestedOperation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS, UPGRADE_SNAPSHOT)
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
 MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
+ABORTED = "aborted on request"
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
 
@@ -100,28 +105,34 @@ def _start(operation: Operation, scope: PlanScope, result: Result) -> NoReturn:
     now, first = scope.view.now, operation.phases[0]
     generation = int((scope.spec.get(operation.kind) or {}).get("generation") or 0)
     name = f"{operation.kind}-{generation}-{int(now.timestamp())}"
-    run = Run(name, operation.kind, first.name, generation, started_at=now, deadline=now + first.timeout)
+    run = Run(name, operation.kind, first.name, generation, now, deadline=now + first.timeout, phase_started_at=now)
     planned = OperationScope(scope, run, _machines(scope))
+    request = {operation.kind: scope.spec[operation.kind]} if scope.spec.get(operation.kind) else {}
+    result.status |= request  # from now on, the run depends on this request, whatever the spec says
     if problem := operation.preflight(planned):
         _end(operation, replace(run, phase=FAILED, deadline=None, message=problem), scope, result)
-    run = replace(run, leader=operation.leader(planned))
+    run = replace(run, leader=operation.leader(planned), inverse=operation.inverse(planned))
     _store(operation, run, scope, result)
-    message = f"{_title(operation, run)} has started"
+    undo = run.inverse.get("message", "")
+    message = f"{_title(operation, run)} has started" + (f"; {undo}" if undo else "")
     result.events += cluster_events(scope.cluster, scope.control_plane, "OperationStarted", message, NORMAL)
     raise PassEnded(f"{operation.title}: starting")
-
-
-def _store(operation: Operation, run: Run, scope: PlanScope, result: Result) -> None:
-    result.status |= {"operation": run.to_status(), **operation.status(run, scope)}
-    result.in_background = run.is_in_background
 
 
 def _title(operation: Operation, run: Run) -> str:
     return f"{operation.title} {run.generation}" if run.generation else operation.title
 
 
+def _store(operation: Operation, run: Run, scope: PlanScope, result: Result) -> None:
+    """The request stays as it was when the run started: the spec may request another run by now."""
+    fields = {name: value for name, value in operation.status(run, scope).items() if name != operation.kind}
+    result.status |= {"operation": run.to_status(), **fields}
+    result.in_background = run.is_in_background
+
+
 def _end(operation: Operation, run: Run, scope: PlanScope, result: Result) -> NoReturn:
     _store(operation, run, scope, result)
+    result.status["operationHistory"] = extended_history(scope.status, run, scope.view.now)
     failed = run.phase == FAILED
     what = f"has failed: {run.message}" if failed else "has finished"
     message, reason = f"{_title(operation, run)} {what}", f"Operation{'Failed' if failed else 'Finished'}"
@@ -150,6 +161,8 @@ class _Drive:
 
     def run(self) -> NoReturn:
         phase = self._phase()
+        self._check_abort()
+        self._check_leader(phase)
         if writes := phase.prepare(self.scope):
             self.result.writes += writes
             self.result.plans = True
@@ -158,11 +171,35 @@ class _Drive:
             self._run_batches(phase)
         except _StepFailed as failed:
             self._retry_or_fail(phase, f"machine {failed.entry.name}: {failed.reason}")
-        recorded = phase.record(self.scope)
-        if rejection := self._rejection(recorded):
+        writes = phase.record(self.scope)
+        if rejection := self._rejection(writes):
             self._fail(rejection)
-        self.result.writes += recorded
-        self._advance(phase)
+        self.result.writes += writes
+        inverse = saved_inverse(self.scope, writes) if phase.saves_inverse else None
+        self._advance(phase, inverse or {})
+
+    def _check_abort(self) -> None:
+        run, control_plane = self.scope.run, self.scope.planning.control_plane
+        if annotations_of(control_plane).get(ABORT_OPERATION) == run.id and is_abortable(run):
+            self._fail(ABORTED, is_final=True)
+
+    def _check_leader(self, phase: Phase) -> None:
+        """Fail at once if nobody can do the task of the leader, instead of at the deadline."""
+        run = self.scope.run
+        if not phase.needs_leader:
+            return
+        leader, remedy = self.scope.leader(), "request the operation again"
+        if leader is None:
+            problem = f"machine {run.leader}, which acts for the others, is deleted; {remedy}"
+            if phase.ends_without_leader:
+                self._end_as_failed(f"phase {run.phase}: {problem}")
+            self._fail(problem, is_final=True)
+        if problem := messages.machine_problem(leader.machine):
+            self._fail(f"machine {run.leader}, which acts for the others: {problem}; {remedy}", is_final=True)
+        if leader.annotations.get(PLAN_TASK) == run.mark and messages.is_silent(leader, self._now):
+            why = self._redact(messages.plan_status(leader, self._now))
+            self._fail(f"machine {run.leader}: {why}; repair or delete it, and {remedy}", is_final=True)
+        self.result.wake_at = messages.silent_since(leader)
 
     def _rejection(self, writes: Sequence[Write]) -> str:
         """Why the API server rejected one of these in the last pass, such as a quota: repeating it would not help."""
@@ -196,16 +233,21 @@ class _Drive:
         """What the step waits for; empty if it is done."""
         entry = step.entry
         if not self._is_delivered(step):
-            if _is_busy(step):
+            if _is_busy(step) and not self._is_unresponsive(step):
                 return self._redact(messages.plan_status(entry, self._now)) or messages.NOT_APPLIED
             self.result.writes.append(self._delivery(step))
             self.result.plans = True
             return messages.NOT_APPLIED
-        if step.task is None and is_lost(entry.machine):
+        if self._is_unresponsive(step):
             return ""  # it applies its plan when it returns
         if entry.plan.failed:
             raise _StepFailed(entry, self._redact(_evidence(entry)))
         return "" if entry.plan.is_done else self._redact(messages.plan_status(entry, self._now))
+
+    def _is_unresponsive(self, step: Step) -> bool:
+        """Whether the phase continues without the machine."""
+        is_silent = step.is_optional and messages.is_silent(step.entry, self._now)
+        return (step.task is None or step.is_optional) and (is_lost(step.entry.machine) or is_silent)
 
     def _is_delivered(self, step: Step) -> bool:
         """A task that an earlier attempt at the phase has finished is not repeated."""
@@ -236,19 +278,29 @@ class _Drive:
         if run.deadline is not None and self._now >= run.deadline:
             minutes = int(phase.timeout.total_seconds()) // 60
             self._fail(f"not finished within {minutes} minutes: {message}")
-        self.result.wake_at = run.deadline
+        wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
+        self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
+        self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background
         raise PassEnded(f"{self.operation.title}, phase {phase.name}: {message}")
 
-    def _advance(self, phase: Phase) -> NoReturn:
+    def _advance(self, phase: Phase, inverse: Mapping[str, str]) -> NoReturn:
         run, phases = self.scope.run, list(self.operation.phases)
+        run = replace(run, inverse=inverse or run.inverse)
         following = [each for each in phases[phases.index(phase) + 1 :] if run.message or not each.after_failure]
         if not following:
             end = FAILED if run.message else self.operation.end
-            _end(self.operation, replace(run, phase=end, deadline=None), self.scope.planning, self.result)
-        advanced = run.at(following[0].name, self._now + following[0].timeout)
-        _store(self.operation, advanced, self.scope.planning, self.result)
-        raise PassEnded(f"{self.operation.title}: phase {advanced.phase}")
+            _end(self.operation, run.at(end, self._now, None), self.scope.planning, self.result)
+        self._begin(run.at(following[0].name, self._now, self._now + following[0].timeout))
+        raise PassEnded(f"{self.operation.title}: phase {following[0].name}")
+
+    def _begin(self, run: Run) -> None:
+        """Store a run that begins another phase."""
+        scope = self.scope.planning
+        _store(self.operation, run, scope, self.result)
+        after = f" after: {run.message}" if run.message else ""
+        message = f"{_title(self.operation, run)}: phase {run.phase}{after}"
+        self.result.events += cluster_events(scope.cluster, scope.control_plane, "OperationPhase", message, NORMAL)
 
     def _retry_or_fail(self, phase: Phase, problem: str) -> NoReturn:
         run = self.scope.run
@@ -258,18 +310,26 @@ class _Drive:
         _store(self.operation, again, self.scope.planning, self.result)
         raise PassEnded(f"{self.operation.title}, phase {phase.name}: attempt {again.attempt} after: {problem}")
 
-    def _fail(self, problem: str) -> NoReturn:
-        """End the run as failed, after its last phase, which gives all machines their plans back."""
+    def _fail(self, problem: str, *, is_final: bool = False) -> NoReturn:
+        """End the run as failed, after its last phase, which gives all machines their plans back.
+
+        An optional phase that fails is skipped, unless the whole run cannot continue (`is_final`).
+        """
         run, phases = self.scope.run, {each.name: each for each in self.operation.phases}
         last, problem = self.operation.phases[-1], f"phase {run.phase}: {problem}"
         current = phases.get(run.phase, last)
+        if current.is_optional and not is_final:
+            self._advance(current, {"message": f"it cannot be undone: {problem}"})
+        message = run.message or problem
         if current is last:
-            failed = replace(run, phase=FAILED, deadline=None, message=run.message or problem)
-            _end(self.operation, failed, self.scope.planning, self.result)
+            self._end_as_failed(message)
         following = phases[current.on_failure] if current.on_failure else last
-        ending = run.at(following.name, self._now + following.timeout, message=run.message or problem)
-        _store(self.operation, ending, self.scope.planning, self.result)
+        self._begin(run.at(following.name, self._now, self._now + following.timeout, message=message))
         raise PassEnded(f"{self.operation.title}: {problem}")
+
+    def _end_as_failed(self, message: str) -> NoReturn:
+        failed = self.scope.run.at(FAILED, self._now, None, message=message)
+        _end(self.operation, failed, self.scope.planning, self.result)
 
 
 def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
@@ -286,7 +346,7 @@ def _is_busy(step: Step) -> bool:
     """Whether the machine must finish its plan first. A task that it has not begun is withdrawn."""
     plan = step.entry.plan
     is_begun_task = plan.state == IN_PROGRESS and not is_lost(step.entry.machine)
-    withdraws = step.task is None and not is_begun_task
+    withdraws = (step.task is None or step.is_optional) and not is_begun_task
     return plan.is_moving and not withdraws
 
 

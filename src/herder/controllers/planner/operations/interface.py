@@ -6,12 +6,12 @@ tasks, waits for them, retries, and stores progress. Operations decide nothing a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from herder.api.rke.operations import Run
+from herder.api.rke.operations import Run, active_run
 from herder.controllers.planner.distributions.interface import Distribution
 from herder.controllers.planner.distributions.tasks import Task
 from herder.controllers.planner.rollout.machines import PlanEntry
@@ -30,8 +30,10 @@ class OperationScope:
 
     @property
     def request(self) -> Object:
-        """The field of the spec that requests the operation."""
-        found: Object = self.planning.spec.get(self.run.kind) or {}
+        """The request that started the run. Later changes of the spec request another run."""
+        stored = active_run(self.planning.control_plane)
+        source = self.planning.status if stored is not None and stored.id == self.run.id else self.planning.spec
+        found: Object = source.get(self.run.kind) or {}
         return found
 
     @property
@@ -52,6 +54,8 @@ class Step:
 
     entry: PlanEntry
     task: Task | None = None
+    is_optional: bool = False
+    """Replaces a task that the machine has not begun, and does not wait for a machine that is lost or silent."""
 
 
 Batch = Sequence[Step]
@@ -70,6 +74,10 @@ class Phase:
     """Writes that the tasks depend on; the phase continues once there are none."""
     after_failure: bool = False  # runs only if an earlier phase has failed
     on_failure: str = ""  # phase to continue with; by default the last
+    is_optional: bool = False  # if it fails, the next phase follows as if it had succeeded
+    needs_leader: bool = False  # fails as soon as the leader is deleted, or its agent is silent
+    ends_without_leader: bool = False  # then no phase follows: machines cannot get their plans back without it
+    saves_inverse: bool = False  # its snapshot undoes the operation
     record: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
     """Objects to write once the phase is done."""
 
@@ -91,6 +99,9 @@ class Operation(Protocol):
 
     def preflight(self, scope: OperationScope) -> str:
         """Why it cannot run; empty if it can. Nothing has been changed then."""
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        """How it is undone, known before it starts: see `Run.inverse`."""
 
     def leader(self, scope: OperationScope) -> str:
         """The Machine that acts for the others; empty if none does. Chosen at the start, and stored."""

@@ -23,6 +23,7 @@ from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.node.plan_secret import decode_report
 from herder.api.rke.operations import SAVE_SNAPSHOT
+from herder.api.rke.restore import modes_of
 from herder.api.rke.snapshots import FINALIZER, S3, SNAPSHOTS_OF, is_in_s3, machine_uid, without_finalizer
 from herder.api.times import parse_time
 from herder.api.writes import delete, owner_reference
@@ -58,6 +59,7 @@ class Reported(msgspec.Struct, frozen=True, rename="camel"):
     metadata: Mapping[str, str] = {}
     node_name: str = ""  # of the server that saved it
     sha256: str = ""
+    resource: str = ""  # name of the ETCDSnapshotFile in the cluster, if it is known
 
     @property
     def in_s3(self) -> bool:
@@ -145,14 +147,18 @@ def _known(scope: OperationScope, machines: Collection[str]) -> Iterator[Object]
 
 def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported]) -> Iterator[Object]:
     for each in found:
-        yield snapshot_object(scope.planning.view, scope.planning.cluster, None if each.in_s3 else entry.machine, each)
+        planning, machine = scope.planning, None if each.in_s3 else entry.machine
+        yield snapshot_object(planning.view, planning.control_plane, planning.cluster, machine, each)
 
 
-def snapshot_object(view: View, cluster: Object, machine: Object | None, found: Reported) -> Object:
+def snapshot_object(
+    view: View, control_plane: Object, cluster: Object, machine: Object | None, found: Reported
+) -> Object:
     """The object of a file. `machine` has the file; None for S3."""
     name, place = cluster["metadata"]["name"], "local" if machine else S3
     node = node_of(machine) if machine else found.node_name or S3
     owner = owner_reference(*((MACHINE, machine) if machine else (CLUSTER, cluster)), controller=False)
+    file = _file(found, node if machine else S3)
     return {
         "apiVersion": ETCD_SNAPSHOT.api_version,
         "kind": ETCD_SNAPSHOT.kind,
@@ -163,13 +169,15 @@ def snapshot_object(view: View, cluster: Object, machine: Object | None, found: 
             "annotations": {
                 names.SNAPSHOT_FILE: found.name,
                 names.SNAPSHOT_STORAGE: place,
+                names.RESTORE_MODES: ",".join(modes_of({"snapshotFile": file}, control_plane)),
+                **({names.SNAPSHOT_NAME: found.resource} if found.resource else {}),
                 **({names.SNAPSHOT_SHA256: found.sha256} if _SHA256.fullmatch(found.sha256) else {}),
             },
             "ownerReferences": [owner],
             "finalizers": [FINALIZER],
         },
         "spec": {"clusterName": name},
-        "snapshotFile": _file(found, node if machine else S3),
+        "snapshotFile": file,
     }
 
 

@@ -1,18 +1,27 @@
 """Restore of an etcd snapshot: stop all servers, restore on one of them, and let the others join it.
 
-Until the phase Restore begins, the operation can fail without a trace: all servers are started again. The server that
-restores keeps its old data beside the new, and puts it back if the restore fails.
+Until the phase Restore begins, the operation can be aborted: all servers are started again. The server that restores
+keeps its old data beside the new, and puts it back if the restore fails. A snapshot of the old data is taken before,
+if etcd still serves.
+
+Admission has applied `restoreRKEConfig` to the spec already, with the rights of the author of the request. The restore
+only checks that the spec is still that of the snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
+from herder.api.rke.cluster_spec import decode_spec
+from herder.api.rke.distributions import Release, release_in, release_of
 from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK
 from herder.api.rke.operations import FINISHED, Run
+from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
@@ -24,17 +33,24 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
 )
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
-from herder.controllers.planner.operations.listing import FILE_NAME
-from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, has_own_plan, restore_plans
+from herder.controllers.planner.operations.listing import FILE_NAME, record_snapshots
+from herder.controllers.planner.operations.snapshot import (
+    RESTORE_PLAN_TIMEOUT,
+    has_own_plan,
+    members,
+    restore_plans,
+    save,
+)
 from herder.controllers.planner.rollout.init_node import move_init_node
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Write
 
+SAVE_TIMEOUT = timedelta(minutes=5)
 CHECK_TIMEOUT = STOP_TIMEOUT = CLEAN_UP_TIMEOUT = timedelta(minutes=10)
 RESTORE_TIMEOUT = REJOIN_TIMEOUT = timedelta(minutes=30)
-_ABORT = "Abort"
+_SNAPSHOT, _ABORT = "Snapshot", "Abort"
 _MACHINE, _S3 = "Machine", "s3"
 
 
@@ -45,6 +61,7 @@ _MACHINE, _S3 = "Machine", "s3"
 class Source:
     """The snapshot that the request names, and the machine that has it."""
 
+    snapshot: Object
     file: SnapshotFile
     machine: str = ""  # name of its Machine; empty for S3
 
@@ -64,9 +81,9 @@ def source_of(scope: OperationScope) -> Source | str:
         return f'snapshot "{name}" is compressed; unpack it on its machine, and restore the file that results'
     snapshot = SnapshotFile(str(file["name"]), in_s3=file.get("nodeName") == _S3 or bool(file.get("s3")))
     if snapshot.in_s3:
-        return Source(snapshot)
+        return Source(found, snapshot)
     owners = [each["name"] for each in found["metadata"].get("ownerReferences") or () if each["kind"] == _MACHINE]
-    return Source(snapshot, owners[0]) if owners else f'snapshot "{name}" belongs to no machine'
+    return Source(found, snapshot, owners[0]) if owners else f'snapshot "{name}" belongs to no machine'
 
 
 def _leader(scope: OperationScope, source: Source) -> PlanEntry | None:
@@ -75,6 +92,53 @@ def _leader(scope: OperationScope, source: Source) -> PlanEntry | None:
     if source.machine:
         return next((entry for entry in etcd if entry.name == source.machine), None)
     return min(etcd, key=lambda entry: (not entry.is_init, entry.name), default=None)
+
+
+def _spec_problem(scope: OperationScope, snapshot: Object) -> str:
+    """Why the data does not fit the spec; empty if it does."""
+    plane, mode, version = scope.planning.control_plane, mode_of(scope.request), _version_of(scope.planning)
+    if mode == NONE:
+        return _data_problem(version, saved_version(snapshot))
+    try:
+        saved = saved_spec(snapshot, plane)
+        current = decode_spec(annotations_of(plane).get(CLUSTER_SPEC, ""))
+    except ValueError as error:
+        return str(error)
+    if restored_spec(current, saved, mode) == current:
+        return ""
+    return (
+        f"the spec of the Cluster is not that of the snapshot, as restoreRKEConfig {mode} requires; it was changed "
+        "after the request, or admission is disabled; request the restore again"
+    )
+
+
+def _data_problem(version: str, saved: str) -> str:
+    now, then = release_of(version), release_of(saved)
+    if not saved or now is None or then is None:
+        return ""
+    if then[:2] > now[:2]:
+        return (
+            f"the snapshot is of {saved}, which is newer than {version}; "
+            "restore it with its version (restoreRKEConfig: kubernetesVersion)"
+        )
+    return version_problem(version, saved)
+
+
+def _version_of(scope: PlanScope) -> str:
+    return str(scope.spec.get("kubernetesVersion") or "")
+
+
+def version_to_start(scope: PlanScope) -> str:
+    """The version that servers have, if a restore that is aborted starts them again with their old data.
+
+    The spec has the version of the snapshot already. Servers may be in the middle of an upgrade, which continues.
+    """
+    if mode_of(scope.status.get(operations.RESTORE)) == NONE:
+        return _version_of(scope)
+    upgrade = str((scope.status.get("rollback") or {}).get("to") or "")
+    applied = str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")
+    known = [each for each in (applied, upgrade) if release_of(each)]
+    return max(known, key=lambda each: release_of(each) or (), default=_version_of(scope))
 
 
 # --- phases -----------------------------------------------------------------------------------------------------------
@@ -102,6 +166,13 @@ def _elect(scope: OperationScope) -> Sequence[Write]:
     return move_init_node(scope.planning.entries, leader) if leader is not None else ()
 
 
+def _elect_missing(scope: OperationScope) -> Sequence[Write]:
+    """Tasks of servers need an init node, and the last one may have been deleted during another restore."""
+    leader = scope.leader()
+    is_missing = not any(entry.is_init for entry in scope.planning.entries)
+    return _elect(scope) if is_missing and leader is not None and leader.join_url else ()
+
+
 def _restore(scope: OperationScope) -> Sequence[Batch]:
     source, leader = source_of(scope), scope.leader()
     if isinstance(source, str) or leader is None:
@@ -114,7 +185,24 @@ def _restart(scope: OperationScope) -> Sequence[Batch]:
     leader = scope.leader()
     others = [entry for entry in _servers(scope) if leader is None or entry.name != leader.name]
     first = [[Step(leader, Rejoin(scope.run.mark))]] if leader is not None else []
-    return first + [[Step(entry, Rejoin(scope.run.mark, drop_data=entry.roles.etcd))] for entry in others]
+    servers = first + [[Step(entry, Rejoin(scope.run.mark, drop_data=entry.roles.etcd))] for entry in others]
+    return [*servers, [Step(entry, Rejoin(scope.run.mark), is_optional=True) for entry in _newer_workers(scope)]]
+
+
+def _newer_workers(scope: OperationScope) -> list[PlanEntry]:
+    """Workers of a higher version than the restored one: a kubelet must not be newer than the API server.
+
+    Only an operation may lower their version.
+    """
+    wanted = release_of(_version_of(scope.planning))
+    workers = [entry for entry in scope.machines if entry.roles.only_worker and entry.plan.has_plan]
+    return [entry for entry in workers if wanted and _is_lowered(entry, wanted, scope.run)]
+
+
+def _is_lowered(entry: PlanEntry, wanted: Release, run: Run) -> bool:
+    """Whether this phase lowers, or has lowered, the version of the machine."""
+    known = [found for each in (entry.plan.plan, entry.plan.applied_plan) if (found := release_in(each))]
+    return any(each > wanted for each in known) or run.is_own_phase(entry.annotations.get(PLAN_TASK, ""))
 
 
 def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
@@ -126,7 +214,13 @@ def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _start(scope: OperationScope) -> Sequence[Batch]:
-    return [[Step(entry, StartServices(scope.run.mark)) for entry in _servers(scope) if not is_lost(entry.machine)]]
+    """Start the servers again, also one that has not begun its restore: its task must not run any more."""
+    return [[Step(entry, StartServices(scope.run.mark), is_optional=True) for entry in _servers(scope)]]
+
+
+def _save(scope: OperationScope) -> Sequence[Batch]:
+    """Machines without a plan of a server have no data to save."""
+    return save(scope) if members(scope) else []
 
 
 @dataclass(frozen=True)
@@ -137,10 +231,19 @@ class Restore:
     title: str = operations.TITLES[operations.RESTORE]
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Started", _check, CHECK_TIMEOUT),
-        Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT),
-        Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT),
-        Phase("InitialRestartCluster", _restart, REJOIN_TIMEOUT, attempts=3, prepare=_elect),
+        Phase("Started", _check, CHECK_TIMEOUT, prepare=_elect_missing, needs_leader=True),
+        Phase(_SNAPSHOT, _save, SAVE_TIMEOUT, is_optional=True, record=record_snapshots, saves_inverse=True),
+        Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT, needs_leader=True),
+        Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT, needs_leader=True),
+        Phase(
+            "InitialRestartCluster",
+            _restart,
+            REJOIN_TIMEOUT,
+            attempts=3,
+            prepare=_elect,
+            needs_leader=True,
+            ends_without_leader=True,
+        ),
         Phase("PostRestoreNodeCleanup", _delete_nodes, CLEAN_UP_TIMEOUT, attempts=3),
         Phase(_ABORT, _start, STOP_TIMEOUT, attempts=3, after_failure=True),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
@@ -159,7 +262,10 @@ class Restore:
         if _leader(scope, source) is None:
             where = f"machine {source.machine}, which has the file," if source.machine else "an etcd machine"
             return f"{where} is not reachable or does not exist"
-        return ""
+        return _spec_problem(scope, source.snapshot)
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        return {"message": "a snapshot of the old data is taken first, which undoes the restore"}
 
     def leader(self, scope: OperationScope) -> str:
         source = source_of(scope)
@@ -167,13 +273,22 @@ class Restore:
         return found.name if found is not None else ""
 
     def status(self, run: Run, scope: PlanScope) -> Object:
-        """Rancher has no phase for a restore that is aborted: there it is the restart of the cluster."""
-        phase = "RestartCluster" if run.phase == _ABORT else run.phase
-        status: Object = {"etcdSnapshotRestore": scope.spec.get(self.kind) or {}, "etcdSnapshotRestorePhase": phase}
+        """Rancher has no phases for a snapshot before the restore, and for a restore that is aborted."""
+        phase = {_SNAPSHOT: "Started", _ABORT: "RestartCluster"}.get(run.phase, run.phase)
+        status: Object = {"etcdSnapshotRestorePhase": phase}
         begins = run.phase == "InitialRestartCluster" and run.attempt == 1
         if begins:  # plans of another generation restart every machine
             status["configGeneration"] = int(scope.status.get("configGeneration") or 0) + 1
+            status |= _restored_version(scope)
         return status
+
+
+def _restored_version(scope: PlanScope) -> Object:
+    """From now on, the cluster has the version of the snapshot."""
+    applied, version = scope.status.get("appliedSpec") or {}, _version_of(scope)
+    if mode_of(scope.status.get(operations.RESTORE)) == NONE or applied.get("kubernetesVersion") == version:
+        return {}
+    return {"appliedSpec": {**applied, "kubernetesVersion": version}, "rollback": {}}
 
 
 RESTORE = Restore()

@@ -6,7 +6,7 @@ last time that it was carried out: a time that passes while the manager is down 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,7 +28,7 @@ from herder.controllers.planner.operations.snapshot import (
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
 
-STATUS = "etcdSnapshotSchedule"
+STATUS = "snapshotSchedule"
 
 
 def schedule_of(scope: PlanScope) -> str:
@@ -75,6 +75,9 @@ class ScheduledSnapshot:
 
     def preflight(self, scope: OperationScope) -> str:
         return "" if members(scope) else NO_MEMBER
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        return {"message": "there is nothing to undo"}
 
     def leader(self, scope: OperationScope) -> str:
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ def members(scope: OperationScope) -> list[PlanEntry]:
     return [entry for entry in scope.members() if not is_lost(entry.machine)]
 
 
-def _save(scope: OperationScope) -> Sequence[Batch]:
+def save(scope: OperationScope) -> Sequence[Batch]:
     return [[Step(entry, SaveSnapshot(scope.run.mark)) for entry in members(scope)]]
 
 
@@ -54,7 +54,7 @@ class Snapshot:
     title: str = operations.TITLES[operations.SNAPSHOT]
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Started", _save, SAVE_TIMEOUT, attempts=3, record=record_snapshots),
+        Phase("Started", save, SAVE_TIMEOUT, attempts=3, record=record_snapshots),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
     )
 
@@ -63,6 +63,9 @@ class Snapshot:
 
     def preflight(self, scope: OperationScope) -> str:
         return "" if members(scope) else NO_MEMBER
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        return {"message": "there is nothing to undo"}
 
     def leader(self, scope: OperationScope) -> str:
         return ""

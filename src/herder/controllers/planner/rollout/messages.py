@@ -73,6 +73,19 @@ def reminder_time(entry: PlanEntry) -> datetime | None:
     return written + threshold if written and threshold and not entry.plan.in_sync else None
 
 
+def silent_since(entry: PlanEntry) -> datetime | None:
+    """When a machine whose agent does not start its plan counts as silent; None if it has started it.
+
+    Agents without plan-state support never report a start.
+    """
+    return reminder_time(entry) if entry.plan.state == PENDING and entry.plan.revision else None
+
+
+def is_silent(entry: PlanEntry, now: datetime) -> bool:
+    due = silent_since(entry)
+    return due is not None and now >= due
+
+
 def _overdue_hint(entry: PlanEntry, now: datetime) -> str:
     due = reminder_time(entry)
     if due is None or now < due:

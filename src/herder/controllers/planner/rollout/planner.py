@@ -11,17 +11,21 @@ from functools import partial
 
 from herder.api import observe_only
 from herder.api.capi.names import annotations_of, is_paused
-from herder.api.guards.plans import skipped_minors
+from herder.api.guards.plans import lowered_version, skipped_minors
 from herder.api.management import secret_sync
-from herder.api.rke import names
+from herder.api.rke import names, operations
 from herder.api.rke.distributions import release_in, release_of, skip_error
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_config.errors import ConfigError
+from herder.api.rke.operations import Run, active_run
+from herder.api.rke.restore import restores_spec
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
-from herder.controllers.planner.distributions.tasks import RestoreSnapshot, Task
+from herder.controllers.planner.distributions.tasks import RestoreSnapshot, SaveSnapshot, StartServices, Task
 from herder.controllers.planner.etcd.force_removal import force_remove_members
 from herder.controllers.planner.operations.engine import RenderedTask, RenderTask, run_operation
+from herder.controllers.planner.operations.restore import version_to_start
+from herder.controllers.planner.operations.upgrade_snapshot import check_upgrade_snapshot
 from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs
 from herder.controllers.planner.plan.machine_inputs import machine_inputs
 from herder.controllers.planner.plan.render import Desired, Request, common_digest
@@ -116,18 +120,21 @@ def _check_etcd_exists(scope: PlanScope, result: Result) -> None:
 def _check_no_downgrade(scope: PlanScope, _result: Result) -> None:
     """Reject a downgrade: an older version may not be able to read what a newer one has stored.
 
-    Only servers count. A worker that reports a wrong version must not block the whole cluster.
+    Only servers count. A worker that reports a wrong version must not block the whole cluster. A server whose plan has
+    been lowered by a restore reports its old version for a while.
     """
     wanted = scope.spec.get("kubernetesVersion") or ""
     known = [str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")]
     known += [
-        str(entry.node_info.get("kubeletVersion") or "") for entry in scope.active_entries() if entry.roles.is_server
+        str(entry.node_info.get("kubeletVersion") or "")
+        for entry in scope.active_entries()
+        if entry.roles.is_server and release_in(entry.plan.applied_plan) != release_of(wanted)
     ]
     highest = max(known, key=_version_key)
     if _version_key(highest) > _version_key(wanted):
         raise ConfigError(
             f"spec.kubernetesVersion: {wanted} is lower than {highest}, which the cluster has; go back, or restore "
-            "a snapshot of the older version"
+            "a snapshot of the older version together with its version"
         )
 
 
@@ -161,11 +168,32 @@ def _run_operation(scope: PlanScope, result: Result) -> None:
         def rendered(entry: PlanEntry, task: Task) -> RenderedTask:
             begins = isinstance(task, RestoreSnapshot)
             machine = inputs.first_machine(entry) if begins else inputs.machine(entry)
-            return RenderedTask(scope.distribution.task(inputs.cluster, machine, task), machine.join_url)
+            cluster = _inputs_for_task(scope, inputs.cluster, task)
+            return RenderedTask(scope.distribution.task(cluster, machine, task), machine.join_url)
 
         return rendered
 
     run_operation(scope, render, result)
+
+
+def _inputs_for_task(scope: PlanScope, cluster: ClusterInputs, task: Task) -> ClusterInputs:
+    """Inputs of a task that works on the cluster as it is, although the spec names another version already."""
+    if isinstance(task, StartServices):
+        return replace(cluster, version=version_to_start(scope))
+    previous = annotations_of(scope.control_plane).get(names.PREVIOUS_SPEC, "")
+    run = active_run(scope.control_plane)
+    if isinstance(task, SaveSnapshot) and run is not None and _precedes_spec(scope, run) and previous:
+        version = str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or cluster.version)
+        annotations = {**cluster.annotations, names.CLUSTER_SPEC: previous}
+        return replace(cluster, version=version, annotations=annotations)
+    return cluster
+
+
+def _precedes_spec(scope: PlanScope, run: Run) -> bool:
+    """Whether the operation works before the current spec is applied."""
+    if run.kind == operations.UPGRADE_SNAPSHOT:
+        return True
+    return run.kind == operations.RESTORE and restores_spec(scope.status.get(operations.RESTORE))
 
 
 # --- tiers ------------------------------------------------------------------------------------------------------------
@@ -308,7 +336,11 @@ def _rollout_context(scope: PlanScope, wait: AgentWait) -> RolloutContext:
 
     def refusal(entry: PlanEntry) -> str:
         wanted = release_of(cluster.version)
-        return skipped_minors(entry.plan, entry.machine, scope.control_plane, wanted) if wanted else ""
+        if wanted is None:
+            return ""
+        return lowered_version(entry.plan, wanted) or skipped_minors(
+            entry.plan, entry.machine, scope.control_plane, wanted
+        )
 
     return RolloutContext(
         desired=desired,
@@ -349,5 +381,6 @@ _STEPS: tuple[Callable[[PlanScope, Result], None], ...] = (
     _check_etcd_exists,
     _check_no_downgrade,
     _check_version_skip,
+    check_upgrade_snapshot,
     _roll_out,
 )

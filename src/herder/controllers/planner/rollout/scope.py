@@ -85,6 +85,7 @@ class Result:
     failure: str = ""  # why machines cannot be created
     status: Object = field(default_factory=dict)  # further fields of the control plane's status
     events: list[Event] = field(default_factory=list)
+    waiting_machines: Sequence[str] = ()  # that the operation in progress waits for
     plans: bool = False  # the writes contain plans, which require the Beacon
     in_background: bool = False  # `waiting` does not concern users: a cluster that is ready stays so
 

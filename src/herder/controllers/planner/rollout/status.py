@@ -10,9 +10,11 @@ from herder.api.events import recorded, warning
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.restore import extended_history
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.planner.rollout.events import rollout_events
 from herder.controllers.planner.rollout.machines import RECONCILED
+from herder.controllers.planner.rollout.operation_status import report_operation
 from herder.controllers.planner.rollout.scope import MachineStatus, PlanScope, Result
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
@@ -36,7 +38,9 @@ def report_control_plane(scope: PlanScope, result: Result) -> tuple[Patch, ...]:
     if not result.waiting and not result.error:
         status |= {"appliedSpec": _applied_spec(scope.spec), "appliedDigest": cluster_spec.digest(scope.spec)}
     status |= result.status
-    wanted = _conditions(scope, result)
+    if (history := extended_history(scope.control_plane)) is not None:
+        status["specHistory"] = history
+    wanted = [*_conditions(scope, result), *report_operation(scope, status, result.waiting_machines)]
     status["conditions"] = merged_with_updates(before.get("conditions"), wanted, scope.view.now)
     urgent = result.initialized is not None or bool(result.status) or not result.waiting
     debounce = 0.0 if urgent or not find(scope.control_plane, READY) else PROGRESS_DEBOUNCE

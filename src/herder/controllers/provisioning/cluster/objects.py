@@ -9,6 +9,8 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import derived_record
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, RKE_CLUSTER
+from herder.api.rke.operations import RESTORE
+from herder.api.rke.restore import restores_spec
 from herder.api.rke.schema.configuration import CONFIGURATION, OPERATIONS
 from herder.api.writes import appliable, owner_reference
 from herder.controllers.provisioning.cluster.desired import Problem, pools_of, rke_config
@@ -32,8 +34,10 @@ def control_plane(cluster: Object, existing: Object | None = None) -> Object:
         raise Problem("spec: too large to be stored with the control plane; move files and manifests into Secrets")
     machine_id = labels_of(cluster).get(names.INIT_NODE_MACHINE_ID)
     cluster_annotations = {
-        name: annotations_of(cluster).get(name) for name in (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP)
+        name: annotations_of(cluster).get(name)
+        for name in (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP, names.ABORT_OPERATION, names.NO_UPGRADE_SNAPSHOT)
     }
+    cluster_annotations[names.PREVIOUS_SPEC] = _previous_spec(cluster, existing, encoded)
     approved = derived_record(cluster, lambda each: _path_in_control_plane(each.path))
     obj = _object(
         CONTROL_PLANE,
@@ -49,6 +53,22 @@ def control_plane(cluster: Object, existing: Object | None = None) -> Object:
     set_fields = {name: value for name, value in copied_fields.items() if value is not None}
     identity = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}
     return obj | {"spec": appliable({**set_fields, **identity}, (existing or {}).get("spec") or {})}
+
+
+def _previous_spec(cluster: Object, existing: Object | None, encoded: str) -> str:
+    """The spec that all machines had before the version was changed, or before a restore changed the spec.
+
+    Snapshots that are taken before the change contain it. Without enough space, they have no copy of the spec.
+    """
+    if existing is None:
+        return ""
+    marks, before = annotations_of(existing), existing.get("spec") or {}
+    request = rke_config(cluster).get(RESTORE)
+    changes_version = before.get("kubernetesVersion") != cluster["spec"].get("kubernetesVersion")
+    is_restored = request != before.get(RESTORE) and restores_spec(request)
+    is_new = (changes_version or is_restored) and cluster_spec.is_applied(existing)
+    previous = marks.get(names.CLUSTER_SPEC if is_new else names.PREVIOUS_SPEC, "")
+    return previous if len(previous) + len(encoded) <= cluster_spec.MAX_ENCODED else ""
 
 
 def _path_in_control_plane(path: str) -> str | None:

@@ -20,6 +20,7 @@ from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.install import agent_variables
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
+from herder.api.rke.restore import mode_of, restored_spec, restores_spec
 from herder.controllers.planner import controller as planner
 from herder.controllers.planner.distributions.interface import ClusterInputs, Distribution
 from herder.controllers.planner.distributions.lookup import distribution_of
@@ -58,7 +59,15 @@ class Effects(NamedTuple):
     ignored: str  # message of the condition that reports stored values without effect
 
 
+SAVED = {"rkeConfig": {"additionalManifest": "apiVersion: v1\nkind: Saved\n"}}
+"""The spec in the snapshots, with the version of the cluster."""
+
+
 def effects_of(spec: Object) -> Effects:
+    """The effects, after admission has applied what a restore takes from its snapshot."""
+    request = spec["rkeConfig"].get(operations.RESTORE)
+    saved = {"kubernetesVersion": spec["kubernetesVersion"], **SAVED}
+    spec = restored_spec(spec, saved, mode_of(request)) if restores_spec(request) else spec
     generated = _Generated(spec)
     errors = [generated.problem] if generated.problem else []
     plans: list[Any] = []

@@ -61,7 +61,7 @@ class _Rollout:
         spec = {"kubernetesVersion": version, "managementClusterName": management, **fields}
         status = {"initialization": {"controlPlaneInitialized": True}, "agentConnected": True}
         if schedule := (fields.get("etcd") or {}).get("snapshotScheduleCron"):
-            status["etcdSnapshotSchedule"] = {"schedule": schedule, "lastScheduleTime": "2020-01-01T00:00:00Z"}
+            status["snapshotSchedule"] = {"schedule": schedule, "lastScheduleTime": "2020-01-01T00:00:00Z"}
         plane = objects.control_plane(status, **spec)
         found = [objects.cluster(), plane, objects.beacon(), objects.TOKENS, *self._secrets(plane), *self._machines()]
         found += self._snapshots(next(each for each in found if each["kind"] == "Machine"))

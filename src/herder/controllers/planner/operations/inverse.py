@@ -1,0 +1,54 @@
+"""The snapshot that undoes an operation or a change of the version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from herder.api.rke import operations
+from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.restore import VERSION, mode_of
+from herder.api.rke.snapshots import SNAPSHOTS_OF, is_in_s3
+from herder.api.times import parse_time
+from herder.controllers.planner.operations.interface import OperationScope
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Create, Write
+
+
+def saved_inverse(scope: OperationScope, writes: Sequence[Write]) -> Mapping[str, str]:
+    """The request that undoes the operation, with a snapshot that this run has saved.
+
+    `writes` record the snapshots. After a crash, some are recorded already.
+    """
+    chosen = max(_saved(scope, writes), key=_preference, default=None)
+    if chosen is None:
+        return {"message": "it cannot be undone: servers have reported no snapshot"}
+    return {
+        "kind": operations.RESTORE,
+        "name": chosen["metadata"]["name"],
+        "restoreRKEConfig": VERSION if scope.run.kind == operations.UPGRADE_SNAPSHOT else mode_of(scope.request),
+        "snapshotTime": _time(chosen),
+    }
+
+
+def _saved(scope: OperationScope, writes: Sequence[Write]) -> list[Object]:
+    view = scope.planning.view
+    known = view.select(ETCD_SNAPSHOT, index=(SNAPSHOTS_OF, f"{view.namespace}/{view.name}"))
+    begun = scope.run.started_at.replace(microsecond=0)
+    recorded = [each for each in known if (at := _created(each)) is not None and at >= begun]
+    created = [each.obj for each in writes if isinstance(each, Create) and each.kind == ETCD_SNAPSHOT]
+    return [each for each in (*recorded, *created) if (each.get("snapshotFile") or {}).get("status") != "failed"]
+
+
+def _created(snapshot: Object) -> datetime | None:
+    return parse_time(str(snapshot["metadata"].get("creationTimestamp") or ""))
+
+
+def _preference(snapshot: Object) -> tuple[str, bool, str]:
+    """The newest one; of several at the same time, one in S3, which outlives its machine."""
+    return _time(snapshot), is_in_s3(snapshot), str(snapshot["metadata"]["name"])
+
+
+def _time(snapshot: Object) -> str:
+    file: Object = snapshot.get("snapshotFile") or {}
+    return str(file.get("createdAt") or snapshot["metadata"].get("creationTimestamp") or "")

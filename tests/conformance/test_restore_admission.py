@@ -1,0 +1,126 @@
+"""Restores of a snapshot with its version and configuration: both engines apply them with the rights of the author."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke import restore
+from herder.api.rke.cluster_spec import encode_spec
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
+from tests.conformance.references import admin, mallory, record, secret
+from tests.support.admission_servers import provisioning_cluster, resource_path
+from tests.support.api import Api
+from tests.support.builders import new_manifest
+from tests.support.rbac import grant
+
+__all__ = ["admin", "mallory"]
+
+CLUSTERS, SNAPSHOTS, PLANES = map(resource_path, (PROVISIONING_CLUSTER, ETCD_SNAPSHOT, CONTROL_PLANE))
+OLD, NEW = "v1.33.5+k3s1", "v1.34.1+k3s1"
+REGISTRIES = {"configs": {"example.com": {"authConfigSecretName": "theirs"}}}
+OLD_CONFIG: dict[str, Any] = {
+    "machineGlobalConfig": {"disable": ["traefik"]},
+    "machinePools": [{"name": "old", "quantity": 9}],
+    "machineSelectorFiles": [{"fileSources": [{"secret": {"name": "theirs"}}]}],
+    "etcd": {"s3": {"bucket": "elsewhere", "cloudCredentialName": "theirs"}},
+}
+
+
+def saved(version: str = OLD, **config: Any) -> str:
+    return encode_spec({"kubernetesVersion": version, "rkeConfig": {**OLD_CONFIG, **config}})
+
+
+async def create(api: Api, encoded: str, *, known: bool = True, of: str = "one") -> None:
+    """A cluster of the new version, a snapshot with this copy of the spec, and the digests that the manager knows."""
+    await api.create(CLUSTERS, provisioning_cluster(upgradeStrategy={"workerConcurrency": "2"}))
+    metadata = base64.b64encode(json.dumps({restore.SPEC_KEY: encoded}).encode()).decode() if encoded else ""
+    snapshot = new_manifest(ETCD_SNAPSHOT, "saved", api.namespace, spec={"clusterName": of})
+    await api.create(SNAPSHOTS, {**snapshot, "snapshotFile": {"metadata": metadata}})
+    spec = {"kubernetesVersion": NEW, "clusterName": "one", "managementClusterName": "c-one"}
+    await api.create(PLANES, new_manifest(CONTROL_PLANE, "one", api.namespace, spec=spec))
+    history = {"status": {"specHistory": [restore.digest(encoded)] if known else []}}
+    (await api.patch(f"{api.at(PLANES, 'one')}/status", history)).expect(200)
+
+
+def request(mode: str, generation: int = 1, name: str = "saved", **spec: Any) -> dict[str, Any]:
+    wanted = {"generation": generation, "name": name, "restoreRKEConfig": mode}
+    return {"spec": {"rkeConfig": {"etcdSnapshotRestore": wanted}, **spec}}
+
+
+async def patch(api: Api, body: dict[str, Any]) -> Any:
+    return await api.patch(api.at(CLUSTERS, "one"), body)
+
+
+@pytest.mark.parametrize("mode", ["none", "kubernetesVersion", "all"])
+async def test_a_restore_changes_the_fields_of_its_mode(admin: Api, mode: str) -> None:
+    await create(admin, saved())
+    answer = (await patch(admin, request(mode))).expect(200)
+    spec = answer["spec"]
+    assert spec["kubernetesVersion"] == (NEW if mode == "none" else OLD)
+    config = spec["rkeConfig"]
+    assert config.get("machineGlobalConfig") == ({"disable": ["traefik"]} if mode == "all" else None)
+    assert config.get("upgradeStrategy") == (None if mode == "all" else {"workerConcurrency": "2"})
+    assert not config.get("machinePools")
+    assert "machineSelectorFiles" not in config
+    assert "etcd" not in config
+    later = (await patch(admin, {"metadata": {"labels": {"a": "b"}}})).expect(200)
+    assert later["spec"] == spec, "the request is applied once"
+
+
+async def test_the_author_needs_rights_on_what_the_restored_spec_references(admin: Api, mallory: Api) -> None:
+    await admin.create("secrets", secret("theirs"))
+    await create(admin, saved(registries=REGISTRIES))
+    answer = await patch(mallory, request("all"))
+    assert (answer.status, answer.reason) == (403, "Forbidden"), answer.text
+    assert "spec.rkeConfig.registries.configs[example.com].authConfigSecretName" in answer.message
+    (await patch(mallory, request("kubernetesVersion"))).expect(200)
+    approved = (await patch(admin, request("all", generation=2))).expect(200)
+    recorded = {each["name"]: each["author"] for each in record(approved) or ()}
+    assert recorded.keys() == {"theirs"}
+    assert recorded["theirs"] != "mallory"
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "forged": (saved(), {"known": False}, "restoreRKEConfig", "the manager does not know the copy of the spec"),
+    "without a copy": ("", {}, "restoreRKEConfig", "has no copy of the spec"),
+    "of another cluster": (saved(), {"of": "two"}, "name", "this cluster has no such snapshot"),
+    "of another distribution": (saved("v1.33.5+rke2r1"), {}, "restoreRKEConfig", "cannot be changed"),
+    "before v1.25": (saved("v1.24.9+k3s1"), {}, "restoreRKEConfig", "clusters of v1.25 or later"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_a_snapshot_that_cannot_be_restored_is_refused(admin: Api, case: str) -> None:
+    encoded, options, field, message = REFUSED[case]
+    await create(admin, encoded, **options)
+    answer = await patch(admin, request("all"))
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.etcdSnapshotRestore.{field}"]
+    assert message in answer.message
+
+
+async def test_only_a_restore_lowers_the_version_of_a_cluster(admin: Api) -> None:
+    await create(admin, saved())
+    url = admin.at(CLUSTERS, "one")
+    generation = (await admin.get(url)).body["metadata"]["generation"]
+    updated = {"type": "Updated", "status": "True"}
+    status = {"status": {"observedGeneration": generation, "conditions": [updated]}}
+    (await admin.patch(f"{url}/status", status)).expect(200)
+    answer = await patch(admin, {"spec": {"kubernetesVersion": OLD}})
+    assert answer.status == 422, answer.text
+    answer = await patch(admin, request("none", kubernetesVersion=OLD))
+    assert answer.status == 422, answer.text
+    chosen = (await patch(admin, request("kubernetesVersion", kubernetesVersion="v1.33.1+k3s1"))).expect(200)
+    assert chosen["spec"]["kubernetesVersion"] == OLD, "not the version that the author wrote"
+
+
+async def test_a_user_without_rights_on_snapshots_restores_those_of_the_own_cluster(admin: Api) -> None:
+    await create(admin, saved())
+    rule = {"apiGroups": [PROVISIONING_CLUSTER.group], "resources": ["clusters"], "verbs": ["get", "patch", "update"]}
+    await grant(admin, "owner", "owner", [rule])
+    assert (await patch(admin.as_user("owner"), request("all"))).expect(200)["spec"]["kubernetesVersion"] == OLD

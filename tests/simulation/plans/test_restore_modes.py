@@ -1,0 +1,113 @@
+"""Restores of the version and configuration of a snapshot, and rollbacks of upgrades, on simulated K3s and RKE2."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import MACHINE
+from herder.api.capi.names import annotations_of
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke import cluster_spec, names, operations
+from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.engine.meta.kinds import Object
+from tests.simulation.plans.test_operations import HOUR, OperatedCluster, run
+
+VERSIONS = [("v1.33.5+k3s1", "v1.34.1+k3s1"), ("v1.33.5+rke2r1", "v1.34.1+rke2r1")]
+
+
+async def upgrade(cluster: OperatedCluster, version: str) -> None:
+    await cluster.simulation.upgrade(version)
+    await cluster.simulation.until_settled()
+
+
+async def kubelets(cluster: OperatedCluster) -> set[str]:
+    machines = await cluster.simulation.sim.all(MACHINE)
+    return {each["status"]["nodeInfo"]["kubeletVersion"] for each in machines}
+
+
+async def spec_of(cluster: OperatedCluster) -> Object:
+    found: Object = (await cluster.simulation.sim.get(PROVISIONING_CLUSTER))["spec"]
+    return found
+
+
+async def restore(cluster: OperatedCluster, name: str, mode: str, version: str) -> Any:
+    """Restore, and expect this version afterwards."""
+    cluster.simulation.desired.version = version
+    restored = await cluster.run(operations.RESTORE, name=name, restoreRKEConfig=mode)
+    assert restored.phase == "Finished", restored.message
+    return restored
+
+
+async def set_manifest(cluster: OperatedCluster, name: str) -> None:
+    manifest = f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: default\n"
+    await cluster.simulation.sim.edit({"rkeConfig": {"additionalManifest": manifest}})
+
+    async def is_applied() -> bool:
+        control_plane = await cluster.control_plane()
+        return control_plane["spec"].get("additionalManifest") == manifest and cluster_spec.is_applied(control_plane)
+
+    await cluster.simulation.sim.world.until(is_applied, within=HOUR)
+
+
+@pytest.mark.parametrize(("before", "after"), VERSIONS)
+@pytest.mark.parametrize("mode", ["kubernetesVersion", "all"])
+def test_a_restore_takes_version_and_configuration_from_the_snapshot(before: str, after: str, mode: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await set_manifest(cluster, "old")
+        await cluster.write("before")
+        saved = await cluster.run(operations.SNAPSHOT)
+        assert saved.phase == "Finished", saved.message
+        snapshots = await cluster.simulation.sim.all(ETCD_SNAPSHOT)
+        assert {annotations_of(each)[names.RESTORE_MODES] for each in snapshots} == {"none,kubernetesVersion,all"}
+        assert all(annotations_of(each)[names.SNAPSHOT_NAME] for each in snapshots)
+        await upgrade(cluster, after)
+        await set_manifest(cluster, "new")
+        await cluster.write("after")
+        assert await kubelets(cluster) == {after}
+        await restore(cluster, snapshots[0]["metadata"]["name"], mode, before)
+        spec = await spec_of(cluster)
+        assert spec["kubernetesVersion"] == before
+        assert ("name: old" in spec["rkeConfig"]["additionalManifest"]) is (mode == "all")
+        assert spec["rkeConfig"]["machinePools"][0]["quantity"] == 3
+        assert await kubelets(cluster) == {before}
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+        await upgrade(cluster, after)  # it can be upgraded again, after another snapshot
+        assert await kubelets(cluster) == {after}
+
+    run(before, scenario)
+
+
+@pytest.mark.parametrize(("before", "after"), VERSIONS)
+def test_an_upgrade_takes_a_snapshot_once_and_is_undone_by_it(before: str, after: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        await set_manifest(cluster, "old")
+        assert await cluster.simulation.sim.all(ETCD_SNAPSHOT) == []
+        await upgrade(cluster, after)
+        status = (await cluster.control_plane())["status"]
+        record = status["rollback"]
+        assert (record["from"], record["to"], record["result"]) == (before, after, "Saved")
+        snapshots = {each["metadata"]["name"]: each for each in await cluster.simulation.sim.all(ETCD_SNAPSHOT)}
+        assert len(snapshots) == 3
+        assert record["snapshotTime"] == snapshots[record["snapshot"]]["snapshotFile"]["createdAt"]
+        await set_manifest(cluster, "new")
+        await asyncio.sleep(600)
+        assert len(await cluster.simulation.sim.all(ETCD_SNAPSHOT)) == 3
+        await cluster.write("after")
+        undone = await restore(cluster, record["snapshot"], "kubernetesVersion", before)
+        assert undone.inverse["kind"] == operations.RESTORE
+        assert await kubelets(cluster) == {before}
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+        assert "name: new" in (await spec_of(cluster))["rkeConfig"]["additionalManifest"]
+        cluster.simulation.desired.version = after
+        await cluster.run(operations.RESTORE, generation=2, **{key: undone.inverse[key] for key in _REQUEST})
+        assert await kubelets(cluster) == {after}
+        assert await cluster.has("after")
+
+    run(before, scenario)
+
+
+_REQUEST = ("name", "restoreRKEConfig")
