@@ -87,7 +87,8 @@ def is_ready(node: Any) -> bool:
 @contextmanager
 def watched_states(site: Site) -> Iterator[Callable[[], list[str]]]:
     """Return each STATUS of the cluster that `kubectl get --watch` shows meanwhile."""
-    eventually(lambda: "clusters" in site.herder("get", "customresourcedefinitions", CLUSTERS), "Clusters are served")
+    arguments, place = ("get", "customresourcedefinitions", CLUSTERS), str(site.server.kubeconfig)
+    eventually(lambda: herder(*arguments, check=False, KUBECONFIG=place).returncode == 0, "Clusters are served")
     path = site.directory / "states"
     columns = ["-o", "custom-columns=STATUS:.status.display.state", "--no-headers"]
     command = [peer("kubectl"), "--kubeconfig", site.server.kubeconfig, "get", CLUSTERS, "-n", NAMESPACE, "--watch"]
