@@ -52,11 +52,12 @@ install_program() { # NAME; true if it changed. The program may be running, so i
     mv "/usr/local/bin/.$1.new" "/usr/local/bin/$1"
 }
 
-# What snapshots of etcd need.
+# What snapshots of etcd and rotations of encryption keys need.
 install_etcd_tools() {
     for each in etcdctl etcdutl herder-snapshots; do
         install_program "$each" || true
     done
+    write_if_changed "$state/reencrypt.py" 644 < "$here/reencrypt.py" || true
 }
 
 # --- prerequisites ----------------------------------------------------------------------------------------------------

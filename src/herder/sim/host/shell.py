@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Sequence
 from herder.agent.core.events import Finished
 from herder.sim.host import configuration, snapshots
 from herder.sim.host.command import Command, Script
+from herder.sim.host.managed_keys import write_manifest
 from herder.sim.host.service import NOTIFIES, UNITS
 from herder.sim.k3s import program as k3s
+from herder.sim.kubeadm import program as kubeadm
 
 ATTEMPT = "CATTLE_AGENT_ATTEMPT_NUMBER"
 _BLOCKS = ("k3s", "kubeadm")  # runtimes whose installer waits for the service
@@ -123,6 +125,9 @@ async def _install(command: Command) -> Finished:
         return command.not_found("run.sh")
     if new.runtime == "kubeadm":
         configuration.read_kubeadm_config(node.disk)
+        node.disk.files[kubeadm.REENCRYPT] = b""
+        if node.disk.installed != new:
+            write_manifest(node)
     before, skips = node.disk.installed, configuration.skips_start(new.runtime, command.environment)
     node.disk.installed = configuration.without_start(new, before) if skips else new
     context.witness.installs(node, new)
@@ -243,6 +248,8 @@ async def _kubectl(command: Command) -> Finished:
 
 async def _python(command: Command) -> Finished:
     arguments = list(command.arguments)
+    if arguments[:1] == [kubeadm.REENCRYPT]:
+        return await kubeadm.reencrypt(command, arguments[1:])
     if "herder.snapshots" not in arguments:
         return command.not_found(arguments[0] if arguments else "")
     return await snapshots.run(command.node, arguments[arguments.index("herder.snapshots") + 1 :])
@@ -261,6 +268,7 @@ _PROGRAMS: dict[str, Script] = {
     "k3s": _rancher,
     "rke2": _rancher,
     "kubectl": _kubectl,
+    "kubeadm": kubeadm.run,
     "k3s-killall.sh": _killall,
     "rke2-killall.sh": _killall,
     "rm": _rm,

@@ -17,11 +17,6 @@ _DIRECTORY = "this distribution has no such directory; remove the field"
 _IPV4 = "probes of this distribution have a fixed address; remove the field"
 _NOT_IN_REFERENCES = "references have kind and name; the object is in the namespace of the Cluster"
 
-_OPERATIONS = {
-    "etcdSnapshotRestore": "restores snapshots",
-    "rotateCertificates": "rotates certificates",
-    "rotateEncryptionKeys": "rotates encryption keys",
-}
 _DRAIN_OPTIONS = (
     "deleteEmptyDirData",
     "disableEviction",
@@ -97,14 +92,11 @@ def _upgrade_strategy() -> Iterator[Row]:
 
 def _operations() -> Iterator[Row]:
     yield done(f"{_CONFIG}.etcdSnapshotCreate.generation")
-    fields = {
-        "etcdSnapshotRestore": ("generation", "name"),
-        "rotateCertificates": ("generation", "services"),
-        "rotateEncryptionKeys": ("generation",),
-    }
-    for operation, parts in fields.items():
-        reason = f"no controller {_OPERATIONS[operation]} of this distribution; remove the field, do it on the servers"
-        yield from (done_on(f"{_CONFIG}.{operation}.{part}", K3S, RKE2, reason=reason) for part in parts)
+    yield from (done(f"{_CONFIG}.rotateCertificates.{part}") for part in ("generation", "services"))
+    yield done(f"{_CONFIG}.rotateEncryptionKeys.generation")
+    reason = "no controller restores snapshots of this distribution; remove the field, do it on the servers"
+    for part in ("generation", "name"):
+        yield done_on(f"{_CONFIG}.etcdSnapshotRestore.{part}", K3S, RKE2, reason=reason)
     reason = "only the data is restored; set spec.kubernetesVersion and rkeConfig to the values that you want"
     yield done_on(f"{_CONFIG}.etcdSnapshotRestore.restoreRKEConfig", reason=reason, off=("none",))
 

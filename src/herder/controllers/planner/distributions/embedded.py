@@ -20,6 +20,7 @@ from herder.api.rke.node.join_token import node_token
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import selected_files
+from herder.controllers.planner.distributions.embedded_rotation import key_files, rotation_task
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
 from herder.controllers.planner.distributions.snapshot_program import Place, save_snapshot
@@ -44,6 +45,7 @@ class Embedded:
     names_servers = False
     runs_agent_pod = False
     authorities: Sequence[str] = ("ca",)
+    manages_keys = True
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
         return unsupported_roles(EMBEDDED.build, etcd=roles.etcd, control_plane=roles.control_plane)
@@ -52,12 +54,18 @@ class Embedded:
         return selected_files.references(spec, namespace)
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        directory = _data_directory(cluster)
+        rotation = rotation_task(cluster, machine, task, directory)
+        if rotation is not None:
+            return rotation
         if not isinstance(task, SaveSnapshot):
             raise UnsupportedTask(f"the embedded distribution has no task {type(task).__name__}")
-        directory = _data_directory(cluster)
         place = Place(f"{directory}/bin/herder-snapshots", f"{directory}/server/db")
         config = {"distribution": "embedded", "embedded": {"store": f"{directory}/server/db/store"}}
         return save_snapshot(cluster, machine, task, place, config)
+
+    def keys_problem(self, spec: Mapping[str, Any]) -> str:
+        return ""
 
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"
@@ -106,6 +114,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
     if machine.roles.is_server:
         yield file(f"{directory}/server/tls/ca.crt", authority.certificate)
         yield file(f"{directory}/server/tls/ca.key", authority.key)
+        yield from key_files(cluster, directory)
         if cluster.agent is not None:
             objects = as_yaml(manifest(cluster.agent, scheduled=False))
             yield file(f"{directory}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)

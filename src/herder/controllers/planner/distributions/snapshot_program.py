@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from herder.api.rke import operations
+from herder.api.rke.encryption import SNAPSHOT_METADATA
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.api.rke.node.plan import Plan, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
@@ -35,6 +36,8 @@ def save_snapshot(
     metadata = {"kubernetesVersion": cluster.version}
     if encoded := cluster.annotations.get(CLUSTER_SPEC):
         metadata["provisioning-cluster-spec"] = encoded
+    if cluster.encryption is not None:
+        metadata[SNAPSHOT_METADATA] = ",".join(map(str, cluster.encryption.loaded))
     own = {"directory": f"{place.directory}/snapshots", "node": node_name(machine), "retention": 0}
     content = {**own, "metadata": metadata, **config}
     name = operations.SAVE_SNAPSHOT

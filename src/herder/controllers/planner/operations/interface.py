@@ -70,6 +70,8 @@ class Phase:
     """Writes that the tasks depend on; the phase continues once there are none."""
     after_failure: bool = False  # runs only if an earlier phase has failed
     on_failure: str = ""  # phase to continue with; by default the last
+    check: Callable[[OperationScope], str] = lambda _scope: ""
+    """Why the phase has failed although all its tasks have succeeded; empty if it has not."""
     record: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
     """Objects to write once the phase is done."""
 

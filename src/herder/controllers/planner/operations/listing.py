@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +28,7 @@ from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.decision import Create, Write
+from herder.engine.runtime.view import View
 
 SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
@@ -117,10 +118,14 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
     return [*created, *gone]
 
 
+def snapshots_in(view: View) -> Iterable[Object]:
+    """All snapshots of the cluster."""
+    return view.select(ETCD_SNAPSHOT, index=(SNAPSHOTS_OF, f"{view.namespace}/{view.name}"))
+
+
 def _known(scope: OperationScope, machines: Collection[str]) -> Iterator[Object]:
     """Snapshots of the cluster that are in S3 or on one of these machines, which are given by their UIDs."""
-    view = scope.planning.view
-    for each in view.select(ETCD_SNAPSHOT, index=(SNAPSHOTS_OF, f"{view.namespace}/{view.name}")):
+    for each in snapshots_in(scope.planning.view):
         owners = [owner["uid"] for owner in each["metadata"].get("ownerReferences") or ()]
         is_in_s3 = (each.get("snapshotFile") or {}).get("nodeName") == _S3
         if is_in_s3 or any(uid in machines for uid in owners):

@@ -26,6 +26,7 @@ from herder.controllers.planner.distributions.tasks import (
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
 from herder.controllers.planner.operations.listing import FILE_NAME
 from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
+from herder.controllers.planner.operations.snapshot_keys import keys_for_restore, missing_keys
 from herder.controllers.planner.rollout.init_node import move_init_node
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
@@ -151,6 +152,8 @@ class Restore:
         source = source_of(scope)
         if isinstance(source, str):
             return source
+        if missing := missing_keys(scope.planning):
+            return missing
         lost = sorted(entry.name for entry in _servers(scope) if is_lost(entry.machine))
         if lost:
             return f"server(s) {', '.join(lost)} are not reachable; delete them first: they still have the old data"
@@ -168,6 +171,8 @@ class Restore:
         """Rancher has no phase for a restore that is aborted: there it is the restart of the cluster."""
         phase = "RestartCluster" if run.phase == _ABORT else run.phase
         status: Object = {"etcdSnapshotRestore": scope.spec.get(self.kind) or {}, "etcdSnapshotRestorePhase": phase}
+        if run.phase == "Restore":
+            status |= keys_for_restore(scope)
         begins = run.phase == "InitialRestartCluster" and run.attempt == 1
         if begins:  # plans of another generation restart every machine
             status["configGeneration"] = int(scope.status.get("configGeneration") or 0) + 1

@@ -92,9 +92,9 @@ CASES: dict[str, Case] = {
         cluster(spec={"kubernetesVersion": None}, etcdSnapshotCreate={"generation": 1})
     ),
     "the first version decides about stored values": Case(
-        cluster(spec=KUBEADM, rotateCertificates={"generation": 1}),
-        ("spec.rkeConfig.rotateCertificates.generation",),
-        cluster(spec={"kubernetesVersion": None}, rotateCertificates={"generation": 1}),
+        cluster(spec=KUBEADM, etcd={"snapshotRetention": 5}),
+        (f"{ETCD}.snapshotRetention",),
+        cluster(spec={"kubernetesVersion": None}, etcd={"snapshotRetention": 5}),
     ),
     "an imported cluster has no fields that all distributions refuse": Case(
         IMPORTED | {"spec": {"enableNetworkPolicy": True, "agentEnvVars": [{"name": "A", "value": "b"}]}},

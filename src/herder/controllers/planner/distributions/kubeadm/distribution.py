@@ -20,6 +20,8 @@ from herder.controllers.planner.distributions import selected_files
 from herder.controllers.planner.distributions.agent_status import status_instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.kubeadm.bootstrap_files import bootstrap_files
+from herder.controllers.planner.distributions.kubeadm.certificates import rotate_certificates
+from herder.controllers.planner.distributions.kubeadm.encryption import key_files, key_task, keys_problem
 from herder.controllers.planner.distributions.kubeadm.node_files import node_files
 from herder.controllers.planner.distributions.kubeadm.paths import API_PORT, CONFIG_DIR
 from herder.controllers.planner.distributions.kubeadm.registries import registry_files
@@ -27,7 +29,14 @@ from herder.controllers.planner.distributions.kubeadm.user_config import user_co
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.selector_config import install_variables
 from herder.controllers.planner.distributions.snapshot_program import Place, node_name, save_snapshot
-from herder.controllers.planner.distributions.tasks import SaveSnapshot, Task, UnsupportedTask
+from herder.controllers.planner.distributions.tasks import (
+    EncryptSecrets,
+    RestartServices,
+    RotateCertificates,
+    SaveSnapshot,
+    Task,
+    UnsupportedTask,
+)
 
 SNAPSHOTS = Place("/usr/local/bin/herder-snapshots", "/var/lib/rancher/kubeadm")
 
@@ -42,6 +51,7 @@ class Kubeadm:
     names_servers = True
     runs_agent_pod = True
     authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
+    manages_keys = True
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
         return unsupported_roles(KUBEADM.build, etcd=roles.etcd, control_plane=roles.control_plane)
@@ -50,12 +60,20 @@ class Kubeadm:
         return [*pulling.references(spec, namespace), *selected_files.references(spec, namespace)]
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        match task:
+            case RotateCertificates():
+                return rotate_certificates(machine, task)
+            case EncryptSecrets() | RestartServices():
+                return key_task(cluster, machine, task)
         if not isinstance(task, SaveSnapshot):
             raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")
         address = next(iter((*machine.internal_addresses, *machine.external_addresses)), "")
         peer = f"https://{f'[{address}]' if ':' in address else address}:2380"
         config = {"distribution": "kubeadm", "kubeadm": {"name": node_name(machine), "peerUrl": peer}}
         return save_snapshot(cluster, machine, task, SNAPSHOTS, config)
+
+    def keys_problem(self, spec: Mapping[str, Any]) -> str:
+        return keys_problem(spec)
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"
@@ -78,6 +96,7 @@ class Kubeadm:
             *node_files(cluster, machine, config),
             *registry_files(cluster),
             *bootstrap_files(cluster, machine, config),
+            *(key_files(cluster) if machine.roles.is_server else ()),
             *selected_files.selected_files(cluster, machine),
         )
         install = _install(cluster, machine, files)
