@@ -86,7 +86,7 @@ def replace(tools: Tools, items: List[Object]) -> None:
 
 def values(tools: Tools) -> Iterator[Tuple[str, bytes]]:
     """Keys and stored values of all Secrets."""
-    start, end = PREFIX, PREFIX[:-1] + "0"
+    start, end, last = PREFIX, PREFIX[:-1] + "0", ""
     while True:
         code, out, problem = run([*tools.etcdctl, "get", start, end, f"--limit={PAGE}", "--write-out=json"])
         if code:
@@ -95,10 +95,11 @@ def values(tools: Tools) -> Iterator[Tuple[str, bytes]]:
         entries = found.get("kvs") or []
         for each in entries:
             start = base64.b64decode(each["key"]).decode()
-            yield start, base64.b64decode(each.get("value") or "")
+            if start != last:  # pages overlap by one: an argument cannot contain the NUL that makes the next key
+                yield start, base64.b64decode(each.get("value") or "")
         if not found.get("more"):
             return
-        start += "\0"
+        last = start
 
 
 def unencrypted(tools: Tools, key: str) -> List[str]:
