@@ -133,10 +133,16 @@ def _report(command: Command) -> Finished:
     return Finished(0, f"encryption configuration {command.arguments[1]}\n".encode())
 
 
+async def _check_file(command: Command) -> Finished:
+    return _report(command) if _matches(command) else Finished(1, stderr=b"the file is not of this plan\n")
+
+
 async def _check_keys(command: Command) -> Finished:
-    if not _matches(command) or not command.node.cluster.has_api or not command.node.reads_secrets:
-        return Finished(1, stderr=b"Secrets of the cluster cannot be read\n")
-    return _report(command)
+    for _ in range(RETRIES):
+        if command.node.cluster.has_api and command.node.reads_secrets:
+            return await _check_file(command)
+        await asyncio.sleep(RETRY_SECONDS)
+    return Finished(1, stderr=b"Secrets of the cluster cannot be read\n")
 
 
 async def _load_kubeadm_keys(command: Command) -> Finished:
@@ -195,7 +201,7 @@ SCRIPTS: Mapping[str, Script] = {
     encryption.RESTART_SCRIPT: _load_kubeadm_keys,
     encryption.REENCRYPT_SCRIPT: _reencrypt_kubeadm,
     embedded_rotation.ROTATE_SCRIPT: _rotate_embedded,
-    embedded_rotation.CHECK_SCRIPT: _check_keys,
+    embedded_rotation.CHECK_SCRIPT: _check_file,
     embedded_rotation.RESTART_SCRIPT: _load_embedded_keys,
     embedded_rotation.REENCRYPT_SCRIPT: _reencrypt_embedded,
     tasks.SAVE_SCRIPT: _save,

@@ -159,7 +159,7 @@ def test_rotations_survive_a_crash_in_each_phase(version: str, actor: str) -> No
         before, used = certificates(cluster), keys_in_use(cluster)
         async with reading(cluster):
             keys, phases = await run_with_crashes(cluster, operations.ENCRYPTION_KEYS, CRASHES[actor])
-            assert {"Prepare", "PostPrepareRestart"} <= phases
+            assert len(phases) == 7 or keys.phase == "Failed", phases
             if keys.phase != "Done":
                 keys = await cluster.run(operations.ENCRYPTION_KEYS, generation=2)
             assert keys.phase == "Done", keys.message

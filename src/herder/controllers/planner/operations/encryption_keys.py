@@ -112,11 +112,11 @@ class EncryptionKeys:
     title: str = operations.TITLES[operations.ENCRYPTION_KEYS]
     end: str = DONE
     phases: Sequence[Phase] = (
-        Phase("Prepare", _run("prepare", "prepare"), STEP_TIMEOUT),
+        Phase("Prepare", _run("prepare", "prepare"), STEP_TIMEOUT, attempts=2),
         Phase("PostPrepareRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded),
-        Phase("Rotate", _run("rotate", "rotate"), STEP_TIMEOUT),
+        Phase("Rotate", _run("rotate", "rotate"), STEP_TIMEOUT, attempts=2),
         Phase("PostRotateRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded),
-        Phase("Reencrypt", _run("reencrypt", "reencrypt_finished"), STEP_TIMEOUT),
+        Phase("Reencrypt", _run("reencrypt", "reencrypt_finished"), STEP_TIMEOUT, attempts=2),
         Phase("PostReencryptRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded, record=_delete_keys),
         Phase(_LAST, restore_plans, RESTORE_PLAN_TIMEOUT),
     )

@@ -41,8 +41,12 @@ for each in etcdctl python3; do
 done
 [ -e "$state/reencrypt.py" ] || fail "this server cannot encrypt Secrets again; upgrade the cluster to an installer \\
 image of this version of Herder"
-kubectl --kubeconfig "$admin" --request-timeout=60s get --raw '/api/v1/secrets?limit=500' > /dev/null \\
-    || fail "Secrets of the cluster cannot be read"
+tries=120 # the server may have just started
+until problem=$(kubectl --kubeconfig "$admin" get --raw '/api/v1/secrets?limit=100' 2>&1 > /dev/null); do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || fail "Secrets of the cluster cannot be read: $problem"
+    sleep 1
+done
 echo "encryption configuration $hash"
 """
 """Checks that the server can rotate. The configuration has been written, and the next phase loads it."""
