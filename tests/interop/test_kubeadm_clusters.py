@@ -39,6 +39,7 @@ from tests.support.kubeadm_clusters import (
     programs,
     push_installer,
 )
+from tests.support.kubeadm_rotations import create_secret, rotate_certificates, rotate_keys
 from tests.support.serving_pods import (
     assert_pods_reach_each_other,
     assert_service_reaches_pods,
@@ -134,6 +135,15 @@ def test_snapshots_are_saved_on_demand(farm: Cluster, without_agent_image: Witho
     assert snapshot["metadata"]["name"] in farm.site(HERDER, "snapshot", "list", farm.name)
     processes = without_agent_image.processes
     assert server_processes(farm, without_agent_image.server) == processes, "nothing was restarted"
+
+
+def test_encryption_keys_are_rotated(farm: Cluster) -> None:
+    create_secret(farm)
+    rotate_keys(farm)
+
+
+def test_certificates_are_rotated(farm: Cluster) -> None:
+    rotate_certificates(farm)
 
 
 def test_names_of_joined_nodes_are_bound_to_one_key(farm: Cluster) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import sqlite3
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+from cryptography import x509
 
 from herder.api.capi.kinds import NODE, SECRET
 from herder.api.machines.kinds import CONFIG_GROUP
-from herder.api.rke import names
+from herder.api.rke import names, operations
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Object
+from tests.support.builders import new_manifest
 from tests.support.provisioned import PROCESS, ManagerSite, ProvisionedCluster
 from tests.support.simulated_nodes import simulated
 
@@ -61,6 +68,59 @@ def _is_saved(generation: int, found: list[Object]) -> bool:
     status = found[0].get("status") or {}
     wanted = {"generation": generation}
     return (status.get("etcdSnapshotCreate"), status.get("etcdSnapshotCreatePhase")) == (wanted, "Finished")
+
+
+async def rotations(site: ManagerSite) -> None:
+    """Not of the upstream suite: both rotations, each judged by the files of the server and by a client."""
+    cluster = await site.create_cluster("test-rotations", ALL_ROLES | {"quantity": 1})
+    await cluster.wait()
+    [machine] = await cluster.machines()
+    server = site.root_of(machine["metadata"]["name"]) / "var/lib/rancher/herder/server"
+    async with cluster.workload() as workload:
+        secret = new_manifest(SECRET, "rotated", "default") | {"stringData": {"value": "wool"}}
+        await workload.create(SECRET.resource, secret, namespace="default")
+    before, serials = key_ids(server), certificate_serials(server)
+    assert len(before) == 1
+    await cluster.edit(partial(_request, operations.ENCRYPTION_KEYS, {"generation": 1}))
+    await cluster.wait_until(CONTROL_PLANE, partial(_has_ended, operations.ENCRYPTION_KEYS, "Done"))
+    assert len(key_ids(server)) == 1
+    assert not key_ids(server) & before
+    assert certificate_serials(server) == serials
+    await cluster.edit(partial(_request, operations.CERTIFICATES, {"generation": 1}))
+    await cluster.wait_until(CONTROL_PLANE, partial(_has_ended, operations.CERTIFICATES, "Finished"))
+    rotated = certificate_serials(server)
+    assert not rotated & serials
+    await cluster.edit(partial(_request, operations.CERTIFICATES, {"generation": 2, "services": ["admin"]}))
+    await cluster.wait_until(CONTROL_PLANE, partial(_has_ended, operations.CERTIFICATES, "Finished", generation=2))
+    assert len(certificate_serials(server) & rotated) == 1
+    await cluster.wait()
+    async with cluster.workload() as workload:
+        found = await workload.get(SECRET.resource, "rotated", namespace="default")
+    assert base64.b64decode(found["data"]["value"]) == b"wool"
+    cluster.assert_few_conflicts()
+
+
+def key_ids(server: Path) -> set[str]:
+    """IDs of the keys with which values in the store are encrypted."""
+    with closing(sqlite3.connect(f"file:{server}/db/store/store.db?mode=ro", uri=True)) as connection:
+        values = connection.execute("SELECT value FROM revisions WHERE sealed = 1").fetchall()
+    return {bytes(value[:16]).decode() for (value,) in values}
+
+
+def certificate_serials(server: Path) -> set[int]:
+    files = [server / "tls" / f"{name}.crt" for name in ("serving", "admin")]
+    return {x509.load_pem_x509_certificate(file.read_bytes()).serial_number for file in files}
+
+
+def _request(kind: str, request: Object, spec: Object) -> None:
+    spec["rkeConfig"][kind] = request
+
+
+def _has_ended(kind: str, phase: str, found: list[Object], generation: int = 1) -> bool:
+    run = operations.Run.of(found[0])
+    ended = run is not None and (run.kind, run.generation) == (kind, generation) and not run.is_active
+    assert not ended or run is None or run.phase == phase, run.message
+    return ended
 
 
 async def machine_template_cloned_annotations(site: ManagerSite) -> None:
@@ -175,5 +235,5 @@ SCENARIOS = {
     "Provisioning_MP_DrainNoDelete": drain_no_delete,
     "Operation_SetC_MP_DataDirectories": data_directories,
 }
-OWN_SCENARIOS = {"SnapshotsOnDemand": snapshots_on_demand}
+OWN_SCENARIOS = {"SnapshotsOnDemand": snapshots_on_demand, "Rotations": rotations}
 """Scenarios that the upstream suite does not have."""

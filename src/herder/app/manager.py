@@ -17,6 +17,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.management.secret_sync import SYNC_SECRET
+from herder.api.rke.encryption import MAKE_KEY
 from herder.api.rke.names import MAKE_AUTHORITIES, MAKE_BOOTSTRAP_DATA, MAKE_TOKENS, READ_OBJECT, READ_REQUEST
 from herder.api.settings import SETTING, Settings, validate_value
 from herder.app.process import wall_clock
@@ -27,6 +28,7 @@ from herder.effects.bootstrap_data import BootstrapData
 from herder.effects.client_kubeconfig import Kubeconfigs
 from herder.effects.cluster_ca import ClusterAuthorities
 from herder.effects.cluster_kubeconfig import ClusterKubeconfigs
+from herder.effects.encryption_key import EncryptionKeys
 from herder.effects.join_token import ClusterTokens
 from herder.effects.referenced_objects import ReferencedObjects
 from herder.effects.registration_token import Delivery, Renewal
@@ -201,6 +203,7 @@ def create_manager(
             PUSH_TOKEN: Delivery(client, lambda cluster: connect(client, cluster, allowed)),
             MAKE_TOKENS: ClusterTokens(client, os.urandom),
             MAKE_AUTHORITIES: ClusterAuthorities(client, wall_clock),
+            MAKE_KEY: EncryptionKeys(client, os.urandom),
             READ_OBJECT: ReferencedObjects(client),
             MAKE_BOOTSTRAP_DATA: BootstrapData(client, settings.get),
             READ_REQUEST: RequestReader(client),

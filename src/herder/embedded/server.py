@@ -16,7 +16,7 @@ import yaml
 from herder.api.rke.node.join_token import machine_of
 from herder.embedded.cluster_agent import ClusterAgent, wanted
 from herder.embedded.configuration import NODE_PORT, SECURE_PORT, Configuration
-from herder.embedded.keys import service_account_key, write_encryption_key
+from herder.embedded.keys import service_account_key, write_encryption_keys
 from herder.embedded.manifests import Manifests
 from herder.embedded.node import LEASE_NAMESPACE, Node, serve_health
 from herder.embedded.node_admission import install_node_admission
@@ -41,6 +41,7 @@ from herder.engine.front.http import HttpFront
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.store import Store, StoreFailed, key_file
 from herder.engine.wire import User
 
 log = get_logger(__name__)
@@ -57,13 +58,13 @@ async def serve(reported: Configuration, config_dir: Path) -> None:
     """Run until cancelled."""
     directory = reported.data_dir / "server"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_encryption_key(reported)
     pki = Pki.load_or_create(
         directory / "tls",
         now=_clock(),
         hosts=(*reported.addresses, *reported.names),
         service_accounts=service_account_key(reported.token),
     )
+    keys = await asyncio.to_thread(write_encryption_keys, reported)
     server = await assemble(directory / "db", clock=_clock, entropy=os.urandom, pki=pki)
     server.authenticator.token_authenticators.append(_joining(reported.token, reported.agent_token))
     server.deps.authorizer = NodeAuthorizer(server.deps.authorizer, server.deps.store)
@@ -73,13 +74,13 @@ async def serve(reported: Configuration, config_dir: Path) -> None:
         await front.listen(reported.address, SECURE_PORT, pki.server_context())
         kubeconfig = config_dir / "herder.yaml"
         _write_private(kubeconfig, yaml.safe_dump(pki.admin_kubeconfig(_url(reported.address))))
-        await _run_services(server, reported, kubeconfig)
+        await _run_services(server, reported, kubeconfig, keys)
     finally:
         await front.stop(grace=0)
         await server.stop()
 
 
-async def _run_services(server: ApiServer, reported: Configuration, kubeconfig: Path) -> None:
+async def _run_services(server: ApiServer, reported: Configuration, kubeconfig: Path, keys: str) -> None:
     client = Client(InProcess(server, MASTER))
     await _let_nodes_join(client)
     node = Node(client, reported, server=True)
@@ -94,6 +95,8 @@ async def _run_services(server: ApiServer, reported: Configuration, kubeconfig: 
             tasks.create_task(supervised(deploy, name="manifests"))
             tasks.create_task(supervised(agent.run, name="cluster-agent"))
             tasks.create_task(_fail_with_store(server))
+            if keys:
+                tasks.create_task(_encrypt_again(server.deps.store, reported.data_dir / "server" / "db", keys))
     finally:
         health.close()
 
@@ -101,6 +104,22 @@ async def _run_services(server: ApiServer, reported: Configuration, kubeconfig: 
 async def _fail_with_store(server: ApiServer) -> None:
     """End the process when the store can no longer commit: only a restart finds out what the disk holds."""
     raise await server.deps.store.wait_failed()
+
+
+async def _encrypt_again(store: Store, directory: Path, keys: str) -> None:
+    """Report the keys that are in use, then encrypt everything with the first of them. Tasks of plans read the file."""
+    loaded, encrypted = f"loaded {keys} {os.getpid()}", f"encrypted {keys}"
+    is_done = encrypted in await asyncio.to_thread(key_file.read_status, directory)
+    await asyncio.to_thread(key_file.confirm, directory)
+    await asyncio.to_thread(key_file.write_status, directory, loaded, *((encrypted,) if is_done else ()))
+    while not is_done:
+        try:
+            await store.reseal()
+            is_done = True
+        except StoreFailed as problem:
+            log.warning("cannot encrypt Secrets again", problem=str(problem))
+            await asyncio.sleep(RETRY_AFTER)
+    await asyncio.to_thread(key_file.write_status, directory, loaded, encrypted)
 
 
 async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:

@@ -18,7 +18,7 @@ from herder.packing import write_zipapp
 
 ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl", "etcdutl")
 IN_PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "pause")
-SCRIPTS = ("node_service.py", "csr_approver.py")
+SCRIPTS = ("node_service.py", "csr_approver.py", "reencrypt.py")
 SNAPSHOTS = "herder-snapshots"
 PROGRAMS = tuple(dict.fromkeys((*ON_MACHINES, *IN_PODS)))
 _VERSION = re.compile(r"(v[0-9]+\.[0-9]+\.[0-9]+)\+kubeadm[0-9]+")

@@ -60,11 +60,12 @@ refuse_stopped() {
 again, or delete the machine"
 }
 
-# What snapshots of etcd need.
+# What snapshots of etcd and rotations of encryption keys need.
 install_etcd_tools() {
     for each in etcdctl etcdutl herder-snapshots; do
         install_program "$each" || true
     done
+    write_if_changed "$state/reencrypt.py" 644 < "$here/reencrypt.py" || true
 }
 
 # --- prerequisites ----------------------------------------------------------------------------------------------------

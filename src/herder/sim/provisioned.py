@@ -24,8 +24,10 @@ from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.rke import names
 from herder.api.rke.crds import CRDS as RKE_CRDS
+from herder.api.rke.encryption import MAKE_KEY
 from herder.api.settings import Settings
 from herder.effects.cluster_ca import ClusterAuthorities
+from herder.effects.encryption_key import EncryptionKeys
 from herder.effects.join_token import ClusterTokens
 from herder.effects.referenced_objects import ReferencedObjects
 from herder.effects.registration_token import Renewal
@@ -89,6 +91,7 @@ class Provisioned:
             performers={
                 names.MAKE_TOKENS: self._make_tokens,
                 names.MAKE_AUTHORITIES: self._make_authorities,
+                MAKE_KEY: self._make_key,
                 names.READ_OBJECT: self._read,
                 names.MAKE_BOOTSTRAP_DATA: self._make_bootstrap_data,
                 RENEW: self._renew,
@@ -228,6 +231,9 @@ class Provisioned:
 
     async def _make_authorities(self, arguments: Mapping[str, Any]) -> None:
         await ClusterAuthorities(self.world.client, self.world.now)(arguments)
+
+    async def _make_key(self, arguments: Mapping[str, Any]) -> None:
+        await EncryptionKeys(self.world.client, self.world.random.randbytes)(arguments)
 
     async def _read(self, arguments: Mapping[str, Any]) -> Object | None:
         return await ReferencedObjects(self.world.client)(arguments)

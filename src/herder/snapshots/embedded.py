@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from herder.engine.store import Cipher, StoreError, restore
+from herder.engine.store import Cipher, StoreError, key_file, restore
 from herder.engine.store.directory import BEFORE_RESTORE, DATABASE, finish_restore, locked
 from herder.engine.store.maintenance.backup import backup_directory, check_backup
 from herder.snapshots.config import StoreConfig
@@ -43,6 +43,8 @@ class StoreData:
         return Content(checked.revision, str(checked.schema))
 
     def _known_keys(self, wanted: frozenset[str]) -> set[str]:
+        if wanted:
+            key_file.compose(self._config.encryption_key.parent)
         if not wanted or not self._config.encryption_key.exists():
             return set()
         cipher = Cipher.load(self._config.encryption_key)

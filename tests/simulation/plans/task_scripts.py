@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 
 from herder.agent.core.events import Finished
-from herder.controllers.planner.distributions import embedded_tasks, snapshot_program
+from herder.controllers.planner.distributions import embedded_rotation, embedded_tasks, snapshot_program
+from herder.controllers.planner.distributions.kubeadm import certificates, encryption
 from herder.controllers.planner.distributions.kubeadm import snapshots as kubeadm
 from herder.controllers.planner.distributions.rancher import tasks
 from herder.controllers.planner.distributions.tasks import DELETE_NODES_SCRIPT
 from herder.embedded.stale_nodes import delete_stale_nodes
+from herder.sim.host.certificates import KUBELET_PKI, leaves, new_certificate
 from herder.sim.host.command import Command, Script
+from herder.sim.host.managed_keys import FLAG, KUBEADM_MANIFEST
 from herder.sim.host.shell import execute
+from herder.sim.kubeadm.program import INIT_CONFIG, REENCRYPT
 
 RETRIES, RETRY_SECONDS = 24, 5.0
 
@@ -130,7 +135,116 @@ async def _delete_nodes(command: Command) -> Finished:
     return Finished(0)
 
 
+# --- kubeadm ----------------------------------------------------------------------------------------------------------
+
+
+async def _restart(command: Command) -> Finished:
+    """Static pods: the kubelet starts another container."""
+    command.node.service.stop(by_plan=True)
+    command.node.service.start()
+    return await command.node.service.wait_up()
+
+
+async def _rotate_kubeadm(command: Command) -> Finished:
+    _name, certificates, components, kubelet = command.arguments
+    node = command.node
+    for each in certificates.split():
+        renewed = await execute(command, "kubeadm", "certs", "renew", each, "--config", INIT_CONFIG)
+        if renewed.exit_code:
+            return renewed
+    if components:
+        restarted = await _restart(command)
+        if restarted.exit_code:
+            return restarted
+    if kubelet and not node.cluster.has_api:
+        return Finished(1, stderr=b"The connection to the server was refused\n")
+    for path, leaf in leaves(node) if kubelet else ():
+        if path.startswith(KUBELET_PKI):
+            node.disk.files[f"{path}.crt"] = new_certificate(node, leaf)
+    return Finished(0)
+
+
+def _matches(command: Command) -> bool:
+    path, digest = command.arguments[:2]
+    content = command.node.disk.files.get(path, b"")
+    return hashlib.sha256(content).hexdigest() == digest
+
+
+def _report(command: Command) -> Finished:
+    return Finished(0, f"encryption configuration {command.arguments[1]}\n".encode())
+
+
+async def _check_file(command: Command) -> Finished:
+    return _report(command) if _matches(command) else Finished(1, stderr=b"the file is not of this plan\n")
+
+
+async def _check_keys(command: Command) -> Finished:
+    for _ in range(RETRIES):
+        if command.node.cluster.has_api and command.node.reads_secrets:
+            return await _check_file(command)
+        await asyncio.sleep(RETRY_SECONDS)
+    return Finished(1, stderr=b"Secrets of the cluster cannot be read\n")
+
+
+async def _load_kubeadm_keys(command: Command) -> Finished:
+    if not _matches(command):
+        return Finished(1, stderr=b"the file is not of this plan\n")
+    if FLAG not in command.node.disk.files[KUBEADM_MANIFEST]:
+        arguments = ("init", "phase", "control-plane", "apiserver", "--config", INIT_CONFIG)
+        written = await execute(command, "kubeadm", *arguments)
+        if written.exit_code:
+            return written
+    restarted = await _restart(command)
+    return restarted if restarted.exit_code else _report(command)
+
+
+async def _reencrypt_kubeadm(command: Command) -> Finished:
+    if not _matches(command):
+        return Finished(1, stderr=b"the file is not of this plan\n")
+    arguments = ("--kubeconfig", "/etc/kubernetes/admin.conf", "--prefix", command.arguments[2])
+    done = await execute(command, "python3", REENCRYPT, *arguments)
+    return done if done.exit_code else _report(command)
+
+
+# --- the embedded distribution ----------------------------------------------------------------------------------------
+
+
+async def _restart_embedded(command: Command) -> Finished:
+    restarted = await execute(command, "systemctl", "restart", "herder-server")
+    return restarted if restarted.exit_code else await command.node.service.wait_up()
+
+
+async def _rotate_embedded(command: Command) -> Finished:
+    directory, *names = command.arguments
+    await execute(command, "rm", "-f", *(f"{directory}/{each}{end}" for each in names for end in (".crt", ".key")))
+    return await _restart_embedded(command)
+
+
+async def _load_embedded_keys(command: Command) -> Finished:
+    if not _matches(command):
+        return Finished(1, stderr=b"the file is not of this plan\n")
+    restarted = await _restart_embedded(command)
+    return restarted if restarted.exit_code else _report(command)
+
+
+async def _reencrypt_embedded(command: Command) -> Finished:
+    _keys, digest, status = command.arguments
+    for _ in range(RETRIES):
+        if f"encrypted {digest}" in command.node.disk.files.get(status, b"").decode().splitlines():
+            return _report(command)
+        await asyncio.sleep(RETRY_SECONDS)
+    return Finished(1, stderr=b"the server has not encrypted all Secrets again\n")
+
+
 SCRIPTS: Mapping[str, Script] = {
+    certificates.ROTATE_SCRIPT: _rotate_kubeadm,
+    encryption.CHECK_SCRIPT: _check_keys,
+    encryption.RESTART_SCRIPT: _load_kubeadm_keys,
+    encryption.REENCRYPT_SCRIPT: _reencrypt_kubeadm,
+    embedded_rotation.ROTATE_SCRIPT: _rotate_embedded,
+    embedded_rotation.CHECK_SCRIPT: _check_file,
+    embedded_rotation.RESTART_SCRIPT: _load_embedded_keys,
+    embedded_rotation.REENCRYPT_SCRIPT: _reencrypt_embedded,
     tasks.SAVE_SCRIPT: _save,
     snapshot_program.SAVE_SCRIPT: _save_by_program,
     tasks.DELETE_SCRIPT: _delete,

@@ -7,12 +7,14 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from herder.api.capi.kinds import SECRET
-from herder.api.rke.names import TOKENS_SECRET_TYPE
+from herder.api.rke.names import KEYS_SECRET_TYPE, TOKENS_SECRET_TYPE
 from herder.effects.cluster_ca import ClusterAuthorities
+from herder.effects.encryption_key import EncryptionKeys
 from herder.effects.join_token import ClusterTokens
 from herder.effects.referenced_objects import ReferencedObjects
 from herder.engine.apiserver.build import ApiServer, assemble
@@ -64,6 +66,27 @@ async def test_cas_are_created_once_and_existing_ones_are_kept() -> None:
     public = serialization.load_pem_public_key(text(accounts, "tls.crt").encode())
     private = serialization.load_pem_private_key(text(accounts, "tls.key").encode(), None)
     assert private.public_key() == public
+    await running.stop()
+
+
+async def test_encryption_keys_are_added_and_never_replaced() -> None:
+    running, client = await server()
+    perform = EncryptionKeys(client, os.urandom)
+    arguments = {"namespace": "default", "name": "demo-rke-encryption", "cluster": "demo", "owner": OWNER}
+    await perform({**arguments, "generation": 1})
+    first = await client.get(SECRET.resource, "demo-rke-encryption", namespace="default")
+    assert (first["type"], set(first["data"])) == (KEYS_SECRET_TYPE, {"key-1"})
+    assert len(base64.b64decode(text(first, "key-1"))) == 32
+    for _ in range(2):
+        await perform({**arguments, "generation": 2})
+    second = await client.get(SECRET.resource, "demo-rke-encryption", namespace="default")
+    assert second["data"]["key-1"] == first["data"]["key-1"] != second["data"]["key-2"]
+    with pytest.raises(RuntimeError, match="does not belong to this cluster"):
+        await perform({**arguments, "owner": {**OWNER, "uid": "another"}, "generation": 3})
+    assert set((await client.get(SECRET.resource, "demo-rke-encryption", namespace="default"))["data"]) == {
+        "key-1",
+        "key-2",
+    }
     await running.stop()
 
 

@@ -80,6 +80,7 @@ ISSUED_TYPES = (
     names.PLAN_SECRET_TYPE,
     names.BOOTSTRAP_SECRET_TYPE,
     names.TOKENS_SECRET_TYPE,
+    names.KEYS_SECRET_TYPE,
     names.REQUEST_SECRET_TYPE,
     STATE_SECRET_TYPE,
     HOST_SECRET_TYPE,
@@ -96,7 +97,7 @@ OWN_TYPES = (
 )
 """Types of Secrets that users without write access to all Secrets of the namespace may create."""
 GENERATED_NAME = (
-    "(^(cluster-serviceaccounttoken|crt-token)-)|(-(kubeconfig|ca|etcd|proxy|sa|rke-state|machine-state|"
+    "(^(cluster-serviceaccounttoken|crt-token)-)|(-(kubeconfig|ca|etcd|proxy|sa|rke-state|rke-encryption|machine-state|"
     "machine-plan|machine-plan-token|machine-bootstrap|machine-bootstrap-token|machine-driver-secret|"
     "machine-provision)$)|(^(bootstrap-secret|herder-gateway|herder-webhook-(certificates|path))$)"
 )

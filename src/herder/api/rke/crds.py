@@ -155,6 +155,14 @@ _ROLLBACK = record(
     },
     "The last change of the version, and how it is undone.",
 )
+ENCRYPTION_KEYS = record(
+    {
+        "loaded": plain_list(number("Generation of a key."), "Keys that servers load; the first encrypts."),
+        "stored": plain_list(number("Generation of a key."), "Keys that exist, also for snapshots that need them."),
+        "rotation": string("The last operation that added a key."),
+    },
+    "Keys that encrypt Secrets of the cluster, where the manager owns them.",
+)
 _CONTROL_PLANE_STATUS = record(
     {
         "ready": flag("Whether the control plane is initialized, for clients of v1beta1."),
@@ -170,6 +178,7 @@ _CONTROL_PLANE_STATUS = record(
         "rotateEncryptionKeys": with_description(ROTATE_KEYS, "The key rotation in progress, or the last one."),
         "rotateEncryptionKeysPhase": string("Phase of the key rotation."),
         "rotateEncryptionKeysLeader": string("Machine that performs the key rotation."),
+        "encryptionKeys": ENCRYPTION_KEYS,
         "etcdSnapshotCreate": with_description(SNAPSHOT_CREATE, "The snapshot in progress, or the last one."),
         "etcdSnapshotCreatePhase": string(
             "Phase of the snapshot.", enum=["Started", "RestartCluster", "Finished", "Failed"]

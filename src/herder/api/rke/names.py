@@ -13,6 +13,7 @@ PREFIX = "rke.cattle.io/"
 PLAN_SECRET_TYPE = f"{PREFIX}machine-plan"
 BOOTSTRAP_SECRET_TYPE = f"{PREFIX}bootstrap"
 TOKENS_SECRET_TYPE = f"{PREFIX}cluster-state"  # join tokens
+KEYS_SECRET_TYPE = f"{PREFIX}encryption-keys"  # keys that encrypt Secrets of a cluster
 REQUEST_SECRET_TYPE = f"{PREFIX}machine-request"  # registration request of a custom machine
 AUTH_SECRET_TYPE = f"{PREFIX}auth-config"  # registry credentials
 

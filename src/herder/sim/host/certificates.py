@@ -51,16 +51,40 @@ _KUBEADM: tuple[Leaf, ...] = (
     ("etcd/peer", "etcd-peer", BOTH, "etcd/ca"),
     ("etcd/healthcheck-client", "kube-etcd-healthcheck-client", CLIENT, "etcd/ca"),
 )
+_KUBECONFIGS: tuple[Leaf, ...] = (
+    ("admin.conf", "kubernetes-admin", CLIENT, "ca"),
+    ("controller-manager.conf", "system:kube-controller-manager", CLIENT, "ca"),
+    ("scheduler.conf", "system:kube-scheduler", CLIENT, "ca"),
+)
+_SUPER_ADMIN: Leaf = ("super-admin.conf", "kubernetes-super-admin", CLIENT, "ca")  # only on the first server
+_KUBELET: tuple[Leaf, ...] = (
+    ("kubelet-client-current", "system:node", CLIENT, "ca"),
+    ("kubelet", "kubelet", SERVING, "kubelet"),  # signs its serving certificate itself
+)
+KUBEADM_NAMES = {
+    **{each: each for each in ("apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-client")},
+    **{each[0]: each[0] for each in (*_KUBECONFIGS, _SUPER_ADMIN)},
+    "etcd-server": "etcd/server",
+    "etcd-peer": "etcd/peer",
+    "etcd-healthcheck-client": "etcd/healthcheck-client",
+}
+"""Names in `kubeadm certs renew`, and the files without suffix."""
+KUBELET_PKI = "/var/lib/kubelet/pki"
+_EMBEDDED: tuple[Leaf, ...] = (
+    ("serving", "herder-apiserver", SERVING, "ca"),
+    ("admin", "kubernetes-admin", CLIENT, "ca"),
+)
 
 
 def leaves(node: SimulatedNode) -> Iterator[tuple[str, Leaf]]:
     """The paths without suffix of all certificates of a machine."""
     disk, runtime = node.disk, node.runtime
     if runtime == "herder":
+        for leaf in () if node.is_worker else _EMBEDDED:
+            yield f"{disk.layout.tls}/{leaf[0]}", leaf
         return
     if runtime == "kubeadm":
-        for leaf in () if node.is_worker else _KUBEADM:
-            yield f"{disk.layout.tls}/{leaf[0]}", leaf
+        yield from _kubeadm_leaves(node)
         return
     agent = f"{disk.layout.data}/agent"
     for leaf in _AGENT:
@@ -68,6 +92,27 @@ def leaves(node: SimulatedNode) -> Iterator[tuple[str, Leaf]]:
     if not node.is_worker:
         for leaf in (*_SERVER, *(_ETCD if node.has_etcd else ())):
             yield f"{disk.layout.tls}/{leaf[0].format(runtime)}", leaf
+
+
+def _kubeadm_leaves(node: SimulatedNode) -> Iterator[tuple[str, Leaf]]:
+    for leaf in _KUBELET:
+        yield f"{KUBELET_PKI}/{leaf[0]}", leaf
+    if node.is_worker:
+        return
+    for leaf in _KUBEADM:
+        yield f"{node.disk.layout.tls}/{leaf[0]}", leaf
+    is_first = node.disk.installed is not None and node.disk.installed.role == "init"
+    for leaf in (*_KUBECONFIGS, *((_SUPER_ADMIN,) if is_first else ())):
+        yield f"/etc/kubernetes/{leaf[0]}", leaf
+
+
+def new_certificate(node: SimulatedNode, leaf: Leaf) -> Certificate:
+    """Another certificate, for a year."""
+    _, subject, usage, issuer = leaf
+    etcd, runtime = node.cluster.etcd, node.runtime
+    root = etcd.bootstrap.authorities.get(issuer, 0) if etcd is not None else 0
+    expires = node.context.wall() + YEAR
+    return Certificate(subject.format(runtime), usage, f"{runtime}-{issuer}", root, node.context.serial(), expires)
 
 
 def issue(node: SimulatedNode, authorities: dict[str, int], serial: Callable[[], int], now: float) -> None:

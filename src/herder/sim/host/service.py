@@ -10,6 +10,7 @@ from herder.agent.core.events import Finished
 from herder.sim.host.certificates import issue
 from herder.sim.host.disk import STOPPED, Installed
 from herder.sim.host.etcd import Bootstrap, EncryptionConfig, EtcdData
+from herder.sim.host.managed_keys import RUNTIMES, load_keys
 
 if TYPE_CHECKING:
     from herder.sim.nodes import SimulatedNode
@@ -201,6 +202,8 @@ class Service:
                 etcd.bootstrap = bootstrap.with_encryption(
                     bootstrap.encryption, *bootstrap.secret_keys, bootstrap.encryption.keys[0]
                 )
+            if node.runtime in RUNTIMES and (problem := load_keys(node)):
+                raise StartFailed(problem)
         issue(node, bootstrap.authorities, node.context.serial, node.context.wall())
 
 

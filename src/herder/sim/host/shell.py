@@ -15,8 +15,10 @@ from herder.embedded.stale_nodes import delete_stale_nodes
 from herder.sim.host import configuration, snapshots
 from herder.sim.host.command import Command, Script
 from herder.sim.host.disk import RESTORED
+from herder.sim.host.managed_keys import write_manifest
 from herder.sim.host.service import NOTIFIES, UNITS
 from herder.sim.k3s import program as k3s
+from herder.sim.kubeadm import program as kubeadm
 
 ATTEMPT = "CATTLE_AGENT_ATTEMPT_NUMBER"
 _BLOCKS = ("k3s", "kubeadm")  # runtimes whose installer waits for the service
@@ -126,8 +128,11 @@ async def _install(command: Command) -> Finished:
     if new.runtime == "kubeadm":
         configuration.read_kubeadm_config(node.disk)
         node.disk.directories.add(posixpath.dirname(RESTORED))
+        node.disk.files[kubeadm.REENCRYPT] = b""
         if problem := _kubeadm_problem(command):
             return Finished(1, stderr=f"kubeadm installer: {problem}\n".encode())
+        if node.disk.installed != new:
+            write_manifest(node)
     before, skips = node.disk.installed, configuration.skips_start(new.runtime, command.environment)
     node.disk.installed = configuration.without_start(new, before) if skips else new
     context.witness.installs(node, new)
@@ -271,6 +276,8 @@ async def _stale_nodes(command: Command) -> Finished:
 
 async def _python(command: Command) -> Finished:
     arguments = list(command.arguments)
+    if arguments[:1] == [kubeadm.REENCRYPT]:
+        return await kubeadm.reencrypt(command, arguments[1:])
     if "herder.snapshots" not in arguments:
         return command.not_found(arguments[0] if arguments else "")
     return await snapshots.run(command.node, arguments[arguments.index("herder.snapshots") + 1 :])
@@ -289,6 +296,7 @@ _PROGRAMS: dict[str, Script] = {
     "k3s": _rancher,
     "rke2": _rancher,
     "kubectl": _kubectl,
+    "kubeadm": kubeadm.run,
     "k3s-killall.sh": _killall,
     "rke2-killall.sh": _killall,
     "rm": _rm,

@@ -8,6 +8,7 @@ from herder.api.management.manifest import Agent
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,
+    EncryptionKeys,
     MachineInputs,
     Reference,
     Referenced,
@@ -55,10 +56,15 @@ def test_the_digest_of_a_machine_equals_that_of_the_first_release() -> None:
 
 def test_every_input_is_part_of_its_digest() -> None:
     """The objects above differ from the defaults in every field, so these counts prove that all fields are covered."""
-    assert len(fields(ClusterInputs)) == 18
+    assert len(fields(ClusterInputs)) == 19
     assert len(fields(MachineInputs)) == 16
     assert len(fields(Agent)) == 8
     assert replace(MACHINE, reports_agent=True).digest != MACHINE.digest
+    keys = EncryptionKeys((2, 1), {1: "old", 2: "new"})
+    others = (EncryptionKeys((1, 2), keys.keys), EncryptionKeys((2, 1), {1: "old", 2: "other"}), None)
+    digests = {replace(CLUSTER, encryption=each).digest for each in (keys, *others)}
+    assert len(digests) == 4
+    assert CLUSTER.digest in digests, "clusters without keys of the manager are not planned again"
     assert CLUSTER.agent is not None
     customized = replace(CLUSTER, agent=replace(CLUSTER.agent, customization={"appendTolerations": []}))
     assert customized.digest != CLUSTER.digest

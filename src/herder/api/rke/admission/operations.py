@@ -1,4 +1,4 @@
-"""Validation of drain options, snapshots and additional manifests, which no schema can express."""
+"""Validation of drain options, snapshots, services and additional manifests, which no schema can express."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import yaml
 
 from herder.api.capi.admission.total import Rule
-from herder.api.capi.admission.values import section, value
+from herder.api.capi.admission.values import section, text, value
 from herder.api.rke.admission.paths import PATH, RKE
 from herder.api.rke.cron import has_zone, validate_schedule
 from herder.api.rke.distributions import K3S, RKE2, version_of
+from herder.api.rke.services import unknown_services
 from herder.engine.meta.errors import FieldError, invalid_value, required
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
@@ -59,6 +60,16 @@ def _manifests(obj: Object, old: Object | None) -> Iterator[FieldError]:
     manifest, known = (value(each, *RKE, "additionalManifest") for each in (obj, old or {}))
     if manifest and manifest != known:
         yield from _manifest(manifest, f"{PATH}.additionalManifest")
+
+
+def _services(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    version = version_of(text(obj, "spec", "kubernetesVersion"))
+    services, known = (value(each, *RKE, "rotateCertificates", "services") or () for each in (obj, old or {}))
+    if version is None or services == known:
+        return
+    for position, service in enumerate(services):
+        if problem := unknown_services(version.facts.name, [str(service)]):
+            yield invalid_value(f"{PATH}.rotateCertificates.services[{position}]", service, problem)
 
 
 def _drain(options: Object, path: str) -> Iterator[FieldError]:
@@ -145,4 +156,5 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (_SCHEDULE, _schedule),
     (f"{PATH}.etcdSnapshotRestore.name", _restored_snapshot),
     (f"{PATH}.additionalManifest", _manifests),
+    (f"{PATH}.rotateCertificates", _services),
 )

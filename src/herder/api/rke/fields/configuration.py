@@ -15,10 +15,6 @@ _DIRECTORY = "this distribution has no such directory; remove the field"
 _IPV4 = "probes of this distribution have a fixed address; remove the field"
 _NOT_IN_REFERENCES = "references have kind and name; the object is in the namespace of the Cluster"
 
-_OPERATIONS = {
-    "rotateCertificates": "rotates certificates",
-    "rotateEncryptionKeys": "rotates encryption keys",
-}
 _DRAIN_OPTIONS = (
     "deleteEmptyDirData",
     "disableEviction",
@@ -96,15 +92,8 @@ def _operations() -> Iterator[Row]:
     yield done(f"{_CONFIG}.etcdSnapshotCreate.generation")
     restore = ("generation", "name", "restoreRKEConfig")
     yield from (done(f"{_CONFIG}.etcdSnapshotRestore.{part}") for part in restore)
-    fields = {
-        "rotateCertificates": ("generation", "services"),
-        "rotateEncryptionKeys": ("generation",),
-    }
-    for operation, parts in fields.items():
-        reason = f"no controller {_OPERATIONS[operation]} of this distribution; remove the field, do it on the servers"
-        for part in parts:
-            off = ("none",) if part == "restoreRKEConfig" else ()
-            yield done_on(f"{_CONFIG}.{operation}.{part}", K3S, RKE2, reason=reason, off=off)
+    yield from (done(f"{_CONFIG}.rotateCertificates.{part}") for part in ("generation", "services"))
+    yield done(f"{_CONFIG}.rotateEncryptionKeys.generation")
 
 
 ROWS = (

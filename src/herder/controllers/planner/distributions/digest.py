@@ -15,7 +15,7 @@ import msgspec
 from herder.api.management.manifest import Agent
 
 if TYPE_CHECKING:
-    from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
+    from herder.controllers.planner.distributions.interface import ClusterInputs, EncryptionKeys, MachineInputs
 
 
 def cluster_digest(inputs: ClusterInputs) -> str:
@@ -43,6 +43,7 @@ def cluster_digest(inputs: ClusterInputs) -> str:
             for reference, each in inputs.referenced.items()
         },
         "servers": inputs.servers,
+        **({"encryption": _encryption(inputs.encryption)} if inputs.encryption is not None else {}),
     })  # fmt: skip
 
 
@@ -69,6 +70,10 @@ def machine_digest(inputs: MachineInputs) -> str:
         "join_url_by_hand": inputs.join_url_autoset_disabled,
         **({"reports_agent": True} if inputs.reports_agent else {}),
     })  # fmt: skip
+
+
+def _encryption(encryption: EncryptionKeys) -> dict[str, Any]:
+    return {"loaded": encryption.loaded, "keys": {str(each): key for each, key in encryption.keys.items()}}
 
 
 def _agent(agent: Agent) -> dict[str, Any]:

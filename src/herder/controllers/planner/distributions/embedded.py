@@ -20,6 +20,7 @@ from herder.api.rke.node.join_token import node_token
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import s3, selected_files
+from herder.controllers.planner.distributions.embedded_rotation import key_files, rotation_task
 from herder.controllers.planner.distributions.embedded_tasks import snapshot_config, snapshot_task
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
@@ -45,6 +46,7 @@ class Embedded:
     runs_agent_pod = False
     schedules_snapshots = False
     authorities: Sequence[str] = ("ca",)
+    manages_keys = True
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
         return unsupported_roles(EMBEDDED.build, etcd=roles.etcd, control_plane=roles.control_plane)
@@ -53,8 +55,15 @@ class Embedded:
         return [*s3.references(spec, namespace), *selected_files.references(spec, namespace)]
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        directory = _data_directory(cluster)
+        rotation = rotation_task(cluster, machine, task, directory)
+        if rotation is not None:
+            return rotation
         plan = self.render(cluster, machine) if task.mode is Mode.RENDERED else Plan()
-        return snapshot_task(cluster, machine, task, plan, _data_directory(cluster))
+        return snapshot_task(cluster, machine, task, plan, directory)
+
+    def keys_problem(self, spec: Mapping[str, Any]) -> str:
+        return ""
 
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"
@@ -103,6 +112,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
     if machine.roles.is_server:
         yield file(f"{directory}/server/tls/ca.crt", authority.certificate)
         yield file(f"{directory}/server/tls/ca.key", authority.key)
+        yield from key_files(cluster, directory)
         if cluster.agent is not None:
             objects = as_yaml(manifest(cluster.agent, scheduled=False))
             yield file(f"{directory}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)

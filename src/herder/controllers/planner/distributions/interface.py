@@ -57,6 +57,14 @@ class Authority:
 
 
 @dataclass(frozen=True, slots=True)
+class EncryptionKeys:
+    """Keys that encrypt Secrets of the cluster, by generation, in base64."""
+
+    loaded: tuple[int, ...]  # generations that servers load; the first encrypts
+    keys: Mapping[int, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Referenced:
     """Content of a Secret or ConfigMap that the cluster's spec refers to, decoded, by key."""
 
@@ -100,6 +108,7 @@ class ClusterInputs:
     prime: bool = False  # setting rke2-provisioning-prime-default
     referenced: Mapping[Reference, Referenced] = field(default_factory=dict)
     servers: Sequence[str] = ()  # join URLs of all control planes that have one; for distributions that `names_servers`
+    encryption: EncryptionKeys | None = None  # for distributions that `manages_keys`
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -116,7 +125,7 @@ class ClusterInputs:
         spec = {part: value for part, value in self.spec.items() if part not in FOR_SERVERS}
         marks = {mark: value for mark, value in self.annotations.items() if mark not in FOR_SERVERS}
         agent = replace(self.agent, token="", pre_bootstrap=False, customization={}) if self.agent else None
-        return replace(self, spec=spec, annotations=marks, agent=agent)
+        return replace(self, spec=spec, annotations=marks, agent=agent, encryption=None)
 
     @property
     def manager(self) -> str:
@@ -186,6 +195,13 @@ class Distribution(Protocol):
     @property
     def authorities(self) -> Sequence[str]:
         """Which of `ca`, `etcd`, `sa`, `proxy` the manager must create before the first plan."""
+
+    @property
+    def manages_keys(self) -> bool:
+        """Whether the manager owns the keys that encrypt Secrets. Otherwise servers create and rotate them."""
+
+    def keys_problem(self, spec: Mapping[str, Any]) -> str:
+        """Why the manager cannot own the keys of a cluster with this spec; empty if it can."""
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
         """Why a machine cannot have these roles; empty if it can."""

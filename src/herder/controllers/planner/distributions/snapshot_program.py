@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from herder.api.rke import operations
+from herder.api.rke import encryption, operations
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.api.rke.node.plan import File, Instruction, Plan, file
@@ -108,6 +108,8 @@ def save_snapshot(cluster: ClusterInputs, task: SaveSnapshot, place: Place, conf
     metadata = {"kubernetesVersion": cluster.version}
     if encoded := cluster.annotations.get(CLUSTER_SPEC):
         metadata["provisioning-cluster-spec"] = encoded
+    if cluster.encryption is not None:
+        metadata[encryption.SNAPSHOT_METADATA] = ",".join(map(str, cluster.encryption.loaded))
     described = file(place.metadata, json.dumps(metadata, sort_keys=True), dynamic=True, minor=True)
     name = SCHEDULED if task.scheduled else ON_DEMAND
     arguments = (place.program, place.config, place.metadata, name)

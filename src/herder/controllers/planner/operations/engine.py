@@ -171,6 +171,8 @@ class _Drive:
             self._run_batches(phase)
         except _StepFailed as failed:
             self._retry_or_fail(phase, f"machine {failed.entry.name}: {failed.reason}")
+        if problem := phase.check(self.scope):
+            self._fail(problem)
         writes = phase.record(self.scope)
         if rejection := self._rejection(writes):
             self._fail(rejection)

@@ -78,6 +78,8 @@ class Phase:
     needs_leader: bool = False  # fails as soon as the leader is deleted, or its agent is silent
     ends_without_leader: bool = False  # then no phase follows: machines cannot get their plans back without it
     saves_inverse: bool = False  # its snapshot undoes the operation
+    check: Callable[[OperationScope], str] = lambda _scope: ""
+    """Why the phase has failed although all its tasks have succeeded; empty if it has not."""
     record: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
     """Objects to write once the phase is done."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -137,10 +137,14 @@ def delete_snapshot(snapshot: Object) -> Iterator[Write]:
         yield delete(ETCD_SNAPSHOT, snapshot, reason)
 
 
+def snapshots_in(view: View) -> Iterable[Object]:
+    """All snapshots of the cluster."""
+    return view.select(ETCD_SNAPSHOT, index=(SNAPSHOTS_OF, f"{view.namespace}/{view.name}"))
+
+
 def _known(scope: OperationScope, machines: Collection[str]) -> Iterator[Object]:
     """Snapshots of the cluster that are in S3 or on one of these machines, which are given by their UIDs."""
-    view = scope.planning.view
-    for each in view.select(ETCD_SNAPSHOT, index=(SNAPSHOTS_OF, f"{view.namespace}/{view.name}")):
+    for each in snapshots_in(scope.planning.view):
         if is_in_s3(each) or machine_uid(each) in machines:
             yield each
 

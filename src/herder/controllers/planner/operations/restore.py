@@ -41,6 +41,7 @@ from herder.controllers.planner.operations.snapshot import (
     restore_plans,
     save,
 )
+from herder.controllers.planner.operations.snapshot_keys import keys_for_restore, missing_keys
 from herder.controllers.planner.rollout.init_node import move_init_node
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
@@ -256,6 +257,8 @@ class Restore:
         source = source_of(scope)
         if isinstance(source, str):
             return source
+        if missing := missing_keys(scope.planning):
+            return missing
         lost = sorted(entry.name for entry in _servers(scope) if is_lost(entry.machine))
         if lost:
             return f"server(s) {', '.join(lost)} are not reachable; delete them first: they still have the old data"
@@ -276,6 +279,8 @@ class Restore:
         """Rancher has no phases for a snapshot before the restore, and for a restore that is aborted."""
         phase = {_SNAPSHOT: "Started", _ABORT: "RestartCluster"}.get(run.phase, run.phase)
         status: Object = {"etcdSnapshotRestorePhase": phase}
+        if run.phase == "Restore":
+            status |= keys_for_restore(scope)
         begins = run.phase == "InitialRestartCluster" and run.attempt == 1
         if begins:  # plans of another generation restart every machine
             status["configGeneration"] = int(scope.status.get("configGeneration") or 0) + 1

@@ -20,12 +20,15 @@ from herder.api.management.registration import read_tokens as registration_token
 from herder.api.references.approvals import problem_with, recreated
 from herder.api.references.catalogue import Target
 from herder.api.rke import names, operations
+from herder.api.rke.encryption import BEFORE, MAKE_KEY, KeyState, data_key, generation_of, keys_secret
 from herder.api.rke.kinds import TOKENS_SECRET
 from herder.api.rke.machine_config.errors import ConfigError
+from herder.api.rke.operations import active_run
 from herder.controllers.planner.distributions.interface import (
     Authority,
     ClusterInputs,
     Distribution,
+    EncryptionKeys,
     Reference,
     Referenced,
 )
@@ -73,9 +76,13 @@ def cluster_inputs(
         if authority is not None:
             _check_owner(authority, control_plane)
             _check_created_for(authority, control_plane)
+    keys = view.get(SECRET_METADATA, keys_secret(name)) if distribution.manages_keys else None
+    if keys is not None and not (has_plans and KeyState.of(control_plane) is None):
+        _check_created_for(keys, control_plane)
     _check_approved(view, control_plane, distribution)
     contents = _read_references(view, references)
     authorities = _authorities(contents, control_plane, distribution, has_plans)
+    encryption = _encryption(view, contents, control_plane, distribution, has_plans)
     status = control_plane.get("status") or {}
     annotations = control_plane["metadata"].get("annotations") or {}
     referenced = {reference: contents[reference] for reference in distribution.references(spec, namespace)}
@@ -98,6 +105,7 @@ def cluster_inputs(
         prime=view.setting(settings.RKE2_PRIME_DEFAULT) == "true",
         referenced={reference: found for reference, found in referenced.items() if found is not None},
         servers=tuple(sorted(servers)) if distribution.names_servers else (),
+        encryption=encryption,
     )
 
 
@@ -109,6 +117,8 @@ def needs(control_plane: Object, distribution: Distribution) -> list[Reference]:
         Reference("Secret", meta["namespace"], names.authority_secret(meta["name"], purpose))
         for purpose in distribution.authorities
     ]
+    if distribution.manages_keys:
+        found.append(Reference("Secret", meta["namespace"], keys_secret(meta["name"])))
     if registration := _registration(spec):
         found.append(registration)
     return found
@@ -180,8 +190,8 @@ def _check_created_for(authority: Object, control_plane: Object) -> None:
     Users choose cluster names, and so the name of this Secret. Machines get the key in it, which could be any Secret of
     that name.
     """
-    meta, plane = authority["metadata"], control_plane["metadata"]
-    if not any(each["uid"] == plane["uid"] for each in meta.get("ownerReferences") or ()):
+    meta = authority["metadata"]
+    if not owns(control_plane, authority):
         remedy = f"rename this cluster, or delete the Secret; restored, it needs {control_plane['kind']} as an owner"
         raise InputsNotReady(f"Secret {meta['namespace']}/{meta['name']} does not belong to this cluster; {remedy}")
 
@@ -260,6 +270,61 @@ def _authorities(
         parts = (as_text(secret.data.get(part, b""), source) for part in ("tls.crt", "tls.key"))
         found[purpose] = Authority(*parts)
     return found
+
+
+def _encryption(
+    view: View,
+    contents: Mapping[Reference, Referenced | None],
+    control_plane: Object,
+    distribution: Distribution,
+    has_plans: bool,
+) -> EncryptionKeys | None:
+    """Keys of the manager. A cluster that began without them gets them with its first rotation, and not before."""
+    if not distribution.manages_keys:
+        return None
+    meta, state = control_plane["metadata"], KeyState.of(control_plane)
+    name = keys_secret(meta["name"])
+    secret = contents[Reference("Secret", meta["namespace"], name)]
+    metadata = view.get(SECRET_METADATA, name)
+    if state is None and (secret is None or metadata is None or not owns(control_plane, metadata)):
+        if has_plans or distribution.keys_problem(control_plane["spec"]):
+            return None
+        raise InputsNotReady("waiting for the key that encrypts Secrets", (_make_key(control_plane, 1),))
+    if problem := distribution.keys_problem(control_plane["spec"]):
+        raise ConfigError(problem)
+    data = (secret.data if secret is not None else {}).items()
+    keys = {generation: as_text(key, f"Secret {name}") for each, key in data if (generation := generation_of(each))}
+    loaded = state.loaded if state is not None else tuple(sorted(keys, reverse=True))
+    missing = sorted(each for each in loaded if each != BEFORE and each not in keys)
+    if missing:
+        run = active_run(control_plane)
+        adds_key = run is not None and (run.kind, run.phase) == (operations.ENCRYPTION_KEYS, "Prepare")
+        if adds_key and missing == [max(loaded)]:
+            raise InputsNotReady("waiting for the new key that encrypts Secrets", (_make_key(control_plane, *missing),))
+        raise ConfigError(
+            f"Secret {meta['namespace']}/{name} does not have {', '.join(map(data_key, missing))}, but Secrets of the "
+            "cluster are encrypted with it: restore it from a backup"
+        )
+    return EncryptionKeys(loaded, {each: keys[each] for each in loaded if each != BEFORE})
+
+
+def _make_key(control_plane: Object, generation: int) -> Effect:
+    meta = control_plane["metadata"]
+    arguments = {
+        "namespace": meta["namespace"],
+        "name": keys_secret(meta["name"]),
+        "cluster": meta["name"],
+        "owner": _owner(control_plane),
+        "generation": generation,
+    }
+    return Effect(
+        MAKE_KEY, (MAKE_KEY, meta["uid"], str(generation)), arguments, "a key that encrypts Secrets", repeat=True
+    )
+
+
+def owns(control_plane: Object, secret: Object) -> bool:
+    owners = secret["metadata"].get("ownerReferences") or ()
+    return any(each["uid"] == control_plane["metadata"]["uid"] for each in owners)
 
 
 def _owner(control_plane: Object) -> Object:

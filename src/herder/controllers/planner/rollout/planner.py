@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from herder.api import observe_only
+from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_paused
 from herder.api.guards.plans import lowered_version, skipped_minors
 from herder.api.management import secret_sync
 from herder.api.rke import names, operations
 from herder.api.rke.distributions import release_in, release_of, skip_error
+from herder.api.rke.encryption import KeyState, keys_secret
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.operations import Run, active_run
@@ -26,7 +28,7 @@ from herder.controllers.planner.etcd.force_removal import force_remove_members
 from herder.controllers.planner.operations.engine import RenderedTask, RenderTask, run_operation
 from herder.controllers.planner.operations.restore import version_to_start
 from herder.controllers.planner.operations.upgrade_snapshot import check_upgrade_snapshot
-from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs
+from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs, owns
 from herder.controllers.planner.plan.machine_inputs import machine_inputs
 from herder.controllers.planner.plan.render import Desired, Request, common_digest
 from herder.controllers.planner.plan.tokens import redact_tokens
@@ -38,6 +40,7 @@ from herder.controllers.planner.rollout.join import Servers, host_of, record_joi
 from herder.controllers.planner.rollout.machines import PlanEntry, entries_by_key
 from herder.controllers.planner.rollout.scope import MachineStatus, PassEnded, PlanScope, RequeuePass, Result, earliest
 from herder.controllers.planner.rollout.tier import RolloutContext, Tier, TierProgress, roll_out
+from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Parallel, Patch, effect_reason
 
 
@@ -204,6 +207,7 @@ def _roll_out(scope: PlanScope, result: Result) -> None:
     wait = _agent_wait(scope)
     result.wake_at = earliest(result.wake_at, wait.due)
     context = _rollout_context(scope, wait)
+    result.status |= _first_key(scope)
     init = _init_node(scope, result)
     result.bootstrapped = True
     ignored = [*_roll_out_servers(scope, context, init, result)]
@@ -314,6 +318,14 @@ def _plan_inputs(scope: PlanScope, *, pre_bootstrap: bool = False) -> _PlanInput
         pre_bootstrap=pre_bootstrap,
     )
     return _PlanInputs(scope, cluster, servers)
+
+
+def _first_key(scope: PlanScope) -> Object:
+    """Record that the cluster has a key of the manager: without the record, a lost Secret would go unnoticed."""
+    if not scope.distribution.manages_keys or KeyState.of(scope.control_plane) is not None:
+        return {}
+    secret = scope.view.get(SECRET_METADATA, keys_secret(scope.view.name))
+    return KeyState((1,), (1,)).to_status() if secret is not None and owns(scope.control_plane, secret) else {}
 
 
 def _agent_wait(scope: PlanScope) -> AgentWait:

@@ -16,6 +16,7 @@ from herder.api.management.clusters import SHARED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.rke import names, operations
+from herder.api.rke.encryption import keys_secret
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.install import agent_variables
@@ -189,6 +190,7 @@ def _cluster_inputs(generated: _Generated, distribution: Distribution) -> tuple[
         {**planned.TOKENS, "metadata": {**planned.TOKENS["metadata"], "name": names.tokens_secret(NAME)}},
         new_object(SECRET, token_secret(DEFAULT_TOKEN), MANAGEMENT_NAME, data=rollouts.REGISTRATION),
         *authorities,
+        new_object(SECRET, keys_secret(NAME), WORKSPACE, owners=[owner], data={"key-1": encoded("first")}),
         *REFERENCED,
     ]
     stored = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Any
+
+import msgspec
 
 from herder.api.capi.kinds import NODE, SECRET
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.rke import names, operations
+from herder.api.rke.encryption import MAKE_KEY
 from herder.api.rke.kinds import ETCD_SNAPSHOT, PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.api.settings import Settings
@@ -116,9 +121,17 @@ class _Rollout:
         key, given = f"{NAMESPACE}/{NAME}", self._objects.values()
         decision = reconcile(planner.CONTROLLER, key, *given, results=self._results, settings=SETTINGS)
         for effect in decision.effects:
+            if effect.performer == MAKE_KEY:
+                self._add_key(effect.arguments)
+                continue
             found = self._objects[effect.arguments["kind"], effect.arguments["name"]]
             self._results[effect.key] = EffectResult(found)
         return decision
+
+    def _add_key(self, arguments: Mapping[str, Any]) -> None:
+        name, data = arguments["name"], {f"key-{arguments['generation']}": encoded("new")}
+        secret = new_object(SECRET, name, NAMESPACE, owners=[arguments["owner"]], data=data)
+        self._objects[secret["kind"], name] = secret
 
     def _finish(self, key: tuple[str, str]) -> Iterator[Any]:
         """Do what node agents and the drain controller would do, and describe it."""
@@ -126,7 +139,11 @@ class _Rollout:
         annotations, data = dict(secret["metadata"]["annotations"]), dict(secret["data"])
         requested = annotations.get(names.DRAIN_OPTIONS, "")
         if data.get("plan-state") != encoded("succeeded"):
-            data |= {"plan-state": encoded("succeeded"), "appliedPlan": data["plan"]}
+            data |= {
+                "plan-state": encoded("succeeded"),
+                "appliedPlan": data["plan"],
+                "applied-output": _outputs(secret),
+            }
             yield from ("plan", _tasks(secret))
         if annotations.get(names.UNCORDON):
             for mark in (names.DRAIN_OPTIONS, names.DRAIN_DONE, names.UNCORDON):
@@ -136,6 +153,17 @@ class _Rollout:
             annotations[names.DRAIN_DONE] = requested
             yield from ("drain", drain_trace(requested))
         self._objects[key] = {**secret, "metadata": {**secret["metadata"], "annotations": annotations}, "data": data}
+
+
+def _outputs(secret: Object) -> str:
+    """What servers report that have loaded the keys of their plan, whose hash is an argument."""
+    plan = PlanSecret(secret).plan
+    found = {
+        each.name: f"encryption configuration {each.args[4]}".encode()
+        for each in (plan.instructions if plan is not None else ())
+        if each.name in (operations.RESTART_SERVICES, operations.ENCRYPT_SECRETS) and len(each.args) > 4
+    }
+    return base64.b64encode(gzip.compress(msgspec.json.encode(found), mtime=0)).decode()
 
 
 def _tasks(secret: Object) -> list[list[str]]:

@@ -89,9 +89,9 @@ CASES: dict[str, Case] = {
         cluster(spec={"kubernetesVersion": None}, etcdSnapshotCreate={"generation": 1})
     ),
     "the first version decides about stored values": Case(
-        cluster(spec=KUBEADM, rotateCertificates={"generation": 1}),
-        ("spec.rkeConfig.rotateCertificates.generation",),
-        cluster(spec={"kubernetesVersion": None}, rotateCertificates={"generation": 1}),
+        cluster(spec=KUBEADM, networking={"stackPreference": "ipv6"}),
+        (STACK,),
+        cluster(spec={"kubernetesVersion": None}, networking={"stackPreference": "ipv6"}),
     ),
     "an imported cluster has no fields that all distributions refuse": Case(
         IMPORTED | {"spec": {"enableNetworkPolicy": True, "agentEnvVars": [{"name": "A", "value": "b"}]}},

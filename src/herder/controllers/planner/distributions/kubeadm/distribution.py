@@ -20,6 +20,8 @@ from herder.controllers.planner.distributions import s3, selected_files
 from herder.controllers.planner.distributions.agent_status import status_instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.kubeadm.bootstrap_files import bootstrap_files
+from herder.controllers.planner.distributions.kubeadm.certificates import rotate_certificates
+from herder.controllers.planner.distributions.kubeadm.encryption import key_files, key_task, keys_problem
 from herder.controllers.planner.distributions.kubeadm.node_files import node_files
 from herder.controllers.planner.distributions.kubeadm.paths import API_PORT, CONFIG_DIR
 from herder.controllers.planner.distributions.kubeadm.registries import registry_files
@@ -27,7 +29,13 @@ from herder.controllers.planner.distributions.kubeadm.snapshots import snapshot_
 from herder.controllers.planner.distributions.kubeadm.user_config import user_config
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.selector_config import install_variables
-from herder.controllers.planner.distributions.tasks import Mode, Task
+from herder.controllers.planner.distributions.tasks import (
+    EncryptSecrets,
+    Mode,
+    RestartServices,
+    RotateCertificates,
+    Task,
+)
 
 
 class Kubeadm:
@@ -41,6 +49,7 @@ class Kubeadm:
     runs_agent_pod = True
     schedules_snapshots = False
     authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
+    manages_keys = True
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
         return unsupported_roles(KUBEADM.build, etcd=roles.etcd, control_plane=roles.control_plane)
@@ -53,8 +62,16 @@ class Kubeadm:
         ]
 
     def task(self, cluster: ClusterInputs, machine: MachineInputs, task: Task) -> Plan:
+        match task:
+            case RotateCertificates():
+                return rotate_certificates(machine, task)
+            case EncryptSecrets() | RestartServices():
+                return key_task(cluster, machine, task)
         plan = self.render(cluster, machine) if task.mode is Mode.RENDERED else Plan()
         return snapshot_task(cluster, machine, task, plan)
+
+    def keys_problem(self, spec: Mapping[str, Any]) -> str:
+        return keys_problem(spec)
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"
@@ -78,6 +95,7 @@ class Kubeadm:
             *registry_files(cluster),
             *bootstrap_files(cluster, machine, config),
             *((snapshot_config(cluster, machine),) if machine.roles.etcd else ()),
+            *(key_files(cluster) if machine.roles.is_server else ()),
             *selected_files.selected_files(cluster, machine),
         )
         install = _install(cluster, machine, files)

@@ -45,6 +45,7 @@ class Rancher:
     runs_agent_pod: bool = True
     schedules_snapshots: bool = True
     authorities: Sequence[str] = ()  # the first server creates them
+    manages_keys: bool = False
 
     @property
     def name(self) -> str:
@@ -64,6 +65,9 @@ class Rancher:
             *configs.references(spec),
             *selected_files.references(spec, namespace),
         ]
+
+    def keys_problem(self, spec: Mapping[str, Any]) -> str:
+        return ""
 
     def unit(self, roles: Roles) -> str:
         return self.runtime.server_unit if roles.is_server else self.runtime.agent_unit

@@ -1,0 +1,135 @@
+"""Steps of scenarios on real kubeadm clusters: rotate encryption keys and certificates while a client reads Secrets."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography import x509
+
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.kubeadm.reencrypt import PREFIX
+from tests.support.embedded import HERDER
+from tests.support.kubeadm_clusters import CONTROL_PLANE
+from tests.support.peers import peer
+from tests.support.site import Cluster
+
+SECRET, VALUE = "rotated", "wool"
+CONNECTION = ("refused", "EOF", "timeout", "unavailable", "connect", "reset by peer", "error trying to reach service")
+"""Parts of errors while the only API server restarts."""
+
+
+def on_server(farm: Cluster, command: str) -> str:
+    server = min(name for name, node in farm.nodes().items() if CONTROL_PLANE in node["metadata"]["labels"])
+    return farm.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", command)
+
+
+def create_secret(farm: Cluster) -> None:
+    farm.kubectl("create", "secret", "generic", SECRET, f"--from-literal=value={VALUE}")
+
+
+def stored_prefixes(farm: Cluster) -> set[str]:
+    """How the values of all Secrets begin in etcd, up to the name of the key."""
+    pki = "/etc/kubernetes/pki/etcd"
+    keys = f"--cacert={pki}/ca.crt --cert={pki}/server.crt --key={pki}/server.key"
+    # Values are binary, and a line of one could begin like a key; so each is read alone.
+    script = (
+        f"for each in $(etcdctl {keys} get {PREFIX} --prefix --keys-only); do "
+        f'etcdctl {keys} get "$each" --print-value-only | head -c 64 | tr -c "[:print:]" "\\n" | head -n 1; done'
+    )
+    found = on_server(farm, script).splitlines()
+    assert found
+    return {":".join(line.split(":")[:5]) for line in found}
+
+
+@contextmanager
+def reading_secrets(farm: Cluster) -> Iterator[None]:
+    """Read a Secret all the time: each answer has its value, or the API server is just being replaced."""
+    ended, wrong, right = threading.Event(), list[str](), list[str]()
+
+    def read() -> None:
+        arguments = ("get", "secret", SECRET, "-o", "go-template={{.data.value | base64decode}}")
+        command = [*farm.site.command_prefix, peer("kubectl"), "--kubeconfig", farm.kubeconfig, *arguments]
+        while not ended.wait(0.2):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            if done.stdout == VALUE:
+                right.append(done.stdout)
+            elif not any(each in done.stderr for each in CONNECTION):
+                wrong.append(done.stdout + done.stderr)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reader.join()
+    assert right
+    assert not wrong, wrong[:5]
+
+
+def rotate_keys(farm: Cluster) -> None:
+    """Every Secret has another key afterwards, and all are readable throughout."""
+    (before,) = stored_prefixes(farm)
+    with reading_secrets(farm):
+        farm.site(HERDER, "rotate", "encryption-keys", farm.name, "--timeout", str(farm.site.timeout))
+    (after,) = stored_prefixes(farm)
+    provider, _, number = before.rpartition(":key")
+    assert provider == "k8s:enc:secretbox:v1"
+    assert after == f"{provider}:key{int(number) + 1}"
+    assert farm.kubectl("get", "secret", SECRET, "-o", "go-template={{.data.value | base64decode}}") == VALUE
+
+
+def machine_certificates(farm: Cluster) -> dict[str, int]:
+    """Serial numbers of all leaf certificates on the machines, by their files."""
+    found: dict[str, int] = {}
+    for directory in farm.site.machine_directories():
+        for path in _certificate_files(directory):
+            loaded = [*x509.load_pem_x509_certificates(path.read_bytes())]
+            found[f"{directory.name}/{path.name}/{path.parent.name}"] = loaded[0].serial_number
+    assert found
+    return found
+
+
+def _certificate_files(directory: Path) -> Iterator[Path]:
+    """Of kubeadm, and the serving certificate of the kubelet; authorities are not rotated."""
+    for path in sorted(directory.rglob("*.crt")):
+        of_kubeadm = "etc/kubernetes/pki" in str(path) and path.name not in ("ca.crt", "front-proxy-ca.crt")
+        if of_kubeadm or str(path).endswith("/pki/kubelet.crt"):
+            yield path
+
+
+def kubelet_serial(farm: Cluster, machine: str) -> str:
+    """The serial number of the kubelet's client certificate, which it presents now."""
+    command = "head -n 30 /var/lib/kubelet/pki/kubelet-client-current.pem"
+    pem = farm.site(HERDER, "ssh", machine, "-n", DEFAULT_WORKSPACE, "--", command)
+    return str(x509.load_pem_x509_certificate(pem.encode()).serial_number)
+
+
+def served_serial(farm: Cluster, port: int) -> str:
+    """The serial number that a component of the server presents."""
+    script = (
+        "import ssl,socket,hashlib\n"
+        "c=ssl.create_default_context(); c.check_hostname=False; c.verify_mode=ssl.CERT_NONE\n"
+        f"s=c.wrap_socket(socket.create_connection(('127.0.0.1',{port})))\n"
+        "print(hashlib.sha256(s.getpeercert(True)).hexdigest())"
+    )
+    return on_server(farm, f'python3 -c "{script}"').strip()
+
+
+def rotate_certificates(farm: Cluster) -> None:
+    """All certificates are new, components present them, and Nodes stay ready."""
+    before, served = machine_certificates(farm), served_serial(farm, 6443)
+    kubelets = {name: kubelet_serial(farm, name) for name in farm.nodes()}
+    with reading_secrets(farm):
+        farm.site(HERDER, "rotate", "certificates", farm.name, "--timeout", str(farm.site.timeout))
+    after = machine_certificates(farm)
+    assert after.keys() == before.keys()
+    assert [name for name, serial in before.items() if after[name] == serial] == []
+    assert served_serial(farm, 6443) != served
+    assert not {name for name, serial in kubelets.items() if kubelet_serial(farm, name) == serial}
+    nodes = farm.nodes().values()
+    assert all({c["type"]: c["status"] for c in node["status"]["conditions"]}["Ready"] == "True" for node in nodes)
