@@ -92,6 +92,18 @@ OPERATIONS: dict[str, Case] = {
     "control characters in the name of a snapshot": Case(restoring("\x1b[2Jmeadow"), (f"{RESTORE}.name",)),
     "a long name of a snapshot": Case(restoring("x" * 254), (f"{RESTORE}.name",)),
     "a name of a snapshot that was stored may stay": Case(restoring("x" * 254), (), restoring("x" * 254)),
+    "services with certificates": Case(
+        cluster(spec=KUBEADM, rotateCertificates={"generation": 1, "services": ["etcd", "kubelet"]})
+    ),
+    "services without certificates on this distribution": Case(
+        cluster(spec=KUBEADM, rotateCertificates={"generation": 1, "services": ["etcd", "kube-proxy", "k3s-server"]}),
+        tuple(f"spec.rkeConfig.rotateCertificates.services[{position}]" for position in (1, 2)),
+    ),
+    "stored services may stay": Case(
+        cluster(spec=KUBEADM, rotateCertificates={"generation": 2, "services": ["x"]}),
+        (),
+        cluster(spec=KUBEADM, rotateCertificates={"generation": 1, "services": ["x"]}),
+    ),
     "a manifest of objects": Case(cluster(additionalManifest="---\napiVersion: v1\nkind: Namespace\n---\n# end\n")),
     "a manifest that is not YAML": Case(cluster(additionalManifest=f"a: [{CANARY}"), (MANIFEST,)),
     "a manifest with an incomplete object": Case(cluster(additionalManifest="kind: Namespace\n"), (MANIFEST,)),
