@@ -21,24 +21,41 @@ BUCKET = "snaps"
 
 
 class S3Server:
-    """Objects are files in `objects/BUCKET/KEY`, so a test can damage them."""
+    """Objects are files in `objects/BUCKET/KEY`, so a test can damage them.
 
-    def __init__(self, directory: Path) -> None:
+    `command_prefix`: a command that enters a network namespace, in which the server has this address.
+    """
+
+    def __init__(self, directory: Path, address: str = "127.0.0.1", command_prefix: tuple[str, ...] = ()) -> None:
         self.authority = Authority(directory / "pki")
         self.objects = directory / "objects"
         (self.objects / BUCKET).mkdir(parents=True)
         self.port = free_port()
-        self.endpoint = f"127.0.0.1:{self.port}"
+        self.endpoint = f"{address}:{self.port}"
+        self._address = address
+        self._command_prefix = command_prefix
+        self._listen = f":{self.port}" if command_prefix else self.endpoint
         self._log = directory / "versitygw.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3Server:
-        cert, key = self.authority.issue("s3", server=True)
-        command = [peer("versitygw"), "--port", self.endpoint, "--cert", cert, "--key", key, "--quiet", "posix"]
+        cert, key = self.authority.issue("s3", server=True, addresses=(self._address,))
+        command = [
+            *self._command_prefix,
+            peer("versitygw"),
+            "--port",
+            self._listen,
+            "--cert",
+            cert,
+            "--key",
+            key,
+            "--quiet",
+            "posix",
+        ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, self.objects],
-                env={"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY, "PATH": "/usr/bin:/bin"},
+                env={"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY, "PATH": "/usr/sbin:/usr/bin:/bin"},
                 stdout=log,
                 stderr=log,
             )
@@ -84,10 +101,17 @@ class S3Server:
         end = time.monotonic() + 60
         while True:
             try:
-                with closing(Bucket(self.config())) as bucket:
-                    return bucket.check()
-            except SnapshotError:
+                return self._check()
+            except (SnapshotError, subprocess.CalledProcessError):
                 assert self._process is not None
                 if self._process.poll() is not None or time.monotonic() > end:
                     raise AssertionError(self._log.read_text()) from None
                 time.sleep(0.1)
+
+    def _check(self) -> None:
+        if self._command_prefix:
+            command = ["curl", "--silent", "--cacert", self.authority.path, f"https://127.0.0.1:{self.port}/"]
+            subprocess.run([*self._command_prefix, *command], check=True, capture_output=True, timeout=30)
+            return
+        with closing(Bucket(self.config())) as bucket:
+            bucket.check()

@@ -365,3 +365,77 @@ def test_a_truncated_object_is_not_restored(program: SnapshotProgram, server: St
 
 def test_s3_must_be_configured(program: SnapshotProgram) -> None:
     assert program.fail("restore", "x-server-1-1700000000", "--s3") == "s3: is not set in the configuration"
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_server_stays_stopped_until_it_is_started(program: SnapshotProgram, server: StaticPodServer) -> None:
+    server.put("kept", "data")
+    program("stop")
+    program("stop")
+    assert server.running() == set()
+    assert {each.stem for each in server.aside.iterdir()} == {"etcd", "kube-apiserver"}
+    program("start")
+    program("start")
+    assert_runs(server)
+    assert server.values()["kept"] == "data"
+
+
+def test_a_start_puts_the_data_of_before_an_interrupted_restore_back(
+    program: SnapshotProgram, server: StaticPodServer
+) -> None:
+    server.put("kept", "before")
+    (saved,) = program.save()
+    server.put("kept", "after")
+    for step in ("stopped", "replacing", "replaced"):
+        program("stop")
+        assert program.start("restore", saved["name"], kill=step).returncode == -9
+        program("start")
+        assert_runs(server)
+        assert server.values()["kept"] == "after"
+
+
+def test_a_dropped_server_has_neither_data_nor_an_old_manifest(
+    program: SnapshotProgram, server: StaticPodServer, tmp_path: Path
+) -> None:
+    (saved,) = program.save()
+    manifest = (server.manifests / "etcd.yaml").read_bytes()
+    program("drop")
+    program("drop")
+    assert server.running() == set()
+    assert not (server.data / "member").exists()
+    assert [each.stem for each in server.aside.iterdir()] == ["kube-apiserver"]
+    (server.manifests / "etcd.yaml").write_bytes(manifest)  # as kubeadm creates it
+    program("start")
+    assert_runs(server)
+    program("restore", saved["name"])
+
+
+def test_a_new_server_gets_its_data_before_its_manifests(
+    program: SnapshotProgram, server: StaticPodServer, tmp_path: Path
+) -> None:
+    server.put("kept", "data")
+    (saved,) = program.save()
+    new = {name: str(tmp_path / "new" / name) for name in ("dataDirectory", "manifests", "stoppedManifests")}
+    program.configure(kubeadm={**server.settings(), **new})
+    for _ in range(2):  # the first server that it became was lost again
+        program("restore", saved["name"])
+        assert (tmp_path / "new" / "dataDirectory" / "member").is_dir()
+    assert not (tmp_path / "new" / "manifests").exists()
+
+
+def test_only_scheduled_snapshots_are_counted_and_can_be_disabled(program: SnapshotProgram) -> None:
+    program.configure(retention=1, disabled=True)
+    assert "snapshots are disabled" in program.fail("save", "--name", "daily")
+    names = {program.save()[0]["name"] for _ in range(2)}
+    assert {each["name"] for each in program("list")["snapshots"]} == names
+
+
+def test_metadata_is_read_from_a_private_file(program: SnapshotProgram, tmp_path: Path) -> None:
+    file = tmp_path / "metadata.json"
+    file.write_text('{"kubernetesVersion": "v1"}')
+    assert "other users can read it" in program.fail("save", "--name", "x", "--metadata", str(file))
+    file.chmod(0o600)
+    (saved,) = program("save", "--name", "x", "--metadata", str(file))["snapshots"]
+    assert saved["metadata"] == {"kubernetesVersion": "v1"}

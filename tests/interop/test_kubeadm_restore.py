@@ -1,0 +1,193 @@
+"""Restores of real Kubernetes from a real S3 server with TLS and a private CA.
+
+Three servers by kubeadm are restored in place: one from the snapshot, and the others join its etcd again. Then all of
+them are lost with their disks, and a new server gets the data. The tests run in the order of the file: each continues
+with the cluster of the previous one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.api.rke.names import INIT_NODE
+from herder.machine.host.local import cgroups
+from herder.machine.host.local.network import short_hash
+from tests.support.embedded import HERDER
+from tests.support.images import BUSYBOX
+from tests.support.kubeadm_clusters import CONTROL_PLANE, VERSION, kubeadm_cluster, programs, push_installer
+from tests.support.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
+from tests.support.site import HOST, MIRROR, REGISTRY, Cluster, Object, Site, site_in
+
+NAME, CREDENTIAL, FOLDER = "farm", "s3-credential", "farm"
+LOST = "Restoration from etcd snapshot is required"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("site")
+    with site_in(directory, {}, timeout=300, pods=True) as site:
+        push_installer(site, VERSION, programs(directory / "programs"))
+        yield site
+
+
+@pytest.fixture(scope="module")
+def s3(site: Site) -> Iterator[S3Server]:
+    (site.directory / "s3").mkdir()
+    with S3Server(site.directory / "s3", HOST, site.command_prefix) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def farm(site: Site, s3: S3Server) -> Cluster:
+    """One server and one worker."""
+    keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY, "defaultBucket": BUCKET, "defaultFolder": FOLDER}
+    data = {f"s3credentialConfig-{name}": value for name, value in keys.items()}
+    meta = {"name": CREDENTIAL, "namespace": DEFAULT_WORKSPACE}
+    credential = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data}
+    storage = {
+        "cloudCredentialName": CREDENTIAL,
+        "endpoint": s3.endpoint,
+        "endpointCA": s3.authority.path.read_text(),
+    }
+    config = {"registries": {"mirrors": {REGISTRY: {"endpoint": [MIRROR]}}}, "etcd": {"s3": storage}}
+    pools = {"servers": 1, "workers": 1}
+    farm = site.create_cluster(NAME, credential, *kubeadm_cluster(NAME, pools, **config))
+    farm.until_ready("servers=1")
+    return farm
+
+
+# --- tests in order ---------------------------------------------------------------------------------------------------
+
+
+def test_two_servers_join(farm: Cluster) -> None:
+    farm.until_ready("servers=3")
+    assert len(members(farm)) == 3
+    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=60)
+
+
+def test_every_server_saves_a_snapshot_in_s3(farm: Cluster, s3: S3Server) -> None:
+    write(farm, "before")
+    farm.site(HERDER, "snapshot", "create", NAME, "--timeout", str(farm.site.timeout))
+    assert {each["snapshotFile"]["nodeName"] for each in snapshots(farm)} == servers(farm) | {"s3"}
+    stored = s3.keys()
+    assert len([key for key in stored if ".metadata" not in key]) == 3
+    write(farm, "after")
+
+
+def test_three_servers_are_restored_in_place(farm: Cluster) -> None:
+    before, pods = farm.uids(), serving_pods(farm)
+    restore(farm, on=min(servers(farm) - {init_server(farm)}))
+    assert_restored(farm)
+    assert farm.uids() == before, "no machine is replaced"
+    assert members(farm) == servers(farm)
+    assert len(servers(farm)) == 3
+    assert serving_pods(farm) == pods, "pods keep running"
+    assert_pods_reach_each_other(farm.kubectl)
+    write(farm, "after")
+
+
+def test_the_loss_of_all_servers_is_reported(farm: Cluster) -> None:
+    lost = [name for name in farm.machines() if "-servers-" in name]
+    for name in lost:
+        power_off(farm, name)
+    farm.scale("servers=1")
+    farm.site.kubectl("delete", "machines", *lost, "-n", DEFAULT_WORKSPACE, "--wait=false")
+    farm.site.eventually(lambda: LOST in farm.condition_messages(), "the loss is reported", farm.condition_messages)
+    assert not set(lost) & set(farm.machines())
+
+
+def test_a_new_server_gets_the_data_and_the_pods(farm: Cluster) -> None:
+    pods = worker_pods(farm)
+    restore(farm, on="s3")
+    farm.until_ready("servers=1")
+    assert_restored(farm)
+    assert members(farm) == servers(farm)
+    assert len(servers(farm)) == 1
+    assert set(farm.nodes()) == {each["status"]["nodeRef"]["name"] for each in farm.machines().values()}
+    assert worker_pods(farm) == pods, "pods of workers have survived"
+    farm.site.eventually(lambda: pods_nodes(farm) <= set(farm.nodes()), "pods of lost Nodes are deleted")
+    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=60)
+    assert_pods_reach_each_other(farm.kubectl)
+
+
+def test_deletion_leaves_nothing(farm: Cluster) -> None:
+    farm.assert_deletion_leaves_nothing()
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def write(farm: Cluster, name: str) -> None:
+    farm.kubectl("create", "configmap", name)
+
+
+def assert_restored(farm: Cluster) -> None:
+    listed = farm.kubectl("get", "configmaps", "-o", "name").split()
+    assert ("configmap/before" in listed, "configmap/after" in listed) == (True, False)
+
+
+def snapshots(farm: Cluster) -> list[Object]:
+    return farm.site.listed("etcdsnapshots.rke.cattle.io")
+
+
+def restore(farm: Cluster, on: str) -> None:
+    """Restore the snapshot of a server, or one in S3."""
+    name = next(each["metadata"]["name"] for each in snapshots(farm) if each["snapshotFile"]["nodeName"] == on)
+    timeout = str(2 * farm.site.timeout)
+    farm.site(HERDER, "snapshot", "restore", NAME, name, "--yes", "--timeout", str(farm.site.timeout))
+    farm.site(HERDER, "wait", "cluster", NAME, "--timeout", timeout)
+
+
+def servers(farm: Cluster) -> set[str]:
+    return {name for name, node in farm.nodes().items() if CONTROL_PLANE in node["metadata"]["labels"]}
+
+
+def init_server(farm: Cluster) -> str:
+    (name,) = (name for name, plan in farm.plans().items() if plan["metadata"]["labels"].get(INIT_NODE) == "true")
+    return str(farm.machines()[name]["status"]["nodeRef"]["name"])
+
+
+def members(farm: Cluster) -> set[str]:
+    pki = "/etc/kubernetes/pki/etcd"
+    keys = f"--cacert={pki}/ca.crt --cert={pki}/server.crt --key={pki}/server.key"
+    server = next(name for name in farm.machines() if "-servers-" in name)
+    command = f"etcdctl {keys} member list -w json"
+    output = farm.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", command)
+    return {member["name"] for member in json.loads(output)["members"] if not member.get("isLearner")}
+
+
+def serving_pods(farm: Cluster) -> dict[str, int]:
+    """Pods of users by UID, with their restart counts."""
+    found = json.loads(farm.kubectl("get", "pods", "-l", "app=serving", "-o", "json"))["items"]
+    return {each["metadata"]["uid"]: each["status"]["containerStatuses"][0]["restartCount"] for each in found}
+
+
+def pods_nodes(farm: Cluster) -> set[str]:
+    path = "jsonpath={.items[*].spec.nodeName}"
+    return set(farm.kubectl("get", "pods", "-l", "app=serving", "-o", path).split())
+
+
+def worker_pods(farm: Cluster) -> set[str]:
+    """IDs of the processes of users' pods on the worker, seen from the machine: no API is needed."""
+    worker = next(name for name in farm.machines() if "-workers-" in name)
+    return set(farm.site(HERDER, "ssh", worker, "-n", DEFAULT_WORKSPACE, "--", "pgrep -f httpd").split())
+
+
+def power_off(farm: Cluster, machine: str) -> None:
+    """Kill all processes of a machine at once."""
+    (directory,) = (each for each in farm.site.machine_directories() if machine in each.name)
+    for tree in cgroups.trees():
+        group: Path = tree.base / short_hash(str(directory), 12)
+        for file in group.rglob("cgroup.procs"):
+            for line in file.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(line), signal.SIGKILL)
