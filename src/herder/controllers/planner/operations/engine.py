@@ -18,7 +18,7 @@ from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
-from herder.api.rke.operations import FAILED, Run, active_run, is_abortable, without_tasks
+from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, without_tasks
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.certificates import CERTIFICATES
@@ -38,7 +38,6 @@ from herder.engine.runtime.decision import NORMAL, WARNING, Patch
 
 OPERATIONS: Sequence[Operation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS, UPGRADE_SNAPSHOT)
 MAX_CAUSE = 400  # characters of a task's output in a message
-ABORTED = "aborted on request"
 _BY_KIND = {each.kind: each for each in OPERATIONS}
 
 
