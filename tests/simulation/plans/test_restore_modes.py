@@ -9,10 +9,14 @@ import pytest
 
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import annotations_of
+from herder.api.machines.archive import CONFIG_MAP
+from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import cluster_spec, names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.restore import saved_spec
 from herder.engine.meta.kinds import Object
+from herder.sim.provisioned import NAME
 from tests.simulation.plans.test_operations import HOUR, OperatedCluster, run
 
 VERSIONS = [("v1.33.5+k3s1", "v1.34.1+k3s1"), ("v1.33.5+rke2r1", "v1.34.1+rke2r1")]
@@ -39,6 +43,12 @@ async def restore(cluster: OperatedCluster, name: str, mode: str, version: str) 
     restored = await cluster.run(operations.RESTORE, name=name, restoreRKEConfig=mode)
     assert restored.phase == "Finished", restored.message
     return restored
+
+
+async def log_of(cluster: OperatedCluster) -> str:
+    """The log that outlives machines and the cluster."""
+    archives = await cluster.simulation.sim.world.client.list_all(CONFIG_MAP.resource, namespace=ARCHIVE_NAMESPACE)
+    return "".join(each["data"].get("log", "") for each in archives.items)
 
 
 async def set_manifest(cluster: OperatedCluster, name: str) -> None:
@@ -98,6 +108,8 @@ def test_an_upgrade_takes_a_snapshot_once_and_is_undone_by_it(before: str, after
         assert len(await cluster.simulation.sim.all(ETCD_SNAPSHOT)) == 3
         await cluster.write("after")
         undone = await restore(cluster, record["snapshot"], "kubernetesVersion", before)
+        log = await log_of(cluster)
+        assert "etcd restore, phase Restore: waiting for machine(s)" in log
         assert undone.inverse["kind"] == operations.RESTORE
         assert await kubelets(cluster) == {before}
         assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
@@ -111,3 +123,54 @@ def test_an_upgrade_takes_a_snapshot_once_and_is_undone_by_it(before: str, after
 
 
 _REQUEST = ("name", "restoreRKEConfig")
+
+
+@pytest.mark.parametrize(("build", "servers"), [("kubeadm1", 3), ("herder1", 1)])
+def test_a_snapshot_before_an_upgrade_contains_the_spec_of_before(build: str, servers: int) -> None:
+    """Servers without commands of their own get the spec with the task, when the Cluster has another one already."""
+    before, after = f"v1.33.5+{build}", f"v1.34.1+{build}"
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        await upgrade(cluster, after)
+        snapshots = await cluster.simulation.sim.all(ETCD_SNAPSHOT)
+        assert len(snapshots) == servers
+        control_plane = await cluster.control_plane()
+        for each in snapshots:
+            assert saved_spec(each, control_plane)["kubernetesVersion"] == before
+        assert control_plane["status"]["rollback"]["snapshot"] in {each["metadata"]["name"] for each in snapshots}
+        assert await kubelets(cluster) == {after}
+
+    run(before, scenario, servers=servers)
+
+
+def test_the_annotation_of_the_cluster_disables_the_snapshot_before_an_upgrade() -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        marks = {"metadata": {"annotations": {names.NO_UPGRADE_SNAPSHOT: "true"}}}
+        await cluster.simulation.sim.patch(PROVISIONING_CLUSTER, NAME, marks)
+        await upgrade(cluster, "v1.34.1+k3s1")
+        record = (await cluster.control_plane())["status"]["rollback"]
+        assert record["result"] == "Skipped"
+        assert names.NO_UPGRADE_SNAPSHOT in record["message"]
+        assert await cluster.simulation.sim.all(ETCD_SNAPSHOT) == []
+
+    run("v1.33.5+k3s1", scenario, servers=1)
+
+
+def test_an_upgrade_waits_for_its_snapshot_and_a_failed_one_is_repeated() -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        (server,) = cluster.servers
+        server.disk.full_directories.add(server.disk.layout.snapshots)
+        await cluster.simulation.upgrade("v1.34.1+k3s1")
+
+        async def is_waiting() -> bool:
+            conditions = (await cluster.control_plane())["status"].get("conditions") or ()
+            return any("waiting for its snapshot, which has failed" in each.get("message", "") for each in conditions)
+
+        await cluster.simulation.sim.world.until(is_waiting, within=HOUR)
+        assert await kubelets(cluster) == {"v1.33.5+k3s1"}
+        server.disk.full_directories.clear()
+        await cluster.simulation.until_settled()
+        assert (await cluster.control_plane())["status"]["rollback"]["result"] == "Saved"
+        assert await kubelets(cluster) == {"v1.34.1+k3s1"}
+
+    run("v1.33.5+k3s1", scenario, servers=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -15,13 +16,15 @@ import pytest
 from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.rke import names
+from herder.api.rke import names, restore
+from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
-from herder.api.rke.operations import CERTIFICATES, DELETION, ENCRYPTION_KEYS, RESTORE, SNAPSHOT
+from herder.api.rke.operations import ABORTED, CERTIFICATES, DELETION, ENCRYPTION_KEYS, RESTORE, SNAPSHOT
 from herder.api.rke.snapshots import FINALIZER
 from herder.app.install import install_kinds
+from herder.cli.operations.estimate import UNKNOWN, Estimate, estimate
 from herder.cli.operations.requests import (
     Outcome,
     Request,
@@ -32,6 +35,7 @@ from herder.cli.operations.requests import (
     pending_requests,
     progress_message,
 )
+from herder.cli.operations.rollback import rollback_of
 from herder.cli.operations.snapshot import _size
 from tests.support.builders import new_condition, new_manifest, new_object
 from tests.support.embedded import HERDER, Embedded
@@ -159,7 +163,7 @@ def test_an_operation_in_one_line() -> None:
     assert operation_line(control_plane(), now) == ""
     active = control_plane(run(RESTORE, "Shutdown", attempt=2), "etcd restore, phase Shutdown: waiting for a")
     assert operation_line(active, now) == (
-        "operation: etcd restore 1, phase Shutdown, attempt 2, started 5m ago: waiting for a"
+        "operation: etcd restore 1, phase Shutdown, attempt 2, 28%, started 5m ago: waiting for a"
     )
     failed = control_plane(run(CERTIFICATES, "Failed", 2, message="no\nluck"))
     assert operation_line(failed, now) == "last operation: certificate rotation 2, Failed, started 5m ago: no luck"
@@ -204,9 +208,12 @@ class Cluster:
     def create(self, obj: Any) -> None:
         self.server.kubectl("create", "-f", "-", stdin=json.dumps(obj))
 
-    def requested(self, kind: str) -> Any:
+    def spec(self) -> Any:
         found = self.server.kubectl("get", "-n", NAMESPACE, _PROVISIONING, self.name, "-o", "json").stdout
-        return json.loads(found)["spec"]["rkeConfig"].get(kind)
+        return json.loads(found)["spec"]
+
+    def requested(self, kind: str) -> Any:
+        return self.spec()["rkeConfig"].get(kind)
 
     def wait_for_request(self, kind: str, generation: int) -> None:
         path = f"jsonpath={{.spec.rkeConfig.{kind}.generation}}={generation}"
@@ -430,14 +437,14 @@ def test_a_snapshot_that_cannot_be_restored_is_refused_before_the_question(clust
     failed, other = f"{cluster.name}-failed", f"{cluster.name}-other"
     cluster.add_snapshot(failed, status="failed", message="disk full")
     cluster.add_snapshot(other, cluster="other")
-    restore = ("snapshot", "restore", cluster.name)
-    assert "has failed and cannot be restored: disk full" in cluster.expect_failure(*restore, failed)
+    command = ("snapshot", "restore", cluster.name)
+    assert "has failed and cannot be restored: disk full" in cluster.expect_failure(*command, failed)
     for unknown in (other, "none"):
-        message = cluster.expect_failure(*restore, unknown, "--yes")
+        message = cluster.expect_failure(*command, unknown, "--yes")
         assert f'cluster {cluster.name} has no snapshot "{unknown}"; list its snapshots with:' in message
     cluster.add_snapshot(f"{cluster.name}-a", name="same")
     cluster.add_snapshot(f"{cluster.name}-b", name="same")
-    assert "several snapshots have a file same" in cluster.expect_failure(*restore, "same", "--yes")
+    assert "several snapshots have a file same" in cluster.expect_failure(*command, "same", "--yes")
     assert cluster.requested(RESTORE) is None
 
 
@@ -473,15 +480,120 @@ def test_the_operation_and_pending_requests_are_shown(cluster: Cluster) -> None:
     operation = run(RESTORE, "Shutdown", 3, attempt=2, leader="server-0", deadline=deadline)
     cluster.report(operation, "etcd restore, phase Shutdown: waiting for machine(s) server-1")
     header, first, second = cluster.herder("operations", name).splitlines()
-    assert header.split() == ["OPERATION", "GENERATION", "PHASE", "ATTEMPT", "LEADER", "SINCE", "DEADLINE", "MESSAGE"]
-    assert first.split()[:6] == ["etcd", "restore", "3", "Shutdown", "2", "server-0"]
+    columns = ["OPERATION", "GENERATION", "PHASE", "PROGRESS", "ATTEMPT", "LEADER", "SINCE", "DEADLINE", "MESSAGE"]
+    assert header.split() == columns
+    assert first.split()[:7] == ["etcd", "restore", "3", "Shutdown", "28%", "2", "server-0"]
     assert first.endswith(f"{deadline}   waiting for machine(s) server-1")
     assert second.split() == ["certificate", "rotation", "1", "Pending"]
     assert json.loads(cluster.herder("operations", name, "-o", "json")) == {
         "operation": operation,
+        "progress": {"percent": 28, "basis": "this cluster has no earlier run"},
         "waitingFor": "waiting for machine(s) server-1",
         "pending": [{"kind": CERTIFICATES, "generation": 1}],
     }
+
+
+def test_the_rest_of_an_operation_is_estimated_from_earlier_runs() -> None:
+    now = datetime.fromisoformat(STARTED) + timedelta(seconds=30)
+    history = [
+        {"kind": SNAPSHOT, "phase": "Finished", "timings": {"Started": seconds, "RestartCluster": 20}}
+        for seconds in (60, 80, 100)
+    ]
+    others = [
+        {"kind": SNAPSHOT, "phase": "Failed", "timings": {"Started": 900}},
+        {"kind": RESTORE, "phase": "Finished"},
+    ]
+    active = run(SNAPSHOT, "Started", phaseStartedAt=STARTED)
+    assert estimate(control_plane(active, operationHistory=others), now) == Estimate(0, None, UNKNOWN)
+    found = estimate(control_plane(active, operationHistory=[*history, *others]), now)
+    assert found == Estimate(30, 70, "from 3 earlier runs")
+    assert str(found) == "30%, about 70s left (from 3 earlier runs)"
+    late = estimate(control_plane(active, operationHistory=history), now + timedelta(hours=1))
+    assert late == Estimate(80, 20, "from 3 earlier runs")
+    assert estimate(control_plane(run(SNAPSHOT, "Finished"), operationHistory=history), now) is None
+    assert estimate(control_plane(run(SNAPSHOT, "RestartCluster", message="failed")), now) is None
+
+
+INVERSE = {"kind": RESTORE, "name": "old", "restoreRKEConfig": "none", "snapshotTime": STARTED}
+UPGRADE = {"from": "v1.33.5+k3s1", "to": "v1.34.1+k3s1", "snapshot": "old", "snapshotTime": STARTED}
+
+
+@pytest.mark.parametrize(
+    ("plane", "undo"),
+    [
+        (None, "no operation and no change of the version is recorded"),
+        (control_plane(run(SNAPSHOT, "Started", 3)), "the etcd snapshot 3 is in progress; wait for its end, or abort"),
+        (control_plane(run(SNAPSHOT, "Finished")), "no operation and no change of the version is recorded"),
+        (control_plane(run(RESTORE, "Finished", inverse=INVERSE)), "old none the etcd restore 1"),
+        (control_plane(run(RESTORE, "Finished", inverse={"message": "it cannot be undone: x"})), "cannot be undone: x"),
+        (control_plane(run(RESTORE, "Failed", message="no such file")), "etcd restore 1: no such file"),
+        (control_plane(run(ENCRYPTION_KEYS, "Done", inverse={"message": "it cannot be undone"})), "cannot be undone"),
+        (
+            control_plane(run(SNAPSHOT, "Finished"), rollback=UPGRADE),
+            "old kubernetesVersion the upgrade from v1.33.5+k3s1 to v1.34.1+k3s1",
+        ),
+        (
+            control_plane(
+                run(RESTORE, "Finished", inverse=INVERSE), rollback={**UPGRADE, "time": "2026-01-01T13:00:00Z"}
+            ),
+            "old kubernetesVersion the upgrade",
+        ),
+        (
+            control_plane(rollback={"from": "v1", "to": "v2", "message": "no snapshot was taken"}),
+            "the upgrade from v1 to v2 cannot be undone: no snapshot was taken",
+        ),
+    ],
+)
+def test_a_rollback_undoes_the_last_change(plane: Any, undo: str) -> None:
+    found = rollback_of(plane)
+    assert undo in (found if isinstance(found, str) else f"{found.snapshot} {found.mode} {found.change}")
+
+
+def test_a_rollback_names_the_data_that_is_lost_and_requires_its_acceptance(cluster: Cluster) -> None:
+    rollback = ("rollback", "cluster", cluster.name)
+    assert "cannot be rolled back: no operation" in cluster.expect_failure(*rollback)
+    encoded = encode_spec({"kubernetesVersion": UPGRADE["from"]})
+    known = {"rollback": {**UPGRADE, "snapshot": f"{cluster.name}-old"}, "specHistory": [restore.digest(encoded)]}
+    cluster.report(run(SNAPSHOT, "Finished"), **known)
+    assert f'has no snapshot "{cluster.name}-old"' in cluster.expect_failure(*rollback)
+    metadata = base64.b64encode(json.dumps({restore.SPEC_KEY: encoded}).encode()).decode()
+    cluster.add_snapshot(f"{cluster.name}-old", createdAt=STARTED, metadata=metadata)
+    refusal = cluster.expect_failure(*rollback)
+    assert "undoing the upgrade from v1.33.5+k3s1 to v1.34.1+k3s1 restores a snapshot" in refusal
+    assert f"all changes in the cluster since {STARTED} (" in refusal
+    accept = refusal.partition("to accept, pass ")[2].split()
+    assert accept[:2] == ["--accept-data-loss-since", STARTED]
+    for wrong in ("2026-01-01T12:00:01Z", "yesterday"):
+        cluster.expect_failure(*rollback, accept[0], wrong)
+    assert cluster.requested(RESTORE) is None
+    terminal = Terminal(*rollback, *accept[:2], **cluster.environment)
+    terminal.read_until("etcd restore 1 is requested")
+    cluster.report(run(RESTORE, "Finished"))
+    assert terminal.exit_status() == 0
+    request = {"generation": 1, "name": f"{cluster.name}-old", "restoreRKEConfig": "kubernetesVersion"}
+    assert cluster.requested(RESTORE) == request
+    assert cluster.spec()["kubernetesVersion"] == UPGRADE["from"]
+
+
+def test_an_operation_is_aborted_before_its_point_of_no_return(cluster: Cluster) -> None:
+    abort = ("operations", "abort", cluster.name)
+    assert "has no operation in progress" in cluster.expect_failure(*abort)
+    cluster.report(run(RESTORE, "Restore"))
+    why = "cannot be aborted in phase Restore: the data of the cluster is being replaced"
+    assert why in cluster.expect_failure(*abort)
+    request = {"generation": 1, "name": "old", "restoreRKEConfig": "kubernetesVersion"}
+    applied = {"kubernetesVersion": "v1.34.1+k3s1"}
+    cluster.report(run(RESTORE, "Shutdown"), etcdSnapshotRestore=request, appliedSpec=applied)
+    terminal = Terminal(*abort, **cluster.environment)
+    terminal.read_until("abort of the etcd restore 1 is requested")
+    found = json.loads(cluster.server.kubectl("get", "-n", NAMESPACE, _PROVISIONING, cluster.name, "-o", "json").stdout)
+    assert found["metadata"]["annotations"][names.ABORT_OPERATION] == "x"
+    assert found["spec"]["kubernetesVersion"] == "v1.34.1+k3s1"
+    cluster.report(run(RESTORE, "Abort", message=f"phase Shutdown: {ABORTED}"))
+    terminal.read_until("phase Abort")
+    cluster.report(run(RESTORE, "Failed", message=f"phase Shutdown: {ABORTED}"))
+    assert terminal.exit_status() == 0
+    assert "etcd restore 1 was aborted" in terminal.output
 
 
 def test_unknown_and_imported_clusters_are_refused(cluster: Cluster) -> None:
@@ -494,6 +606,8 @@ def test_unknown_and_imported_clusters_are_refused(cluster: Cluster) -> None:
         ("rotate", "certificates"),
         ("rotate", "encryption-keys"),
         ("operations",),
+        ("operations", "abort"),
+        ("rollback", "cluster"),
     ):
         arguments = ("x",) if command[-1] == "restore" else ()
         message = cluster.expect_failure(*command, "heath", *arguments)
@@ -508,7 +622,7 @@ def test_describe_shows_the_operation(cluster: Cluster) -> None:
     assert "operation" not in cluster.herder("describe", "cluster", cluster.name)
     cluster.report(run(SNAPSHOT, "Started"), "etcd snapshot, phase Started: waiting for machine(s) server-1")
     _, line, blank, *_ = cluster.herder("describe", "cluster", cluster.name).splitlines()
-    assert line.startswith("operation: etcd snapshot 1, phase Started, started "), line
+    assert line.startswith("operation: etcd snapshot 1, phase Started, 0%, started "), line
     assert line.endswith(" ago: waiting for machine(s) server-1")
     assert blank == ""
     data = json.loads(cluster.herder("describe", "cluster", cluster.name, "-o", "json"))

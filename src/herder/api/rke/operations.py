@@ -39,6 +39,8 @@ TITLES: Mapping[str, str] = {
 }
 """Names of the kinds in messages."""
 
+ABORT_PHASE = "Abort"
+"""The phase that starts servers again after a restore that has failed. Other runs skip it."""
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
 
@@ -175,15 +177,15 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (DELETION, "RestartCluster"): _may(),
     (UPGRADE_SNAPSHOT, "Started"): _may(SAVE_SNAPSHOT),
     (UPGRADE_SNAPSHOT, "RestartCluster"): _may(),
-    (RESTORE, "Snapshot"): _may(SAVE_SNAPSHOT),
     (RESTORE, "Started"): _may(CHECK_SNAPSHOT),
+    (RESTORE, "Snapshot"): _may(SAVE_SNAPSHOT),
     (RESTORE, "Shutdown"): _may(STOP_SERVICES, stops_all_servers=True),
     (RESTORE, "Restore"): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
     (RESTORE, "InitialRestartCluster"): _may(
         DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True
     ),
     (RESTORE, "PostRestoreNodeCleanup"): _may(DELETE_NODES),
-    (RESTORE, "Abort"): _may(START_SERVICES, stops_all_servers=True),
+    (RESTORE, ABORT_PHASE): _may(START_SERVICES, stops_all_servers=True),
     (RESTORE, "RestartCluster"): _may(),
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),
@@ -194,7 +196,15 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     },
     (ENCRYPTION_KEYS, "RestartCluster"): _may(),
 }
-"""By kind and phase. A phase that is missing here writes no plan."""
+"""By kind and phase, in the order of the phases. A phase that is missing here writes no plan."""
+
+ABORTED = "aborted on request"
+
+
+def phases_of(kind: str) -> list[str]:
+    """The phases of a run that succeeds."""
+    return [phase for each, phase in PERMISSIONS if each == kind and phase != ABORT_PHASE]
+
 
 ABORTABLE: Mapping[str, frozenset[str]] = {
     SNAPSHOT: frozenset({"Started"}),

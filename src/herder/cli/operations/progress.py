@@ -8,6 +8,7 @@ import click
 
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.operations import CERTIFICATES, ENCRYPTION_KEYS, RESTORE, SNAPSHOT, active_run
+from herder.app.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, edit, existing_cluster, interruptible, print_line, time_limit
 from herder.cli.cluster.progress import (
@@ -18,6 +19,7 @@ from herder.cli.cluster.progress import (
     wait_for_change,
     watch_progress,
 )
+from herder.cli.operations.estimate import estimate
 from herder.cli.operations.lookup import control_plane_of
 from herder.cli.operations.requests import (
     Request,
@@ -138,7 +140,8 @@ class OperationLog:
     def print(self, progress: ClusterProgress) -> None:
         phase, waiting = self._state(progress)
         if phase and phase != self._phase:
-            self.say(f"  {phase}")
+            found = estimate(progress.control_plane, wall_clock())
+            self.say(f"  {phase}" + (f", {found}" if found is not None and found.remaining is not None else ""))
         if waiting and waiting != self._waiting:
             self.say(f"  {waiting}")
         self._phase, self._waiting = phase, waiting

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from herder.api.capi.conditions import find
 from herder.api.rke.operations import CERTIFICATES, FAILED, KINDS, TITLES, Run, active_run, is_ended
+from herder.cli.operations.estimate import estimate
 from herder.engine.apiserver.tables.duration import human_duration
 from herder.engine.meta.kinds import Object
 
@@ -21,7 +22,8 @@ class Request:
 
     @property
     def title(self) -> str:
-        return f"{title_of(self.kind)} {self.generation}"
+        """The manager itself starts operations without a generation."""
+        return f"{title_of(self.kind)} {self.generation}" if self.generation else title_of(self.kind)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def operation_line(control_plane: Object | None, now: datetime) -> str:
         return f"last operation: {request.title}, {run.phase}, started {age} ago{why}"
     attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
     waiting = f": {message}" if (message := progress_message(control_plane)) else ""
-    return f"operation: {request.title}, phase {run.phase}{attempt}, started {age} ago{waiting}"
+    found = estimate(control_plane, now)
+    progress = f", {found}" if found is not None else ""
+    return f"operation: {request.title}, phase {run.phase}{attempt}{progress}, started {age} ago{waiting}"
 
 
 def _generation(request: object) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from herder.api.rke.operations import DELETION, FAILED, RESTORE, SNAPSHOT, Run
+from herder.api.rke.restore import MODES, NONE
 from herder.app.paths import kubeconfig_option, workspace_option
 from herder.app.process import wall_clock
 from herder.cli.client import ask
@@ -34,6 +35,7 @@ CREATE_EXAMPLES = examples("herder snapshot create meadow", "herder snapshot cre
 LIST_EXAMPLES = examples("herder snapshot list meadow", "herder snapshot list meadow -o wide")
 RESTORE_EXAMPLES = examples(
     "herder snapshot restore meadow meadow-local-on-demand-1a2b3c",
+    "herder snapshot restore meadow meadow-local-on-demand-1a2b3c --mode kubernetesVersion",
     "herder snapshot restore meadow meadow-local-on-demand-1a2b3c --yes --timeout 1800",
 )
 DELETE_EXAMPLES = examples(
@@ -133,14 +135,21 @@ def _size(size: object) -> str:
 @command.command(epilog=RESTORE_EXAMPLES)
 @operation_options
 @click.argument("snapshot")
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    default=NONE,
+    show_default=True,
+    help="What to restore besides the data: none, kubernetesVersion, or all (version and configuration).",
+)
 @yes_option
 def restore(
-    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, snapshot: str, yes: bool
+    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, snapshot: str, mode: str, yes: bool
 ) -> None:
     """Restore the data of CLUSTER from SNAPSHOT, which is the name of a snapshot or of its file.
 
-    All changes since the snapshot are lost. The API server of the cluster is down meanwhile. Version and configuration
-    of the cluster stay as they are. On a terminal, the command asks for confirmation.
+    All changes since the snapshot are lost. The API server of the cluster is down meanwhile. Without --mode, version
+    and configuration of the cluster stay as they are. On a terminal, the command asks for confirmation.
     """
 
     async def read(client: Client) -> Object:
@@ -153,7 +162,7 @@ def restore(
     lost = f"all changes since {printable(_time(found))} are lost"
     confirm(f"Restore cluster {name} in namespace {namespace}? Its API server stops meanwhile, and {lost}.", yes)
     print_line(f"cluster {name}: restoring snapshot {found['metadata']['name']}; {lost}")
-    fields = {"name": found["metadata"]["name"], "restoreRKEConfig": "none"}
+    fields = {"name": found["metadata"]["name"], "restoreRKEConfig": mode}
     run_operation(kubeconfig, namespace, name, RESTORE, fields, wait=wait, timeout=timeout)
 
 

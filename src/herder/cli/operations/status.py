@@ -14,6 +14,8 @@ from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, existing_cluster, interruptible, timeout_option
 from herder.cli.examples import examples
 from herder.cli.get import print_data
+from herder.cli.operations.abort import abort
+from herder.cli.operations.estimate import estimate
 from herder.cli.operations.lookup import control_plane_of
 from herder.cli.operations.progress import wait_command, wait_for_operation
 from herder.cli.operations.requests import Request, pending_requests, progress_message, title_of
@@ -23,14 +25,34 @@ from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 
 PENDING = "Pending"
-_COLUMNS = ("OPERATION", "GENERATION", "PHASE", "ATTEMPT", "LEADER", "SINCE", "DEADLINE", "MESSAGE")
-
-
-@click.command(
-    epilog=examples(
-        "herder operations meadow", "herder operations meadow -o json", "herder operations meadow --wait --timeout 600"
-    )
+_COLUMNS = ("OPERATION", "GENERATION", "PHASE", "PROGRESS", "ATTEMPT", "LEADER", "SINCE", "DEADLINE", "MESSAGE")
+EXAMPLES = examples(
+    "herder operations meadow",
+    "herder operations meadow -o json",
+    "herder operations meadow --wait --timeout 600",
+    "herder operations abort meadow",
 )
+
+
+class OperationsGroup(click.Group):
+    """Without a subcommand, the argument is a cluster: `herder operations meadow`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = len(args) > 1 and args[0] in self.commands
+        if args and args[0] not in ctx.help_option_names and not is_named:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=OperationsGroup, epilog=EXAMPLES, subcommand_metavar="[abort] CLUSTER")
+def command() -> None:
+    """Show or abort the operation of a cluster. `herder operations CLUSTER` shows it; see `show` for its options."""
+
+
+command.add_command(abort)
+
+
+@command.command(epilog=examples("herder operations show meadow", "herder operations meadow --wait --timeout 600"))
 @click.argument("name", metavar="CLUSTER")
 @workspace_option
 @click.option("--wait", is_flag=True, help="Print progress until all requested operations have ended.")
@@ -39,7 +61,7 @@ _COLUMNS = ("OPERATION", "GENERATION", "PHASE", "ATTEMPT", "LEADER", "SINCE", "D
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Output format: json or yaml. Default: table."
 )
 @kubeconfig_option
-def command(name: str, namespace: str, wait: bool, timeout: float, output: str | None, kubeconfig: str | None) -> None:
+def show(name: str, namespace: str, wait: bool, timeout: float, output: str | None, kubeconfig: str | None) -> None:
     """Show the operation of CLUSTER that is in progress, or the last one, and requests that have not started.
 
     Operations are etcd snapshots, restores and rotations. With --wait, the exit status is 1 if one has failed.
@@ -74,8 +96,15 @@ def _show(cluster: Object, control_plane: Object | None, output: str | None) -> 
     run, pending = Run.of(control_plane), [*pending_requests(cluster, control_plane)]
     if output:
         requests = [{"kind": each.kind, "generation": each.generation} for each in pending]
-        shown = {"operation": run.to_status() if run else None, "waitingFor": progress_message(control_plane)}
-        data = {name: value for name, value in (shown | {"pending": requests}).items() if value}
+        found, status = estimate(control_plane, wall_clock()), (control_plane or {}).get("status") or {}
+        shown = {
+            "operation": status.get("operation") if run else None,
+            "progress": found.to_data() if found is not None else None,
+            "waitingFor": progress_message(control_plane),
+            "pending": requests,
+            "history": status.get("operationHistory"),
+        }
+        data = {name: value for name, value in shown.items() if value}
         print_data(data, output)
     elif run is None and not pending:
         _say_none(cluster)
@@ -89,10 +118,12 @@ def _say_none(cluster: Object) -> None:
 
 
 def _cells(run: Run, control_plane: Object | None) -> Sequence[str]:
+    found = estimate(control_plane, wall_clock())
     return (
         title_of(run.kind),
-        str(run.generation),
+        str(run.generation or ""),
         run.phase,
+        str(found or ""),
         str(run.attempt),
         run.leader,
         since(timestamp(run.started_at), wall_clock()),
@@ -102,4 +133,4 @@ def _cells(run: Run, control_plane: Object | None) -> Sequence[str]:
 
 
 def _pending_cells(request: Request) -> Sequence[str]:
-    return title_of(request.kind), str(request.generation), PENDING, "", "", "", "", ""
+    return title_of(request.kind), str(request.generation), PENDING, "", "", "", "", "", ""

@@ -18,7 +18,7 @@ from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
-from herder.api.rke.operations import FAILED, Run, active_run, is_abortable, without_tasks
+from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, without_tasks
 from herder.api.rke.strategy import is_lost
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
@@ -51,7 +51,6 @@ from herder.engine.runtime.decision import NORMAL, WARNING, Create, Patch, Write
 OPERATIONS: Sequence[RequestedOperation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS, UPGRADE_SNAPSHOT)
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
 MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
-ABORTED = "aborted on request"
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
 

@@ -51,7 +51,7 @@ from herder.engine.runtime.decision import Write
 SAVE_TIMEOUT = timedelta(minutes=5)
 CHECK_TIMEOUT = STOP_TIMEOUT = CLEAN_UP_TIMEOUT = timedelta(minutes=10)
 RESTORE_TIMEOUT = REJOIN_TIMEOUT = timedelta(minutes=30)
-_SNAPSHOT, _ABORT = "Snapshot", "Abort"
+_SNAPSHOT, _ABORT = "Snapshot", operations.ABORT_PHASE
 _MACHINE, _S3 = "Machine", "s3"
 
 
