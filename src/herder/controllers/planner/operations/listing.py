@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.machines.names import safe_concat
-from herder.api.numbers import parse_int64
+from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import SAVE_SNAPSHOT
@@ -33,6 +34,10 @@ SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
 _MAX_TEXT = 1024
+_MAX_METADATA = 512 << 10
+"""Longer metadata is left out: it contains a copy of the cluster's spec, which an annotation has to hold, too."""
+_NOT_IN_NAMES, _DOTS = re.compile(r"[^a-z0-9.-]"), re.compile(r"[.-]*\.[.-]*")
+"""What names of objects cannot contain: other characters, and dots next to dots or dashes."""
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
 _S3 = "s3"
@@ -112,7 +117,9 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
     for entry, found in reports.values():
         wanted |= {obj["metadata"]["name"]: obj for obj in _objects(scope, entry, found)}
     known = {each["metadata"]["name"]: each for each in _known(scope, reports.keys())}
-    created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in sorted(wanted.keys() - known.keys())]
+    view = scope.planning.view
+    new = [name for name in sorted(wanted.keys() - known.keys()) if view.get(ETCD_SNAPSHOT, name) is None]
+    created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in new]
     gone = [delete(ETCD_SNAPSHOT, known[name], "its file is gone") for name in sorted(known.keys() - wanted.keys())]
     return [*created, *gone]
 
@@ -138,7 +145,6 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
     cluster, namespace = scope.planning.view.name, scope.planning.view.namespace
     for each in found:
         place, node = (_S3, _S3) if each.in_s3 else ("local", _node_name(entry))
-        digest = hashlib.sha256(f"{node}{each.location}".encode()).hexdigest()[:6]
         owner = (
             owner_reference(CLUSTER, scope.planning.cluster, controller=False)
             if each.in_s3
@@ -148,7 +154,7 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
             "apiVersion": ETCD_SNAPSHOT.api_version,
             "kind": ETCD_SNAPSHOT.kind,
             "metadata": {
-                "name": safe_concat(cluster, f"{place}-{each.name}-{digest}".lower()),
+                "name": _object_name(scope, each, place, node),
                 "namespace": namespace,
                 "labels": {CLUSTER_NAME: cluster, names.CLUSTER_NAME: cluster},
                 "annotations": {
@@ -162,19 +168,35 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
         }
 
 
+def _object_name(scope: OperationScope, found: Reported, place: str, node: str) -> str:
+    """A valid name of its own. Names of clusters can begin alike, and nodes report any files and locations: without the
+    UID, a cluster could take names that the snapshots of another one are going to have."""
+    cluster = scope.planning.cluster["metadata"]
+    identity = (cluster["uid"], node, found.location, found.name)
+    digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:6]
+    file = _DOTS.sub(".", _NOT_IN_NAMES.sub("-", found.name.lower())).rstrip("-.")
+    return safe_concat(scope.planning.view.name, place, file, digest)
+
+
 def _file(found: Reported, node: str) -> Object:
-    metadata = {str(key): str(value) for key, value in found.metadata.items()}
+    created_at = parse_time(found.created_at)
     file = {
         "name": found.name,
         "nodeName": node,
         "location": printable(found.location, _MAX_TEXT),
-        "createdAt": found.created_at if parse_time(found.created_at) else "",
-        "size": max(found.size, 0),
+        "createdAt": timestamp(created_at) if created_at else "",
+        "size": min(max(found.size, 0), INT64_MAX),
         "status": "failed" if found.status == "failed" else "successful",
         "message": printable(found.message, _MAX_TEXT),
-        "metadata": base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else "",
+        "metadata": _metadata(found),
     }
     return {name: value for name, value in file.items() if value not in ("", None)}
+
+
+def _metadata(found: Reported) -> str:
+    metadata = {str(key): str(value) for key, value in found.metadata.items()}
+    encoded = base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else ""
+    return encoded if len(encoded) <= _MAX_METADATA else ""
 
 
 def _node_name(entry: PlanEntry) -> str:
