@@ -1,7 +1,8 @@
-"""Delete orphaned bindings in a managed cluster when its agent connects.
+"""Delete bindings in a managed cluster that belong to no binding of the manager.
 
 A cluster that is removed from the manager keeps its RBAC objects, because it may be unreachable by then. If it is
-imported again, former members would regain their old rights.
+imported again, former members would regain their old rights. So they would if an etcd snapshot is restored, which
+brings back the objects of its time.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from herder.engine.runtime.decision import DONE, Decision, Observe, Write
 from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, View
 
-_LIST_INTERVAL_SECONDS = 60.0
-"""Minimum interval between lists; the binding controllers watch current bindings."""
+_PACE_SECONDS = 5.0
+_RETRY_SECONDS = 60.0
 _MAX_DELETIONS = 5_000
 """Limit for one reconcile: a cluster may have any number of bindings with the label."""
 
@@ -50,7 +51,7 @@ def _delete_leftovers(view: View, subscription: Observe, owners: Iterable[str]) 
         if _is_backed(view, owner):
             continue
         if len(writes) >= _MAX_DELETIONS:
-            return Decision(writes=tuple(writes), wake_at=view.now + timedelta(seconds=_LIST_INTERVAL_SECONDS))
+            return Decision(writes=tuple(writes), wake_at=view.now + timedelta(seconds=_RETRY_SECONDS))
         found = view.observed(replace(subscription, focus=(cluster_rights.BY_OWNER, owner), values_of=""))
         objects = found.objects if isinstance(found, Observed) else ()
         writes += [cluster_rights.revoke(subscription.kind, each, view.name) for each in objects]
@@ -63,13 +64,10 @@ def _is_backed(view: View, label: str) -> bool:
 
 
 def _owners(cluster: str, kind: Kind) -> Observe:
+    """A watch that the controllers of bindings share. A restore can end before the agent or the manager notices it, so
+    a list when the agent connects is not enough."""
     return Observe(
-        cluster,
-        kind,
-        labels=OWNED_BY,
-        projection=cluster_rights.BINDINGS,
-        freshness=_LIST_INTERVAL_SECONDS,
-        values_of=cluster_rights.BY_OWNER,
+        cluster, kind, labels=OWNED_BY, projection=cluster_rights.BINDINGS, values_of=cluster_rights.BY_OWNER
     )
 
 
@@ -81,4 +79,5 @@ CONTROLLER = Controller(
     predicate=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
     indexes={kind: cluster_rights.INDEXES[kind] for kind in (CLUSTER_BINDING, PROJECT_BINDING)},
     cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
+    pace=_PACE_SECONDS,  # A hostile cluster decides how many bindings it has, and how often they change.
 )

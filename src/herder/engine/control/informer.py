@@ -31,6 +31,7 @@ latest."""
 WATCH_TIMEOUT_SECONDS = 2 * WATCH_SECONDS + 30.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
+_SERVER_FAILURE = 500
 _NO_OBJECT: tuple[Object, bytes] = ({}, b"")
 
 
@@ -39,7 +40,9 @@ class Informer:
 
     `transform` reduces each object before it is cached. `jitter` returns a value in [0, 1) that spreads the reconnects
     of many managers. `on_health` is called with each error, and with an empty string on recovery. `max_objects` and
-    `max_bytes` limit what an untrusted server can make us cache; 0 means no limit.
+    `max_bytes` limit what an untrusted server can make us cache; 0 means no limit. With `relist_after_outage`, it lists
+    again if the server could not be reached: data may have been restored from a backup meanwhile. A resumed watch does
+    not show that, and servers send no events for revisions that they assign anew.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Informer:
         max_objects: int = 0,
         max_bytes: int = 0,
         claim: Callable[[int], bool] = lambda _size: True,
+        relist_after_outage: bool = False,
     ) -> None:
         cache.set_selectors(labels, fields)
         self.client = client
@@ -78,17 +82,19 @@ class Informer:
         self._max_bytes = max_bytes
         self._claim = claim  # returns whether the cache may have this size, in bytes
         self._jitter = jitter
+        self._relist_after_outage = relist_after_outage
         self._retry_requested = asyncio.Event()
         self._revision = ""
         self._streaming_list = True  # false once the server rejects a streaming list (WatchList)
         self._received = False  # the server sent something on this connection
+        self._opened = False  # the server accepted the watch on this connection
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         failures = quick_rounds = 0
         while True:
             started, resumed = loop.time(), bool(self._revision)
-            self._received = False
+            self._received = self._opened = False
             has_failed = await self._list_or_watch()
             lasted = loop.time() - started >= STABLE_SECONDS
             quick_rounds = 0 if lasted else quick_rounds + 1
@@ -129,6 +135,8 @@ class Informer:
             self._mark_unhealthy(str(error), log_failure=log.info)  # expected while the definition does not exist
             return True
         except (StatusError, OSError) as error:  # TimeoutError is an OSError with an empty message
+            if self._relist_after_outage and _is_outage(error) and not (self._opened or self._received):
+                self._revision = ""
             self._mark_unhealthy(str(error) or "watch timed out")
             return True
         except Exception as error:
@@ -210,10 +218,11 @@ class Informer:
 
     async def _replace(self, objects: Collection[tuple[Object, bytes]], revision: str) -> None:
         changes: list[Change] = []
+        as_of = int(revision or 0)
         if self._max_objects:
-            await self.cache.replace_in_batches(objects, int(revision or 0), self._on_change)
+            await self.cache.replace_in_batches(objects, self._on_change)
         else:
-            changes = self.cache.replace(objects, int(revision or 0))
+            changes = self.cache.replace(objects, as_of)
         self._check_claim(self.cache.size)
         self._revision = revision
         self._received = True
@@ -229,10 +238,14 @@ class Informer:
     async def _watch_changes(self) -> None:
         async with (
             asyncio.timeout(WATCH_TIMEOUT_SECONDS),
-            aclosing(self._watch(resource_version=self._revision, opened=self._mark_healthy)) as events,
+            aclosing(self._watch(resource_version=self._revision, opened=self._on_opened)) as events,
         ):
             async for event in events:
                 self._handle(event)
+
+    def _on_opened(self) -> None:
+        self._opened = True
+        self._mark_healthy()
 
     def _handle(self, event: WatchEvent) -> None:
         revision = event.object["metadata"]["resourceVersion"]
@@ -290,3 +303,7 @@ class Informer:
             opened=opened,
             metadata_only=self.cache.kind.partial,
         )
+
+
+def _is_outage(error: StatusError | OSError) -> bool:
+    return not isinstance(error, StatusError) or error.code >= _SERVER_FAILURE

@@ -4,6 +4,7 @@ left behind."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from herder.api.management.kinds import (
     ROLE_TEMPLATE,
 )
 from herder.controllers.identity import cluster_bindings, global_bindings, global_roles, leftover_bindings
-from herder.engine.meta.errors import NotFound
+from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
@@ -158,6 +159,47 @@ async def import_twice(seed: int, faults: Faults) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_former_members_have_no_rights_in_a_cluster_that_is_imported_again(seed: int, faults: Faults) -> None:
     loop.run(import_twice(seed, faults))
+
+
+# --- clusters that are restored -------------------------------------------------------------------------------------
+
+
+async def restore_with_former_owner(seed: int, faults: Faults) -> None:
+    """A restored snapshot brings back the RBAC objects of its time. The agent stays connected meanwhile."""
+    async with World(seed, CONTROLLERS, crds=[*CRDS, *MANAGEMENT_CRDS], faults=faults) as world:
+        await prepare(world, "c-m-1")
+        client, remote = world.client, world.workloads.client("c-m-1")
+        for name, template in (("owner", "cluster-owner"), ("member", "cluster-member")):
+            await client.create(CLUSTER_BINDING.resource, cluster_binding(name, template, "bob"), namespace="c-m-1")
+        owner, guest = ("bob", "cattle-roletemplate-cluster-owner"), ("bob", "cattle-roletemplate-cluster-member")
+
+        async def is_owner() -> bool:
+            return await subjects(world, "c-m-1") == [guest, owner]
+
+        async def is_guest() -> bool:
+            in_projects = (await remote.list(ROLE_BINDING.resource, labels=OWNED_BY)).items
+            return await subjects(world, "c-m-1") == [guest] and not in_projects
+
+        await world.until(is_owner)
+        saved = (await remote.list(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items
+        await client.delete(CLUSTER_BINDING.resource, "owner", namespace="c-m-1")
+        await world.until(is_guest)
+        await asyncio.sleep(600)
+        for each in saved:
+            with suppress(AlreadyExists):
+                meta = {key: each["metadata"][key] for key in ("name", "labels")}
+                await remote.create(CLUSTER_ROLE_BINDING.resource, {**each, "metadata": meta})
+        in_project = new_manifest(ROLE_BINDING, "prtb-restored", "default", roleRef=REFERENCE, subjects=[])
+        in_project["metadata"]["labels"] = {OWNED_BY: "c-m-1-p-team_molly"}
+        await remote.create(ROLE_BINDING.resource, in_project, namespace="default")
+        await world.until(is_guest)
+        world.check()
+
+
+@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["no faults", "faults"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_former_owners_have_no_rights_in_a_cluster_that_is_restored(seed: int, faults: Faults) -> None:
+    loop.run(restore_with_former_owner(seed, faults))
 
 
 # --- users who manage the members of their cluster --------------------------------------------------------------------
