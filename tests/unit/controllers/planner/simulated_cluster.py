@@ -20,7 +20,7 @@ from herder.api.rke import names
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, CUSTOM_MACHINE, PLAN_SECRET
 from herder.api.rke.node import plan_secret as secrets
-from herder.api.rke.node.plan_secret import PlanSecret, encoded
+from herder.api.rke.node.plan_secret import PlanSecret, encoded, zipped
 from herder.controllers.planner import controller
 from herder.controllers.planner.plan import secret as plan_secrets
 from herder.effects.join_token import ClusterTokens
@@ -62,6 +62,7 @@ class SimulatedCluster:
         self.delivered: list[str] = []  # machines, in the order in which their agents started to apply a plan
         self.max_concurrent = 0  # the largest number of agents at work at the same time
         self.failure_output = "no space left"
+        self.outputs: dict[str, bytes] = {}  # that agents report, by instruction
         self._working = 0
         self._answer = answer
         self._addresses: dict[str, str] = {}
@@ -199,10 +200,11 @@ class SimulatedCluster:
         probes = (
             "{" + ",".join(f'"{name}":{{"healthy":true}}' for name in plan.plan.probes) + "}" if plan.plan else "{}"
         )
-        report = {
+        report: dict[str, str | bytes] = {
             secrets.STATE: secrets.SUCCEEDED,
             secrets.APPLIED_CHECKSUM: plan.checksum,
             secrets.PROBE_STATUSES: probes,
+            **({secrets.APPLIED_OUTPUT: zipped(self.outputs)} if self.outputs else {}),
         }
         if not succeeded:
             evidence = json.dumps({"instruction": "install", "exitCode": 3, "tail": self.failure_output})
@@ -211,7 +213,11 @@ class SimulatedCluster:
         if succeeded:
             await self._join(machine, plan)
 
-    async def _report(self, name: str, data: Mapping[str, str], version: str = "") -> None:
+    async def report(self, machine: str, **data: str) -> None:
+        """Report as a compromised machine does. Underscores in keys are hyphens."""
+        await self._report(names.plan_secret(machine), {key.replace("_", "-"): value for key, value in data.items()})
+
+    async def _report(self, name: str, data: Mapping[str, str | bytes], version: str = "") -> None:
         patch: Object = {"data": {key: encoded(value) for key, value in data.items()}}
         if version:
             patch["metadata"] = {"resourceVersion": version}

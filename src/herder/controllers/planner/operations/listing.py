@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.machines.names import safe_concat
-from herder.api.numbers import parse_int64
+from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import SAVE_SNAPSHOT
@@ -33,8 +34,11 @@ SNAPSHOTS_OF = "snapshots-of"
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
 _MAX_TEXT = 1024
+_MAX_QUOTES, _MAX_OBJECTS = 40_000, 8000  # in a report: decoding takes as long as it has strings and objects
+_MAX_METADATA = 1 << 20  # characters; an API server stores no object above 1.5 MiB
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
+_OTHER_CHARACTERS = re.compile(r"[^a-z0-9]+")
 _S3 = "s3"
 
 
@@ -95,6 +99,8 @@ class _Report(msgspec.Struct, frozen=True):
 def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     """The snapshots that a server reports; None if it reports none that can be read."""
     output = entry.plan.outputs.get(SAVE_SNAPSHOT, b"")
+    if output.count(b'"') > _MAX_QUOTES or output.count(b"{") > _MAX_OBJECTS:
+        return None
     try:
         report = msgspec.json.decode(output, type=_Report)
     except (ValueError, RecursionError):
@@ -104,7 +110,11 @@ def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
 
 
 def record_snapshots(scope: OperationScope) -> Sequence[Write]:
-    """Create objects of new snapshots, and delete those of files that are gone."""
+    """Create objects of new snapshots, and delete those of files that are gone.
+
+    An object of another cluster may have the name of a new one. It stays, and the snapshot is not listed: a write that
+    the API refuses would be repeated for ever.
+    """
     reports = {entry.uid: (entry, found) for entry in scope.members() if (found := reported_by(entry)) is not None}
     if not reports:
         return ()
@@ -112,7 +122,10 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
     for entry, found in reports.values():
         wanted |= {obj["metadata"]["name"]: obj for obj in _objects(scope, entry, found)}
     known = {each["metadata"]["name"]: each for each in _known(scope, reports.keys())}
-    created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in sorted(wanted.keys() - known.keys())]
+    new = [
+        name for name in sorted(wanted.keys() - known.keys()) if scope.planning.view.get(ETCD_SNAPSHOT, name) is None
+    ]
+    created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in new]
     gone = [delete(ETCD_SNAPSHOT, known[name], "its file is gone") for name in sorted(known.keys() - wanted.keys())]
     return [*created, *gone]
 
@@ -138,7 +151,6 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
     cluster, namespace = scope.planning.view.name, scope.planning.view.namespace
     for each in found:
         place, node = (_S3, _S3) if each.in_s3 else ("local", _node_name(entry))
-        digest = hashlib.sha256(f"{node}{each.location}".encode()).hexdigest()[:6]
         owner = (
             owner_reference(CLUSTER, scope.planning.cluster, controller=False)
             if each.in_s3
@@ -148,7 +160,7 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
             "apiVersion": ETCD_SNAPSHOT.api_version,
             "kind": ETCD_SNAPSHOT.kind,
             "metadata": {
-                "name": safe_concat(cluster, f"{place}-{each.name}-{digest}".lower()),
+                "name": _object_name(scope, place, node, each),
                 "namespace": namespace,
                 "labels": {CLUSTER_NAME: cluster, names.CLUSTER_NAME: cluster},
                 "annotations": {
@@ -162,19 +174,36 @@ def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported])
         }
 
 
+def _object_name(scope: OperationScope, place: str, node: str, found: Reported) -> str:
+    """A name of letters, digits and hyphens, because names of files may have other characters.
+
+    The UID keeps servers of other clusters, whose names may begin like this one, from choosing the same name.
+    """
+    parts = (scope.planning.cluster["metadata"]["uid"], node, found.location, found.name)
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:6]
+    readable = _OTHER_CHARACTERS.sub("-", found.name.lower())
+    return safe_concat(scope.planning.view.name, f"{place}-{readable}-{digest}")
+
+
 def _file(found: Reported, node: str) -> Object:
-    metadata = {str(key): str(value) for key, value in found.metadata.items()}
+    created = parse_time(found.created_at)
     file = {
         "name": found.name,
         "nodeName": node,
         "location": printable(found.location, _MAX_TEXT),
-        "createdAt": found.created_at if parse_time(found.created_at) else "",
-        "size": max(found.size, 0),
+        "createdAt": timestamp(created) if created else "",
+        "size": min(max(found.size, 0), INT64_MAX),
         "status": "failed" if found.status == "failed" else "successful",
         "message": printable(found.message, _MAX_TEXT),
-        "metadata": base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else "",
+        "metadata": _metadata(found),
     }
     return {name: value for name, value in file.items() if value not in ("", None)}
+
+
+def _metadata(found: Reported) -> str:
+    """Metadata as Rancher encodes it; empty if it is too large to be stored."""
+    encoded = base64.b64encode(msgspec.json.encode(found.metadata, order="sorted")).decode() if found.metadata else ""
+    return encoded if len(encoded) <= _MAX_METADATA else ""
 
 
 def _node_name(entry: PlanEntry) -> str:
