@@ -121,6 +121,7 @@ class _Drive:
     def run(self) -> NoReturn:
         phase = self._phase()
         if writes := phase.prepare(self.scope):
+            self._check_deadline(phase, "its preparation")
             self.result.writes += writes
             self.result.plans = True
             raise RequeuePass
@@ -194,11 +195,16 @@ class _Drive:
         message = messages.name_machines(
             "waiting for machine(s)", waiting, {name: [why] for name, why in waits.items()}
         )
-        if run.deadline is not None and self._now >= run.deadline:
-            minutes = int(phase.timeout.total_seconds()) // 60
-            self._fail(f"not finished within {minutes} minutes: {message}")
+        self._check_deadline(phase, message)
         self.result.wake_at = run.deadline
         raise PassEnded(f"{self.operation.title}, phase {phase.name}: {message}")
+
+    def _check_deadline(self, phase: Phase, waits_for: str) -> None:
+        """Fail the run if the phase takes too long, also if a guard refuses its writes."""
+        run, refused = self.scope.run, self.scope.planning.view.refused
+        if run.deadline is not None and self._now >= run.deadline:
+            minutes = int(phase.timeout.total_seconds()) // 60
+            self._fail(f"not finished within {minutes} minutes: {refused or waits_for}")
 
     def _advance(self, phase: Phase) -> NoReturn:
         run, phases = self.scope.run, list(self.operation.phases)
@@ -219,7 +225,12 @@ class _Drive:
         raise PassEnded(f"{self.operation.title}, phase {phase.name}: attempt {again.attempt} after: {problem}")
 
     def _fail(self, problem: str) -> NoReturn:
-        """End the run as failed, after its last phase, which gives all machines their plans back."""
+        """End the run as failed, after its last phase, which gives all machines their plans back.
+
+        Its failure is stored without the writes of this pass: a guard may refuse them, and nothing after them is
+        stored then.
+        """
+        self.result.writes.clear()
         run, phases = self.scope.run, {each.name: each for each in self.operation.phases}
         last, problem = self.operation.phases[-1], f"phase {run.phase}: {problem}"
         current = phases.get(run.phase, last)
