@@ -216,6 +216,10 @@ class SimulatedCluster:
         if succeeded:
             await self._join(machine, plan)
 
+    async def report(self, machine: str, **data: str) -> None:
+        """Report as a compromised machine does. Underscores in keys are hyphens."""
+        await self._report(names.plan_secret(machine), {key.replace("_", "-"): value for key, value in data.items()})
+
     async def _report(self, name: str, data: Mapping[str, str | bytes], version: str = "") -> None:
         patch: Object = {"data": {key: encoded(value) for key, value in data.items()}}
         if version:

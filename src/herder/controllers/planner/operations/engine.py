@@ -163,6 +163,7 @@ class _Drive:
         self._check_abort()
         self._check_leader(phase)
         if writes := phase.prepare(self.scope):
+            self._check_deadline(phase, "its preparation")
             self.result.writes += writes
             self.result.plans = True
             raise RequeuePass
@@ -276,14 +277,19 @@ class _Drive:
         message = messages.name_machines(
             "waiting for machine(s)", waiting, {name: [why] for name, why in waits.items()}
         )
-        if run.deadline is not None and self._now >= run.deadline:
-            minutes = int(phase.timeout.total_seconds()) // 60
-            self._fail(f"not finished within {minutes} minutes: {message}")
+        self._check_deadline(phase, message)
         wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
         self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
         self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background
         raise PassEnded(f"{self.operation.title}, phase {phase.name}: {message}")
+
+    def _check_deadline(self, phase: Phase, waits_for: str) -> None:
+        """Fail the run if the phase takes too long, also if a guard refuses its writes."""
+        run, refused = self.scope.run, self.scope.planning.view.refused
+        if run.deadline is not None and self._now >= run.deadline:
+            minutes = int(phase.timeout.total_seconds()) // 60
+            self._fail(f"not finished within {minutes} minutes: {refused or waits_for}")
 
     def _advance(self, phase: Phase, inverse: Mapping[str, str]) -> NoReturn:
         run, phases = self.scope.run, list(self.operation.phases)
@@ -314,8 +320,10 @@ class _Drive:
     def _fail(self, problem: str, *, is_final: bool = False) -> NoReturn:
         """End the run as failed, after its last phase, which gives all machines their plans back.
 
-        An optional phase that fails is skipped, unless the whole run cannot continue (`is_final`).
+        An optional phase that fails is skipped, unless the whole run cannot continue (`is_final`). The failure is stored
+        without the writes of this pass: a guard may refuse them, and nothing after them is stored then.
         """
+        self.result.writes.clear()
         run, phases = self.scope.run, {each.name: each for each in self.operation.phases}
         last, problem = self.operation.phases[-1], f"phase {run.phase}: {problem}"
         current = phases.get(run.phase, last)

@@ -32,7 +32,10 @@ def save(scope: OperationScope) -> Sequence[Batch]:
 
 
 def restore_plans(scope: OperationScope) -> Sequence[Batch]:
-    """Give machines with a task their plan back, and wait until they have applied it."""
+    """Give machines with a task their plan back, and wait until servers have applied it.
+
+    Workers are not waited for: a compromised one could make every operation of its cluster fail.
+    """
     tasked = [entry for entry in scope.machines if entry.annotations.get(PLAN_TASK) and has_own_plan(entry)]
     return [[Step(entry) for entry in scope.machines if entry in tasked or _is_applying(entry)]]
 
@@ -43,7 +46,7 @@ def has_own_plan(entry: PlanEntry) -> bool:
 
 
 def _is_applying(entry: PlanEntry) -> bool:
-    return entry.plan.has_run_a_plan and entry.plan.is_moving
+    return entry.roles.is_server and entry.plan.has_run_a_plan and entry.plan.is_moving
 
 
 @dataclass(frozen=True)

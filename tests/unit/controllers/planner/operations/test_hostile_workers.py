@@ -1,0 +1,56 @@
+"""A worker reports what it likes: it neither stops the operations of its cluster nor makes those of servers fail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from herder.api.rke import operations
+from herder.sim import loop
+from tests.unit.controllers.planner.operations.test_operations import ENDS, Agents, create, run
+from tests.unit.controllers.planner.operations.test_restore import create_snapshot
+from tests.unit.controllers.planner.simulated_cluster import SimulatedCluster
+
+UNHEALTHY = {"probe_statuses": '{"x":{"healthy":false}}'}
+UNFINISHED = {"plan_state": "in-progress"}
+OF_SERVERS: dict[str, dict[str, Any]] = {
+    operations.SNAPSHOT: {"generation": 1},
+    operations.ENCRYPTION_KEYS: {"generation": 1},
+    operations.RESTORE: {"generation": 1, "name": "before"},
+}
+
+
+async def repeat(cluster: SimulatedCluster, worker: str, report: dict[str, str]) -> None:
+    while True:
+        await cluster.report(worker, **report)
+        await asyncio.sleep(5)
+
+
+async def run_beside(worker: str, report: dict[str, str], kind: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Run an operation while a worker repeats its report; returns `status.operation`."""
+    async with SimulatedCluster(answer=Agents()) as cluster:
+        await create(cluster)
+        await create_snapshot(cluster)
+        hostile = asyncio.ensure_future(repeat(cluster, worker, report))
+        try:
+            return await run(cluster, kind, request, ready=False)
+        finally:
+            hostile.cancel()
+
+
+@pytest.mark.parametrize("report", [UNFINISHED, UNHEALTHY], ids=["unfinished", "unhealthy"])
+@pytest.mark.parametrize("kind", OF_SERVERS)
+def test_operations_of_servers_do_not_wait_for_a_worker(kind: str, report: dict[str, str]) -> None:
+    status = loop.run(run_beside("worker-0", report, kind, OF_SERVERS[kind]))
+    assert (kind, status["operation"]["phase"]) in {*ENDS, (operations.RESTORE, "Finished")}, status["operation"]
+
+
+@pytest.mark.parametrize("report", [UNFINISHED, UNHEALTHY], ids=["unfinished", "unhealthy"])
+def test_a_task_that_a_guard_refuses_until_the_deadline_fails_its_operation(report: dict[str, str]) -> None:
+    """The guard counts the second worker as down, and refuses the restart of the first one."""
+    status = loop.run(run_beside("worker-1", report, operations.CERTIFICATES, {"generation": 1}))
+    assert status["operation"]["phase"] == "Failed"
+    assert "not finished within 60 minutes" in status["operation"]["message"]
+    assert "limit-upgrade-concurrency" in status["operation"]["message"]
