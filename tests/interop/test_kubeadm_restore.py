@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -179,15 +180,27 @@ def pods_nodes(farm: Cluster) -> set[str]:
 def worker_pods(farm: Cluster) -> set[str]:
     """IDs of the processes of users' pods on the worker, seen from the machine: no API is needed."""
     worker = next(name for name in farm.machines() if "-workers-" in name)
-    return set(farm.site(HERDER, "ssh", worker, "-n", DEFAULT_WORKSPACE, "--", "pgrep -f httpd").split())
+    found = set(farm.site(HERDER, "ssh", worker, "-n", DEFAULT_WORKSPACE, "--", "pgrep -x httpd").split())
+    assert found
+    return found
 
 
 def power_off(farm: Cluster, machine: str) -> None:
-    """Kill all processes of a machine at once."""
+    """Kill all processes of a machine."""
     (directory,) = (each for each in farm.site.machine_directories() if machine in each.name)
     for tree in cgroups.trees():
-        group: Path = tree.base / short_hash(str(directory), 12)
-        for file in group.rglob("cgroup.procs"):
-            for line in file.read_text().split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(line), signal.SIGKILL)
+        group = tree.base / short_hash(str(directory), 12)
+        farm.site.eventually(partial(is_off, group), "the machine is off")
+
+
+def is_off(group: Path) -> bool:
+    """Whether a control group has no processes; if it has, they are killed. Groups below it disappear meanwhile."""
+    found: list[int] = []
+    for directory, _, files in os.walk(group):
+        with suppress(OSError):
+            if "cgroup.procs" in files:
+                found += map(int, Path(directory, "cgroup.procs").read_text().split())
+    for process in found:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return not found

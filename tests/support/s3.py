@@ -40,7 +40,7 @@ class S3Server:
 
     def __enter__(self) -> S3Server:
         cert, key = self.authority.issue("s3", server=True, addresses=(self._address,))
-        command = [
+        command: list[str | Path] = [
             *self._command_prefix,
             peer("versitygw"),
             "--port",
@@ -110,8 +110,15 @@ class S3Server:
 
     def _check(self) -> None:
         if self._command_prefix:
-            command = ["curl", "--silent", "--cacert", self.authority.path, f"https://127.0.0.1:{self.port}/"]
-            subprocess.run([*self._command_prefix, *command], check=True, capture_output=True, timeout=30)
+            command: list[str | Path] = [
+                *self._command_prefix,
+                "curl",
+                "--silent",
+                "--cacert",
+                self.authority.path,
+                f"https://127.0.0.1:{self.port}/",
+            ]
+            subprocess.run(command, check=True, capture_output=True, timeout=30)
             return
         with closing(Bucket(self.config())) as bucket:
             bucket.check()
