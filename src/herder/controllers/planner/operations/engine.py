@@ -320,8 +320,8 @@ class _Drive:
     def _fail(self, problem: str, *, is_final: bool = False) -> NoReturn:
         """End the run as failed, after its last phase, which gives all machines their plans back.
 
-        An optional phase that fails is skipped, unless the whole run cannot continue (`is_final`). The failure is stored
-        without the writes of this pass: a guard may refuse them, and nothing after them is stored then.
+        An optional phase that fails is skipped, unless the whole run cannot continue (`is_final`). The failure is
+        stored without the writes of this pass: a guard may refuse them, and nothing after them is stored then.
         """
         self.result.writes.clear()
         run, phases = self.scope.run, {each.name: each for each in self.operation.phases}

@@ -165,42 +165,6 @@ REPORTED: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_no_report_of_a_node_stalls_an_operation() -> None:
-    """An ETCDSnapshot that the API server refuses is tried again and again, and nothing else is rolled out."""
-
-    async def scenario() -> None:
-        async with SimulatedCluster() as cluster:
-            await create(cluster)
-            cluster.outputs = {operations.SAVE_SNAPSHOT: msgspec.json.encode({"snapshots": REPORTED})}
-            status = await run(cluster, operations.SNAPSHOT, {"generation": 1})
-            assert status["operation"]["phase"] == "Finished"
-            page = await cluster.client.list(ETCD_SNAPSHOT.resource, namespace=NAMESPACE)
-            assert len(page.items) == 3 * len(REPORTED)
-            assert max(len(msgspec.json.encode(each)) for each in page.items) < 1 << 20
-
-    loop.run(scenario())
-
-
-def test_a_snapshot_of_another_cluster_with_the_same_name_is_left_alone() -> None:
-    """A user may choose the name of a cluster, and its nodes report any names of files and locations."""
-
-    async def scenario() -> None:
-        async with SimulatedCluster() as cluster:
-            await create(cluster)
-            cluster.outputs = {operations.SAVE_SNAPSHOT: msgspec.json.encode({"snapshots": [{"name": "a"}]})}
-            await run(cluster, operations.SNAPSHOT, {"generation": 1})
-            snapshots = (await cluster.client.list(ETCD_SNAPSHOT.resource, namespace=NAMESPACE)).items
-            taken = snapshots[0]["metadata"]["name"]
-            await cluster.client.delete(ETCD_SNAPSHOT.resource, taken, namespace=NAMESPACE)
-            other = new_manifest(ETCD_SNAPSHOT, taken, NAMESPACE, spec={"clusterName": "another"})
-            await cluster.client.create(ETCD_SNAPSHOT.resource, other, namespace=NAMESPACE)
-            await run(cluster, operations.SNAPSHOT, {"generation": 2})
-            found = await cluster.client.get(ETCD_SNAPSHOT.resource, taken, namespace=NAMESPACE)
-            assert found["spec"] == {"clusterName": "another"}
-
-    loop.run(scenario())
-
-
 def test_a_join_token_in_the_output_of_a_task_is_redacted() -> None:
     async def scenario() -> None:
         agents = Agents(fails=lambda _plan, _count: True)
