@@ -157,14 +157,6 @@ def test_a_failed_task_is_retried_with_another_plan() -> None:
     loop.run(scenario())
 
 
-REPORTED: tuple[dict[str, Any], ...] = (
-    *({"name": name} for name in ("a_b", "Ends-", "ends.", "two..dots", "dot.-dash", "dash-.dot", "x" + "._-" * 60)),
-    {"name": "size", "size": 2**63},
-    {"name": "time", "createdAt": "2026-W47-3T10:00+00:00"},
-    {"name": "large", "metadata": {"spec": "x" * 3_000_000}},
-)
-
-
 def test_a_join_token_in_the_output_of_a_task_is_redacted() -> None:
     async def scenario() -> None:
         agents = Agents(fails=lambda _plan, _count: True)
