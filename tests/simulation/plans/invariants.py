@@ -117,7 +117,8 @@ class PlanInvariants(NodeObserver):
         """Whether the restore in progress was requested with this version."""
         specs = [plane["spec"] for plane in self.objects[CONTROL_PLANE].values()]
         modes = [(spec.get("etcdSnapshotRestore") or {}).get("restoreRKEConfig") for spec in specs]
-        wanted = [release(spec["kubernetesVersion"]) for spec, mode in zip(specs, modes, strict=True) if mode != "none"]
+        restored = [spec for spec, mode in zip(specs, modes, strict=True) if mode in ("kubernetesVersion", "all")]
+        wanted = [release(spec["kubernetesVersion"]) for spec in restored]
         return self.is_restoring() and version in wanted
 
     def began_cluster(self, node: SimulatedNode) -> None:
