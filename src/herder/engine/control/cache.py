@@ -246,25 +246,28 @@ class Cache:
         return self._drop(key)
 
     async def replace_in_batches(
-        self,
-        objects: Collection[tuple[Object, bytes]],
-        revision: int,
-        changed: Callable[[Change], None] = lambda _change: None,
+        self, objects: Collection[tuple[Object, bytes]], changed: Callable[[Change], None] = lambda _change: None
     ) -> None:
-        """Like `replace`, but yield to the event loop between batches: a list of an untrusted server may be long.
+        """Replace the content with a list of another cluster, and call `changed` for each difference.
 
-        `changed` is called for each difference.
+        Unlike in `replace`, the list is right whatever its revisions are: a backup of the cluster may have been
+        restored, and the cache holds no writes of ours. It yields to the event loop between batches, because the list
+        of an untrusted server may be long.
         """
+        self._tombstones.clear()
         seen: set[Key] = set()
         for number, (obj, encoded) in enumerate(objects, 1):
-            seen.add(key_of(obj))
-            if (change := self.upsert(obj, encoded)) is not None:
-                changed(change)
+            key = key_of(obj)
+            seen.add(key)
+            known = self._entries.get(key)
+            if known is None or known.encoded != encoded:
+                before = self.get(key)
+                self._put(key, Entry(encoded, obj, self._indexers))
+                changed(Change(key, before, obj))
             if number % LIST_BATCH == 0:
                 await asyncio.sleep(0)
-        for number, (key, entry) in enumerate(list(self._entries.items()), 1):
-            if key not in seen and entry.revision <= revision and self._entries.get(key) is entry:
-                self._add_tombstone(entry.uid, revision)
+        for number, key in enumerate(self.keys(), 1):
+            if key not in seen:
                 changed(self._drop(key))
             if number % LIST_BATCH == 0:
                 await asyncio.sleep(0)

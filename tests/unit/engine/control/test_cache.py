@@ -1,4 +1,4 @@
-"""The cache applies watch events and its own writes, and never goes back to an older revision."""
+"""The cache applies watch events and its own writes, and goes back to an older revision only with another cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from herder.engine.control import cache as cache_module
-from herder.engine.control.cache import Cache, Key, controller_uid
+from herder.engine.control.cache import Cache, Change, Key, controller_uid, encode
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import parse_label_selector
 
@@ -101,6 +101,20 @@ def test_an_object_that_matches_the_selector_again_is_cached_again() -> None:
     cache.upsert(config_map("a", 5))
     cache.remove(config_map("a", 7))
     assert cache.upsert(config_map("a", 9)) is not None
+
+
+async def test_a_list_of_another_cluster_brings_back_what_was_restored() -> None:
+    """Restored objects have their old UIDs and resource versions."""
+    cache = Cache(KIND)
+    for obj in (config_map("deleted", 3), config_map("changed", 9), config_map("new", 8)):
+        cache.upsert(obj)
+    cache.remove(config_map("deleted", 7))
+    restored = [config_map("deleted", 3), config_map("changed", 2)]
+    changes: list[Change] = []
+    await cache.replace_in_batches([(obj, encode(obj)) for obj in restored], changes.append)
+    assert cache.select() == [config_map("changed", 2), config_map("deleted", 3)]
+    assert sorted(change.key.name for change in changes) == ["changed", "deleted", "new"]
+    assert cache.upsert(config_map("changed", 4)) is not None
 
 
 def test_a_late_event_of_an_old_uid_does_not_replace_the_recreated_object() -> None:

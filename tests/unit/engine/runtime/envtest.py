@@ -37,7 +37,7 @@ class Wire:
     """A transport that records every request, and can refuse, rewrite or interrupt it."""
 
     def __init__(self, inner: Transport) -> None:
-        self._inner = inner
+        self.inner = inner
         self._cut = asyncio.Event()
         self.requests: list[tuple[str, str, Query]] = []
         self.down = False
@@ -50,13 +50,13 @@ class Wire:
         intercepted = self.intercept(request)
         if isinstance(intercepted, Response):
             return intercepted
-        response = await self._inner.send(intercepted)
+        response = await self.inner.send(intercepted)
         if response.stream is not None:
             response = replace(response, stream=self._interruptible(response.stream))
         return response
 
     async def close(self) -> None:
-        await self._inner.close()
+        await self.inner.close()
 
     def cut(self) -> None:
         """Break every open stream."""

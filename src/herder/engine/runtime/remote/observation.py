@@ -218,6 +218,7 @@ class WatchObservation(Observation):
             max_objects=max_objects(self.subscription.kind),
             max_bytes=MAX_BYTES,
             claim=partial(self._claim, cache),
+            relist_after_interruption=True,
         )
 
     async def _switch_cache(self, cache: Cache) -> None:
@@ -323,7 +324,7 @@ class ListObservation(Observation):
             max_bytes=MAX_BYTES,
             claim=partial(self._claim, cache),
         )
-        await cache.replace_in_batches(await encode_in_batches(page.items), int(page.resource_version or 0))
+        await cache.replace_in_batches(await encode_in_batches(page.items))
         self._objects, self._listed_at, self._failure = cache, self._clock(), None
         self._account.claim(cache.size)
         self.wake_all()
