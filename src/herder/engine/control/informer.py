@@ -31,7 +31,6 @@ latest."""
 WATCH_TIMEOUT_SECONDS = 2 * WATCH_SECONDS + 30.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
-_SERVER_FAILURE = 500
 _NO_OBJECT: tuple[Object, bytes] = ({}, b"")
 
 
@@ -40,9 +39,9 @@ class Informer:
 
     `transform` reduces each object before it is cached. `jitter` returns a value in [0, 1) that spreads the reconnects
     of many managers. `on_health` is called with each error, and with an empty string on recovery. `max_objects` and
-    `max_bytes` limit what an untrusted server can make us cache; 0 means no limit. With `relist_after_outage`, it lists
-    again if the server could not be reached: data may have been restored from a backup meanwhile. A resumed watch does
-    not show that, and servers send no events for revisions that they assign anew.
+    `max_bytes` limit what an untrusted server can make us cache; 0 means no limit. With `relist_after_interruption`, it
+    resumes a watch only if the server closed it after the requested time. Otherwise the server may have been restarted
+    with data from a backup: a resumed watch does not show that, and revisions are assigned anew.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Informer:
         max_objects: int = 0,
         max_bytes: int = 0,
         claim: Callable[[int], bool] = lambda _size: True,
-        relist_after_outage: bool = False,
+        relist_after_interruption: bool = False,
     ) -> None:
         cache.set_selectors(labels, fields)
         self.client = client
@@ -82,20 +81,22 @@ class Informer:
         self._max_bytes = max_bytes
         self._claim = claim  # returns whether the cache may have this size, in bytes
         self._jitter = jitter
-        self._relist_after_outage = relist_after_outage
+        self._relist_after_interruption = relist_after_interruption
         self._retry_requested = asyncio.Event()
         self._revision = ""
         self._streaming_list = True  # false once the server rejects a streaming list (WatchList)
         self._received = False  # the server sent something on this connection
-        self._opened = False  # the server accepted the watch on this connection
+        self._watch_seconds = 0  # requested duration of the current watch; 0 if there is none
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         failures = quick_rounds = 0
         while True:
             started, resumed = loop.time(), bool(self._revision)
-            self._received = self._opened = False
+            self._received, self._watch_seconds = False, 0
             has_failed = await self._list_or_watch()
+            if self._relist_after_interruption and (has_failed or loop.time() - started < self._watch_seconds):
+                self._revision = ""
             lasted = loop.time() - started >= STABLE_SECONDS
             quick_rounds = 0 if lasted else quick_rounds + 1
             if lasted or (self._received and quick_rounds <= MAX_QUICK_ROUNDS):
@@ -135,8 +136,6 @@ class Informer:
             self._mark_unhealthy(str(error), log_failure=log.info)  # expected while the definition does not exist
             return True
         except (StatusError, OSError) as error:  # TimeoutError is an OSError with an empty message
-            if self._relist_after_outage and _is_outage(error) and not (self._opened or self._received):
-                self._revision = ""
             self._mark_unhealthy(str(error) or "watch timed out")
             return True
         except Exception as error:
@@ -176,7 +175,7 @@ class Informer:
                 if self._received:
                     raise
                 self._streaming_list = False
-        kind = self.cache.kind
+        self._watch_seconds, kind = 0, self.cache.kind
         page = await self.client.list_all(
             kind.resource,
             namespace=self.namespace,
@@ -238,14 +237,10 @@ class Informer:
     async def _watch_changes(self) -> None:
         async with (
             asyncio.timeout(WATCH_TIMEOUT_SECONDS),
-            aclosing(self._watch(resource_version=self._revision, opened=self._on_opened)) as events,
+            aclosing(self._watch(resource_version=self._revision, opened=self._mark_healthy)) as events,
         ):
             async for event in events:
                 self._handle(event)
-
-    def _on_opened(self) -> None:
-        self._opened = True
-        self._mark_healthy()
 
     def _handle(self, event: WatchEvent) -> None:
         revision = event.object["metadata"]["resourceVersion"]
@@ -292,6 +287,7 @@ class Informer:
     def _events(
         self, resource_version: str, initial_events: bool, opened: Callable[[], None] | None
     ) -> AsyncGenerator[WatchEvent, None]:
+        self._watch_seconds = int(WATCH_SECONDS * (1 + self._jitter()))
         return self.client.watch(
             self.cache.kind.resource,
             namespace=self.namespace,
@@ -299,11 +295,7 @@ class Informer:
             fields=self.fields,
             resource_version=resource_version,
             initial_events=initial_events,
-            timeout_seconds=int(WATCH_SECONDS * (1 + self._jitter())),
+            timeout_seconds=self._watch_seconds,
             opened=opened,
             metadata_only=self.cache.kind.partial,
         )
-
-
-def _is_outage(error: StatusError | OSError) -> bool:
-    return not isinstance(error, StatusError) or error.code >= _SERVER_FAILURE

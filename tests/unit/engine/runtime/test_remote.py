@@ -23,7 +23,16 @@ from tests.support.api import Api
 from tests.support.engines import Engine
 from tests.unit.engine.client.test_http import Tunnel
 from tests.unit.engine.runtime.envtest import ADMIN, CONFIG_MAP, environment, new_object, until
-from tests.unit.engine.runtime.remote_cluster import LISTED, NODE, NODES, WATCHED, RemoteCluster, focused, run
+from tests.unit.engine.runtime.remote_cluster import (
+    LISTED,
+    NODE,
+    NODES,
+    WATCHED,
+    RemoteCluster,
+    RemoteWire,
+    focused,
+    run,
+)
 
 
 def test_watched_objects_are_updated_and_wake_the_subscriber() -> None:
@@ -244,25 +253,34 @@ def test_a_failed_list_is_reported_and_retried() -> None:
 # --- watches that fail while the cluster answers ----------------------------------------------------------------
 
 
-def test_a_broken_watch_is_resumed() -> None:
+@pytest.mark.parametrize("streams", [True, False], ids=["streaming list", "pages"])
+def test_a_watch_that_ends_in_time_is_resumed(streams: bool) -> None:
+    def refuse_streaming_lists(request: Request) -> Request | Response:
+        is_refused = "sendInitialEvents" in request.query and not streams
+        return Response(400, body=b'{"kind": "Status", "code": 400, "reason": "BadRequest"}') if is_refused else request
+
+    def prepare(wire: RemoteWire) -> None:
+        wire.intercept = refuse_streaming_lists
+
     async def work(cluster: RemoteCluster) -> None:
+        cluster.prepare = prepare
         await cluster.create("a")
         cluster.ask(WATCHED)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2000)
         [wire] = cluster.wires
-        cluster.woken.clear()
-        wire.cut()
         await cluster.create("b")
         await asyncio.sleep(5)
         assert cluster.names() == ["a", "b"]
-        assert cluster.woken["me"] == 1
-        assert wire.reads("configmaps").count("stream") == 1, "resumed, not begun anew"
+        reads = wire.reads("configmaps")
+        assert (reads.count("stream"), reads.count("list")) == (1, 0 if streams else 1), "resumed, not begun anew"
+        assert 2 <= reads.count("watch") < 10
 
     run(work)
 
 
-@pytest.mark.parametrize("revisions", [0, 50], ids=["of the past", "that were assigned anew"])
-def test_a_cluster_is_listed_again_after_an_outage(revisions: int) -> None:
+@pytest.mark.parametrize("seconds", [0, 3], ids=["no failed attempt", "an outage"])
+@pytest.mark.parametrize("revisions", [0, 50], ids=["of the past", "assigned anew"])
+def test_a_cluster_is_listed_again_after_an_interruption(revisions: int, seconds: int) -> None:
     """A snapshot of etcd may have been restored. API servers do not report that, and revisions go back."""
 
     async def work(cluster: RemoteCluster) -> None:
@@ -272,15 +290,14 @@ def test_a_cluster_is_listed_again_after_an_outage(revisions: int) -> None:
         await asyncio.sleep(1)
         [wire] = cluster.wires
         cluster.woken.clear()
-        wire.down = True
-        wire.cut()
-        await asyncio.sleep(3)
-        assert len(cluster.names()) == 20, "objects are kept meanwhile"
         async with environment() as restored:
-            wire.inner = InProcess(restored.server, ADMIN)
             await restored.create("old", metadata={"labels": {"own": "1"}})
             for number in range(revisions):
                 await restored.create(f"other-{number}")
+            wire.inner, wire.down = InProcess(restored.server, ADMIN), bool(seconds)
+            wire.cut()
+            await asyncio.sleep(seconds)
+            assert len(cluster.names()) == 20, "objects are kept meanwhile"
             wire.down = False
             await asyncio.sleep(60)
             assert cluster.names() == ["old"]

@@ -218,7 +218,7 @@ class WatchObservation(Observation):
             max_objects=max_objects(self.subscription.kind),
             max_bytes=MAX_BYTES,
             claim=partial(self._claim, cache),
-            relist_after_outage=True,
+            relist_after_interruption=True,
         )
 
     async def _switch_cache(self, cache: Cache) -> None:
