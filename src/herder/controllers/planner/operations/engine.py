@@ -120,6 +120,8 @@ class _Drive:
 
     def run(self) -> NoReturn:
         phase = self._phase()
+        if problem := phase.blocker(self.scope):
+            self._fail(problem)
         if writes := phase.prepare(self.scope):
             self._check_deadline(phase, "its preparation")
             self.result.writes += writes

@@ -77,6 +77,26 @@ def _leader(scope: OperationScope, source: Source) -> PlanEntry | None:
     return min(etcd, key=lambda entry: (not entry.is_init, entry.name), default=None)
 
 
+def _blocker(scope: OperationScope) -> str:
+    """Why the snapshot cannot be restored any more. Objects may change between phases, and all servers drop their data
+    for the one that restores."""
+    if int(scope.request.get("generation") or 0) != scope.run.generation:
+        return "another request has replaced it"
+    source = source_of(scope)
+    if isinstance(source, str):
+        return source
+    if source.machine not in ("", scope.run.leader):
+        return f'snapshot "{scope.request["name"]}" is not on machine {scope.run.leader}, which restores it'
+    return _leader_blocker(scope)
+
+
+def _leader_blocker(scope: OperationScope) -> str:
+    name = scope.run.leader
+    return (
+        "" if scope.leader() else f"machine {name}, which restores the snapshot, is deleted; restore another snapshot"
+    )
+
+
 # --- phases -----------------------------------------------------------------------------------------------------------
 
 
@@ -135,10 +155,10 @@ class Restore:
     title: str = operations.TITLES[operations.RESTORE]
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Started", _check, CHECK_TIMEOUT),
-        Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT),
-        Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT),
-        Phase("InitialRestartCluster", _restart, REJOIN_TIMEOUT, attempts=3, prepare=_elect),
+        Phase("Started", _check, CHECK_TIMEOUT, blocker=_blocker),
+        Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, blocker=_blocker, on_failure=_ABORT),
+        Phase("Restore", _restore, RESTORE_TIMEOUT, blocker=_blocker, on_failure=_ABORT),
+        Phase("InitialRestartCluster", _restart, REJOIN_TIMEOUT, attempts=3, blocker=_leader_blocker, prepare=_elect),
         Phase("PostRestoreNodeCleanup", _delete_nodes, CLEAN_UP_TIMEOUT, attempts=3),
         Phase(_ABORT, _start, STOP_TIMEOUT, attempts=3, after_failure=True),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
