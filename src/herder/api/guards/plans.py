@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from herder.api.capi.kinds import CLUSTER
+from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import annotations_of, is_deleting, is_paused
 from herder.api.guards.plan_changes import (
     PlanChange,
@@ -34,6 +34,7 @@ from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.api.rke.operations import (
+    DROP_DATA,
     NO_PERMISSION,
     PERMISSIONS,
     RESTORE,
@@ -101,11 +102,24 @@ def deny_plan_for_deleting_machine(change: PlanChange, view: View, _before: Sequ
 
 
 def require_operation(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
-    """Require a stored operation whose current phase runs the tasks of the plan."""
+    """Require a stored operation whose current phase runs the tasks of the plan.
+
+    A server drops its data only for another one that has restored a snapshot.
+    """
     tasks = task_instructions(change.plan) if change.starts_run else set()
+    if DROP_DATA in tasks and not _has_restored_server(view, change):
+        message = "denied; it would drop its data, and no other machine remains that has restored a snapshot"
+        return change.refuse("require-operation", message)
     if not tasks or tasks <= _permission(view, change).instructions:
         return None
     return change.refuse("require-operation", f"denied; no operation in progress runs {', '.join(sorted(tasks))}")
+
+
+def _has_restored_server(view: View, change: PlanChange) -> bool:
+    run = active_run(view.get(CONTROL_PLANE, change.cluster, change.namespace))
+    restored = view.get(MACHINE, run.leader, change.namespace) if run is not None and run.leader else None
+    is_other = run is not None and run.leader != change.before.labels.get(names.MACHINE_NAME)
+    return is_other and restored is not None and not is_deleting(restored)
 
 
 def _permission(view: View, change: PlanChange) -> Permission:

@@ -162,6 +162,8 @@ class _Drive:
         phase = self._phase()
         self._check_abort()
         self._check_leader(phase)
+        if problem := phase.blocker(self.scope):
+            self._fail(problem)
         if writes := phase.prepare(self.scope):
             self._check_deadline(phase, "its preparation")
             self.result.writes += writes

@@ -70,6 +70,8 @@ class Phase:
     batches: Callable[[OperationScope], Sequence[Batch]]  # one after the other
     timeout: timedelta
     attempts: int = 1
+    blocker: Callable[[OperationScope], str] = lambda _scope: ""
+    """Why the phase must not go on, such as a machine that is deleted meanwhile. The run fails then."""
     prepare: Callable[[OperationScope], Sequence[Write]] = lambda _scope: ()
     """Writes that the tasks depend on; the phase continues once there are none."""
     after_failure: bool = False  # runs only if an earlier phase has failed

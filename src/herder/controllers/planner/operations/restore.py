@@ -142,6 +142,17 @@ def version_to_start(scope: PlanScope) -> str:
     return max(known, key=lambda each: release_of(each) or (), default=_version_of(scope))
 
 
+def _blocker(scope: OperationScope) -> str:
+    """Why the snapshot cannot be restored any more. Objects may change between phases, and all servers drop their data
+    for the one that restores."""
+    source = source_of(scope)
+    if isinstance(source, str):
+        return source
+    if source.machine not in ("", scope.run.leader):
+        return f'snapshot "{scope.request["name"]}" is not on machine {scope.run.leader}, which restores it'
+    return ""
+
+
 # --- phases -----------------------------------------------------------------------------------------------------------
 
 
@@ -232,10 +243,10 @@ class Restore:
     title: str = operations.TITLES[operations.RESTORE]
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Started", _check, CHECK_TIMEOUT, prepare=_elect_missing, needs_leader=True),
+        Phase("Started", _check, CHECK_TIMEOUT, prepare=_elect_missing, needs_leader=True, blocker=_blocker),
         Phase(_SNAPSHOT, _save, SAVE_TIMEOUT, is_optional=True, record=record_snapshots, saves_inverse=True),
-        Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT, needs_leader=True),
-        Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT, needs_leader=True),
+        Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
+        Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
         Phase(
             "InitialRestartCluster",
             _restart,

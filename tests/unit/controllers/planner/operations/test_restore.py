@@ -122,6 +122,64 @@ def test_a_restore_is_refused_before_anything_is_stopped(name: str, message: str
     loop.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("snapshot", 'snapshot "before" does not exist'),
+        ("machine", "machine server-1, which acts for the others, is deleted"),
+    ],
+)
+def test_a_restore_that_lost_its_snapshot_starts_all_servers_with_their_data(lost: str, message: str) -> None:
+    """Otherwise the others would drop their data and join a server that has restored nothing."""
+
+    async def scenario() -> None:
+        witness = Witness()
+        async with SimulatedCluster(answer=witness) as cluster:
+            await create(cluster)
+            await create_snapshot(cluster)
+            witness.tasks.clear()
+            await cluster.edit(etcdSnapshotRestore={"generation": 1, "name": "before"})
+            await cluster.world.until(lambda: _is_in_phase(cluster, "Shutdown"))
+            if lost == "snapshot":
+                await cluster.client.delete(ETCD_SNAPSHOT.resource, "before", namespace=NAMESPACE)
+            else:
+                await cluster.start_deletion("server-1")
+            await cluster.world.until(lambda: _is_in_phase(cluster, "Failed"))
+            assert message in (await cluster.control_plane())["status"]["operation"]["message"]
+            started = {machine for machine, task in witness.tasks if task == operations.START_SERVICES}
+            assert started == set(SERVERS) - ({"server-1"} if lost == "machine" else set())
+            done = {task for _, task in witness.tasks}
+            assert not done & {operations.RESTORE_SNAPSHOT, operations.DROP_DATA}
+
+    loop.run(scenario())
+
+
+def test_no_server_drops_its_data_once_the_restored_one_is_deleted() -> None:
+    async def scenario() -> None:
+        witness = Witness()
+        async with SimulatedCluster(answer=witness) as cluster:
+            await create(cluster)
+            await create_snapshot(cluster)
+            witness.tasks.clear()
+            await cluster.edit(etcdSnapshotRestore={"generation": 1, "name": "before"})
+            await cluster.world.until(lambda: _is_in_phase(cluster, "InitialRestartCluster"))
+            await cluster.start_deletion("server-1")
+            await cluster.world.until(lambda: _is_in_phase(cluster, "Failed"))
+            assert "server-1" in (await cluster.control_plane())["status"]["operation"]["message"]
+            assert not any(task == operations.DROP_DATA for _, task in witness.tasks)
+            await cluster.finish_deletion("server-1")
+            witness.tasks.clear()
+            await cluster.world.until(cluster.is_ready)
+            assert {machine for machine, _ in witness.tasks} >= {"server-0", "server-2"}  # a new plan restarts them
+
+    loop.run(scenario())
+
+
+async def _is_in_phase(cluster: SimulatedCluster, phase: str) -> bool:
+    run = operations.Run.of(await cluster.control_plane())
+    return run is not None and run.phase == phase
+
+
 def test_a_cluster_without_any_of_its_etcd_machines_is_restored_on_a_new_one_from_s3() -> None:
     async def scenario() -> None:
         witness = Witness()
