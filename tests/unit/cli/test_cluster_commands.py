@@ -87,8 +87,9 @@ def is_ready(node: Any) -> bool:
 @contextmanager
 def watched_states(site: Site) -> Iterator[Callable[[], list[str]]]:
     """Return each STATUS of the cluster that `kubectl get --watch` shows meanwhile."""
-    arguments, place = ("get", "customresourcedefinitions", CLUSTERS), str(site.server.kubeconfig)
-    eventually(lambda: herder(*arguments, check=False, KUBECONFIG=place).returncode == 0, "Clusters are served")
+    found = ("get", "customresourcedefinitions", CLUSTERS)
+    kubeconfig = str(site.server.kubeconfig)
+    eventually(lambda: not herder(*found, check=False, KUBECONFIG=kubeconfig).returncode, "Clusters are served")
     path = site.directory / "states"
     columns = ["-o", "custom-columns=STATUS:.status.display.state", "--no-headers"]
     command = [peer("kubectl"), "--kubeconfig", site.server.kubeconfig, "get", CLUSTERS, "-n", NAMESPACE, "--watch"]
@@ -284,6 +285,12 @@ def test_an_upgrade_updates_existing_machines_and_servers_first(site: Site) -> N
     assert {node["status"]["nodeInfo"]["kubeletVersion"] for node in site.nodes().values()} == {"v1.36.4+herder1"}
     assert site.uids() == before
     assert site.directories() == directories
+    (snapshot,) = json.loads(site.herder("snapshot", "list", NAME, "-o", "json"))["items"]
+    marks = snapshot["metadata"]["annotations"]
+    assert marks["etcdsnapshot.rke.io/restore-mode-options"] == "none,kubernetesVersion,all"
+    refusal = expect_failure("rollback", "cluster", NAME, KUBECONFIG=str(site.server.kubeconfig))
+    assert "undoing the upgrade from v1.36.3+herder1 to v1.36.4+herder1 restores a snapshot" in refusal
+    assert f"pass --accept-data-loss-since {snapshot['snapshotFile']['createdAt']}" in refusal
 
 
 def test_a_pool_is_scaled_up_and_down(site: Site) -> None:
