@@ -41,7 +41,7 @@ T = TypeVar("T")
 _MAX_OUTPUT = 4 << 20
 _MAX_QUOTES = 8192  # in outputs: decoding takes as long as there are keys, and outputs themselves are base64
 _MAX_STATUS = 256 << 10
-_MAX_NAME, _MAX_ERROR, _MAX_TAIL = 128, 1024, 4096
+_MAX_NAME, _MAX_ERROR, MAX_TAIL = 128, 1024, 4096
 _MAX_PROBES = 16
 _UNREADABLE = PROBE_STATUSES  # name of the failing probe that stands for statuses that cannot be decoded
 
@@ -250,7 +250,9 @@ class PlanSecret:
     @cached_property
     def probe_errors(self) -> Mapping[str, str]:
         found = sorted((self._status(PROBE_ERRORS, dict[str, str]) or {}).items())[:_MAX_PROBES]
-        return {printable(name, _MAX_NAME): printable(error, _MAX_ERROR) for name, error in found}
+        return {
+            printable(name, _MAX_NAME): printable(_first_words(error, _MAX_ERROR), _MAX_ERROR) for name, error in found
+        }
 
     @cached_property
     def periodic_outputs(self) -> Mapping[str, PeriodicOutput]:
@@ -309,9 +311,20 @@ def _truncated(evidence: Evidence) -> Evidence:
     return Evidence(
         printable(evidence.instruction, _MAX_NAME),
         evidence.exit_code,
-        printable(evidence.error, _MAX_ERROR),
-        printable(evidence.tail[-_MAX_TAIL:], _MAX_TAIL),
+        printable(_first_words(evidence.error, _MAX_ERROR), _MAX_ERROR),
+        printable(_last_words(evidence.tail, MAX_TAIL), MAX_TAIL),
     )
+
+
+# Tokens in these texts are redacted later, and only as a whole. So texts are cut between words.
+
+
+def _first_words(text: str, limit: int) -> str:
+    return text if len(text) <= limit else "".join(text[:limit].rsplit(maxsplit=1)[:-1])
+
+
+def _last_words(text: str, limit: int) -> str:
+    return text if len(text) <= limit else "".join(text[-limit:].split(maxsplit=1)[1:])
 
 
 def _unzipped(raw: bytes, kind: type[T]) -> T | None:
