@@ -47,7 +47,7 @@ _MAX_PLAN_QUOTES = 128 << 10  # Clusters have up to 20,000 values, so no plan of
 _MAX_REPORT_QUOTES = 32 << 10
 _MAX_OUTPUT_QUOTES = 8 << 10  # of all instructions; each output is base64
 _MAX_STATUS = 256 << 10
-_MAX_NAME, _MAX_ERROR, _MAX_TAIL = 128, 1024, 4096
+_MAX_NAME, _MAX_ERROR, MAX_TAIL = 128, 1024, 4096
 _MAX_PROBES = 16
 _UNREADABLE = PROBE_STATUSES  # name of the failing probe that stands for statuses that cannot be decoded
 
@@ -263,7 +263,9 @@ class PlanSecret:
     @cached_property
     def probe_errors(self) -> Mapping[str, str]:
         found = sorted((self._status(PROBE_ERRORS, dict[str, str]) or {}).items())[:_MAX_PROBES]
-        return {printable(name, _MAX_NAME): printable(error, _MAX_ERROR) for name, error in found}
+        return {
+            printable(name, _MAX_NAME): printable(_first_words(error, _MAX_ERROR), _MAX_ERROR) for name, error in found
+        }
 
     @cached_property
     def periodic_outputs(self) -> Mapping[str, PeriodicOutput]:
@@ -323,9 +325,20 @@ def _truncated(evidence: Evidence) -> Evidence:
     return Evidence(
         printable(evidence.instruction, _MAX_NAME),
         evidence.exit_code,
-        printable(evidence.error, _MAX_ERROR),
-        printable(evidence.tail[-_MAX_TAIL:], _MAX_TAIL),
+        printable(_first_words(evidence.error, _MAX_ERROR), _MAX_ERROR),
+        printable(_last_words(evidence.tail, MAX_TAIL), MAX_TAIL),
     )
+
+
+# Tokens in these texts are redacted later, and only as a whole. So texts are cut between words.
+
+
+def _first_words(text: str, limit: int) -> str:
+    return text if len(text) <= limit else "".join(text[:limit].rsplit(maxsplit=1)[:-1])
+
+
+def _last_words(text: str, limit: int) -> str:
+    return text if len(text) <= limit else "".join(text[-limit:].split(maxsplit=1)[1:])
 
 
 def _unzipped(raw: bytes, kind: type[T]) -> T | None:

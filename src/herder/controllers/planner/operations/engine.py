@@ -245,7 +245,7 @@ class _Drive:
         if self._is_unresponsive(step):
             return ""  # it applies its plan when it returns
         if entry.plan.failed:
-            raise _StepFailed(entry, self._redact(_evidence(entry)))
+            raise _StepFailed(entry, _evidence(entry, self._redact))
         return "" if entry.plan.is_done else self._redact(messages.plan_status(entry, self._now))
 
     def _is_unresponsive(self, step: Step) -> bool:
@@ -361,11 +361,12 @@ def _is_busy(step: Step) -> bool:
     return plan.is_moving and not withdraws
 
 
-def _evidence(entry: PlanEntry) -> str:
+def _evidence(entry: PlanEntry, redact: Callable[[str], str]) -> str:
+    """Why the plan failed. Redacted before it is cut: a part of a token is not recognized."""
     evidence = entry.plan.evidence
     if evidence is None:
         return messages.FAILED
     first = next((line for line in evidence.tail.splitlines() if line.strip()), "")
-    cause = first[:MAX_CAUSE]
+    cause = redact(first)[:MAX_CAUSE]
     parts = (f'instruction "{evidence.instruction}"', f"exit code {evidence.exit_code}", evidence.error, cause)
-    return ": ".join(part for part in parts if part)
+    return redact(": ".join(part for part in parts if part))

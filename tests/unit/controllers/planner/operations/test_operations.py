@@ -12,7 +12,8 @@ import pytest
 
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT, TOKENS_SECRET
-from herder.api.rke.node.plan_secret import PlanSecret
+from herder.api.rke.node.plan_secret import MAX_TAIL, PlanSecret
+from herder.controllers.planner.operations.engine import MAX_CAUSE
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
@@ -157,17 +158,27 @@ def test_a_failed_task_is_retried_with_another_plan() -> None:
     loop.run(scenario())
 
 
-def test_a_join_token_in_the_output_of_a_task_is_redacted() -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("cannot join with ", "", "cannot join with ***"),
+        ("x" * (MAX_CAUSE - 10) + " ", "", "x ***"),
+        ("", " " + "y" * (MAX_TAIL - 10), "y"),
+    ],
+    ids=["whole", "cut at the end", "cut at the beginning"],
+)
+def test_a_join_token_in_the_output_of_a_task_is_redacted(before: str, after: str, shown: str) -> None:
     async def scenario() -> None:
         agents = Agents(fails=lambda _plan, _count: True)
         async with SimulatedCluster(answer=agents) as cluster:
             await create(cluster)
             tokens = await cluster.client.get(TOKENS_SECRET.resource, names.tokens_secret(NAME), namespace=NAMESPACE)
             token = base64.b64decode(tokens["data"]["serverToken"]).decode()
-            cluster.failure_output = f"cannot join with {token}"
+            cluster.failure_output = f"{before}{token}{after}"
             status = await run(cluster, operations.SNAPSHOT, {"generation": 1})
-            assert "cannot join with ***" in status["operation"]["message"]
-            assert token not in str(await cluster.control_plane())
+            assert shown in status["operation"]["message"]
+            visible = str(await cluster.control_plane()) + str(await cluster.machine("server-0"))
+            assert not any(part in visible for part in (token[:8], token[-8:]))
 
     loop.run(scenario())
 
