@@ -144,10 +144,6 @@ IGNORED: dict[str, tuple[dict[str, Any], list[str]]] = {
         of_distribution("kubeadm1", chartValues={"a": {"b": "c"}}, dataDirectories={"provisioning": "/data"}),
         ["spec.rkeConfig.chartValues", "spec.rkeConfig.dataDirectories.provisioning"],
     ),
-    "a rotation of certificates": (
-        of_distribution("herder1", rotateCertificates={"generation": 1}),
-        ["spec.rkeConfig.rotateCertificates.generation"],
-    ),
     "charts where there are none": (
         of_distribution("herder1", chartValues={"a": {"b": "c"}}),
         ["spec.rkeConfig.chartValues"],

@@ -23,6 +23,7 @@ PARSERS = (
     "herder.embedded.__main__",
     "herder.kubeadm.csr_approver",
     "herder.kubeadm.node_service",
+    "herder.kubeadm.reencrypt",
     "herder.machine.host.__main__",
     "herder.machine.host.local.image",
     "herder.snapshots.program",

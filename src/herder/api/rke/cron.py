@@ -20,7 +20,6 @@ _DESCRIPTORS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-MIN_SECONDS = 60  # of an interval
 _MAX_DAYS = 366 * 8  # between two 29ths of February there can be eight years
 _EVERY = re.compile(r"@every\s+([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -72,6 +71,12 @@ def has_zone(schedule: str) -> bool:
     return _ZONE.match(schedule) is not None
 
 
+def interval_seconds(schedule: str) -> int:
+    """Seconds of `@every 6h`, at least 1; 0 for another schedule."""
+    rest = _ZONE.sub("", schedule, count=1)
+    return max(whole_seconds(rest.removeprefix("@every")), 1) if _EVERY.fullmatch(rest) else 0
+
+
 # --- next time --------------------------------------------------------------------------------------------------------
 
 
@@ -84,7 +89,7 @@ def next_time(schedule: str, after: datetime) -> datetime | None:
     zone = _zone(found[0]) if found else UTC
     rest = schedule[found.end() :] if found else schedule
     if _EVERY.fullmatch(rest):
-        return after + timedelta(seconds=max(whole_seconds(rest.removeprefix("@every")), MIN_SECONDS))
+        return after + timedelta(seconds=interval_seconds(rest))
     return next((each for each in _times(_DESCRIPTORS.get(rest, rest), after.astimezone(zone)) if each > after), None)
 
 

@@ -209,7 +209,7 @@ class Service:
 
 def new_bootstrap(node: SimulatedNode) -> Bootstrap:
     """What a server creates together with a cluster."""
-    encrypts = node.runtime == "rke2" or bool(node.config.get("secrets-encryption"))
+    encrypts = node.runtime == "rke2" or (node.runtime == "k3s" and bool(node.config.get("secrets-encryption")))
     config = EncryptionConfig() if encrypts else None
     names = ("client-ca", "server-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca")
     return Bootstrap(

@@ -87,6 +87,15 @@ OPERATIONS: dict[str, Case] = {
     "an invalid snapshot schedule": Case(
         cluster(etcd={"snapshotScheduleCron": "sometimes"}), (f"{ETCD}.snapshotScheduleCron",)
     ),
+    "a time zone that K3s uses": Case(cluster(etcd={"snapshotScheduleCron": "TZ=Europe/Berlin 0 0 * * *"})),
+    "a time zone of a schedule that the manager carries out": Case(
+        cluster(spec=KUBEADM, etcd={"snapshotScheduleCron": "TZ=Europe/Berlin 0 0 * * *"}),
+        (f"{ETCD}.snapshotScheduleCron",),
+    ),
+    "snapshots every minute": Case(cluster(spec=EMBEDDED, etcd={"snapshotScheduleCron": "@every 1m"})),
+    "snapshots every few seconds": Case(
+        cluster(spec=EMBEDDED, etcd={"snapshotScheduleCron": "@every 59s"}), (f"{ETCD}.snapshotScheduleCron",)
+    ),
     "a snapshot to restore": Case(restoring("meadow-local-on-demand.1-1a2b3c")),
     "a snapshot of another namespace": Case(restoring("fleet-local/meadow"), (f"{RESTORE}.name",)),
     "control characters in the name of a snapshot": Case(restoring("\x1b[2Jmeadow"), (f"{RESTORE}.name",)),

@@ -140,7 +140,7 @@ _RKE_CONFIG: Object = {
     "provisionGeneration": 1,
     "etcdSnapshotCreate": {"generation": 1},
     "etcdSnapshotRestore": {"name": "n", "generation": 1, "restoreRKEConfig": "all"},
-    "rotateCertificates": {"generation": 1, "services": ["etcd"]},
+    "rotateCertificates": {"generation": 1, "services": ["api-server"]},
     "rotateEncryptionKeys": {"generation": 1},
 }
 _SPEC: Object = {
