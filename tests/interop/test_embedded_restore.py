@@ -206,7 +206,7 @@ def test_the_data_of_the_snapshot_is_back_after_a_restore_in_place(cluster: Clus
 
 
 def test_a_lost_server_is_replaced_and_restored_from_s3(cluster: Cluster) -> None:
-    lost, (snapshot,) = cluster.server, cluster.snapshots()
+    lost, (_saved_by_restore, snapshot) = cluster.server, cluster.snapshots()
     shutil.rmtree(cluster.root(lost) / "var/lib/rancher/herder")  # the disk is lost first
     command = ["delete", "machines.cluster.x-k8s.io", lost, "-n", NAMESPACE, "--wait=false"]
     subprocess.run([peer("kubectl"), "--kubeconfig", cluster.site.server.kubeconfig, *command], check=True, timeout=60)

@@ -80,11 +80,13 @@ def test_an_owner_lists_the_snapshots_of_the_cluster(manager: Manager, dolly: Pe
         add_snapshot(
             admin, f"{name}-snapshot", json.loads(admin.kubectl("-n", NAMESPACE, "get", owner, name, "-o=json"))
         )
-    (found,) = json.loads(dolly.herder("snapshot", "list", NAME, "-o", "json"))["items"]
-    assert found["metadata"]["name"] == f"{NAME}-snapshot"
+    listed = json.loads(dolly.herder("snapshot", "list", NAME, "-o", "json"))["items"]
+    (found,) = [each for each in listed if each["metadata"]["name"] == f"{NAME}-snapshot"]
     assert found["snapshotFile"] == {"name": "file", "nodeName": "s3", "status": "successful"}
+    assert len(listed) == 2, "one was saved before the upgrade"
+    assert "former-snapshot" not in dolly.herder("snapshot", "list", NAME)
     assert "former-snapshot" in admin.herder("snapshot", "list", NAME)
-    assert dolly.herder("operations", NAME) == ""
+    assert "snapshot before the upgrade" in dolly.herder("operations", NAME)
     admin.kubectl("-n", NAMESPACE, "delete", "etcdsnapshots.rke.cattle.io", "--all")
     admin.kubectl("-n", NAMESPACE, "delete", "configmap", "former")
 

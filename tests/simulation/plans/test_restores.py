@@ -15,7 +15,7 @@ from herder.api.rke import operations
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
-from tests.simulation.plans.test_operations import ALL_VERSIONS, HOUR, OperatedCluster, run
+from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
 from tests.support.builders import new_manifest
 
 BUCKET = "snaps"

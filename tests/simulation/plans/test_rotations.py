@@ -25,7 +25,7 @@ from herder.sim.host.certificates import leaves
 from herder.sim.host.disk import Certificate
 from herder.sim.nodes import SimulatedNode
 from herder.sim.provisioned import NAME
-from tests.simulation.plans.test_operations import OperatedCluster, run
+from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
 
 VERSIONS = {"v1.34.1+k3s1": 3, "v1.34.1+rke2r1": 3, "v1.34.1+kubeadm1": 3, "v1.34.1+herder1": 1}
 OWNED = {version: servers for version, servers in VERSIONS.items() if "kubeadm" in version or "herder" in version}
@@ -213,6 +213,12 @@ def test_keys_that_a_snapshot_needs_are_kept_until_it_is_gone(version: str) -> N
             await sim.world.client.delete(
                 ETCD_SNAPSHOT.resource, each["metadata"]["name"], namespace=each["metadata"]["namespace"]
             )
+
+        async def are_gone() -> bool:
+            return not await sim.all(ETCD_SNAPSHOT)
+
+        await sim.world.until(are_gone, within=HOUR)
+        await cluster.simulation.until_settled()
         again = await cluster.run(operations.ENCRYPTION_KEYS, generation=2)
         assert again.phase == "Done", again.message
         assert await stored_keys(cluster) == {"key-3"}

@@ -13,7 +13,7 @@ from herder.api.rke.names import SNAPSHOT_NAME
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.host.disk import Snapshot
-from tests.simulation.plans.test_operations import HOUR, OperatedCluster, run
+from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
 
 BY_MANAGER = [("v1.34.1+kubeadm1", 3), ("v1.34.1+herder1", 1)]
 

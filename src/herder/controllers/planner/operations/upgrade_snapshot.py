@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
 from herder.api.rke import names, operations
-from herder.api.rke.distributions import release_of, skip_error
+from herder.api.rke.distributions import Release, release_of, skip_error
 from herder.api.rke.operations import FAILED, FINISHED, Run
 from herder.api.times import parse_time
 from herder.controllers.planner.operations.interface import OperationScope, Phase
@@ -47,7 +47,17 @@ def version_change(scope: PlanScope) -> VersionChange | None:
     known, wanted = release_of(before), release_of(after)
     if known is None or wanted is None or before == after or not scope.initialized or wanted < known:
         return None
+    if _is_upgraded(scope, wanted):
+        return None
     return None if skip_error(known, after, annotations_of(scope.control_plane)) else VersionChange(before, after)
+
+
+def _is_upgraded(scope: PlanScope, wanted: Release) -> bool:
+    """Whether all servers run the version already, such as after the restore of an older manager."""
+    servers = [each for each in scope.active_entries() if each.plan.is_etcd or each.plan.is_control_plane]
+    return bool(servers) and all(
+        release_of(str(each.node_info.get("kubeletVersion") or "")) == wanted for each in servers
+    )
 
 
 def _record_of(scope: PlanScope, change: VersionChange) -> Object:
