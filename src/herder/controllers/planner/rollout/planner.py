@@ -123,15 +123,15 @@ def _check_etcd_exists(scope: PlanScope, result: Result) -> None:
 def _check_no_downgrade(scope: PlanScope, _result: Result) -> None:
     """Reject a downgrade: an older version may not be able to read what a newer one has stored.
 
-    Only servers count. A worker that reports a wrong version must not block the whole cluster. A server whose plan has
-    been lowered by a restore reports its old version for a while.
+    Only servers count. A worker that reports a wrong version must not block the whole cluster. A server whose version
+    has been lowered by a restore reports its old version for a while.
     """
     wanted = scope.spec.get("kubernetesVersion") or ""
     known = [str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")]
     known += [
         str(entry.node_info.get("kubeletVersion") or "")
         for entry in scope.active_entries()
-        if entry.roles.is_server and release_in(entry.plan.applied_plan) != release_of(wanted)
+        if entry.roles.is_server and not _is_lowered(entry, wanted)
     ]
     highest = max(known, key=_version_key)
     if _version_key(highest) > _version_key(wanted):
@@ -139,6 +139,11 @@ def _check_no_downgrade(scope: PlanScope, _result: Result) -> None:
             f"spec.kubernetesVersion: {wanted} is lower than {highest}, which the cluster has; go back, or restore "
             "a snapshot of the older version together with its version"
         )
+
+
+def _is_lowered(entry: PlanEntry, wanted: str) -> bool:
+    """Whether a server has applied the version, though its Node may still report the one before."""
+    return release_in(entry.plan.applied_plan) == release_of(wanted) and not entry.plan.newer_applied
 
 
 def _check_version_skip(scope: PlanScope, _result: Result) -> None:
