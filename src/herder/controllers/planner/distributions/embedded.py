@@ -24,6 +24,7 @@ from herder.controllers.planner.distributions.embedded_rotation import key_files
 from herder.controllers.planner.distributions.embedded_tasks import snapshot_config, snapshot_task
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
+from herder.controllers.planner.distributions.snapshot_program import config_files
 from herder.controllers.planner.distributions.tasks import Mode, Task
 
 REPOSITORY = "herder/system-agent-installer-herder"
@@ -118,7 +119,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
             yield file(f"{directory}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)
         addons = "" if cluster.is_pre_bootstrap else cluster.spec.get("additionalManifest") or ""
         yield file(f"{directory}/server/manifests/rancher/addons.yaml", addons, dynamic=True)
-        yield snapshot_config(cluster, machine, directory)
+        yield from config_files(cluster, snapshot_config(cluster, machine, directory))
     else:
         yield file(f"{directory}/agent/server-ca.crt", authority.certificate)
 

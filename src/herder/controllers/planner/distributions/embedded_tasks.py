@@ -14,6 +14,7 @@ from herder.controllers.planner.distributions.snapshot_program import (
     delete_snapshots,
     save_snapshot,
     snapshot_arguments,
+    with_config,
     without_start,
 )
 from herder.controllers.planner.distributions.tasks import (
@@ -67,14 +68,14 @@ def snapshot_config(cluster: ClusterInputs, machine: MachineInputs, data: str) -
 
 def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, plan: Plan, data: str) -> Plan:
     """Render a task. `plan`: the plan of the machine, for tasks that replace it."""
-    place = place_of(data)
+    place, config = place_of(data), snapshot_config(cluster, machine, data)
     match task:
         case SaveSnapshot():
-            return save_snapshot(cluster, task, place, snapshot_config(cluster, machine, data))
+            return save_snapshot(cluster, task, place, config)
         case DeleteSnapshots():
-            return delete_snapshots(task, place, snapshot_config(cluster, machine, data))
+            return delete_snapshots(task, place, config)
         case CheckSnapshot():
-            return check_snapshot(task, place, snapshot_config(cluster, machine, data))
+            return check_snapshot(task, place, config)
         case StopServices():
             return Plan(instructions=(script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, SERVICE),))
         case StartServices():
@@ -82,7 +83,7 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
             return replace(plan, instructions=(*plan.instructions, start))
         case RestoreSnapshot():
             installed = tuple(without_start(each, "HERDER") for each in plan.instructions)
-            return Plan(files=plan.files, instructions=(*installed, _restore(task, place)))
+            return with_config(Plan(files=plan.files, instructions=(*installed, _restore(task, place))), config)
         case Rejoin():
             return plan  # the only server of its cluster, which was restored
         case DeleteStaleNodes():

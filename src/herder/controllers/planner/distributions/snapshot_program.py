@@ -78,6 +78,19 @@ def config_file(cluster: ClusterInputs, machine: MachineInputs, place: Place, ow
     return file(place.config, content, permissions="0600", dynamic=True, minor=True)
 
 
+def with_config(plan: Plan, config: File) -> Plan:
+    """The plan with the configuration of the program, which not every plan has."""
+    return replace(plan, files=(*(each for each in plan.files if each.path != config.path), config))
+
+
+def config_files(cluster: ClusterInputs, config: File) -> tuple[File, ...]:
+    """Those of a plan without a task. Only credentials of S3 must follow the spec at once.
+
+    Without S3 the tasks bring the file, so that the plans of clusters that never save a snapshot stay as they are.
+    """
+    return (config,) if s3.storage_of(cluster) is not None else ()
+
+
 def _storage(cluster: ClusterInputs) -> dict[str, Any]:
     found = s3.storage_of(cluster)
     if found is None:

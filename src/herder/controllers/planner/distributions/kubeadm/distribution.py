@@ -29,6 +29,7 @@ from herder.controllers.planner.distributions.kubeadm.snapshots import snapshot_
 from herder.controllers.planner.distributions.kubeadm.user_config import user_config
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.selector_config import install_variables
+from herder.controllers.planner.distributions.snapshot_program import config_files
 from herder.controllers.planner.distributions.tasks import (
     EncryptSecrets,
     Mode,
@@ -94,7 +95,7 @@ class Kubeadm:
             *node_files(cluster, machine, config),
             *registry_files(cluster),
             *bootstrap_files(cluster, machine, config),
-            *((snapshot_config(cluster, machine),) if machine.roles.etcd else ()),
+            *(config_files(cluster, snapshot_config(cluster, machine)) if machine.roles.etcd else ()),
             *(key_files(cluster) if machine.roles.is_server else ()),
             *selected_files.selected_files(cluster, machine),
         )

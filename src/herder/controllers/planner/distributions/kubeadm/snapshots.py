@@ -21,6 +21,7 @@ from herder.controllers.planner.distributions.snapshot_program import (
     program_instruction,
     save_snapshot,
     snapshot_arguments,
+    with_config,
     without_start,
 )
 from herder.controllers.planner.distributions.tasks import (
@@ -63,27 +64,28 @@ def snapshot_config(cluster: ClusterInputs, machine: MachineInputs) -> File:
 
 def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, plan: Plan) -> Plan:
     """Render a task. `plan`: the plan of the machine, for tasks that replace it."""
+    config = snapshot_config(cluster, machine)
     match task:
         case SaveSnapshot():
-            return save_snapshot(cluster, task, PLACE, snapshot_config(cluster, machine))
+            return save_snapshot(cluster, task, PLACE, config)
         case DeleteSnapshots():
-            return delete_snapshots(task, PLACE, snapshot_config(cluster, machine))
+            return delete_snapshots(task, PLACE, config)
         case CheckSnapshot():
-            return check_snapshot(task, PLACE, snapshot_config(cluster, machine))
+            return check_snapshot(task, PLACE, config)
         case StopServices():
             stop = program_instruction(operations.STOP_SERVICES, task, PLACE, "stop")
-            return Plan(files=(snapshot_config(cluster, machine),), instructions=(stop,))
+            return Plan(files=(config,), instructions=(stop,))
         case StartServices():
             start = program_instruction(operations.START_SERVICES, task, PLACE, "start")
-            return replace(plan, instructions=(start, *plan.instructions))
+            return with_config(replace(plan, instructions=(start, *plan.instructions)), config)
         case RestoreSnapshot():
             arguments = (PLACE.program, PLACE.config, STATE_DIR, *snapshot_arguments(task.file))
             restore = script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, *arguments)
             installed = tuple(without_start(each, "KUBEADM") for each in plan.instructions)
-            return Plan(files=plan.files, instructions=(*installed, restore))
+            return with_config(Plan(files=plan.files, instructions=(*installed, restore)), config)
         case Rejoin(drop_data=True):
             drop = program_instruction(operations.DROP_DATA, task, PLACE, "drop")
-            return replace(plan, instructions=(drop, *plan.instructions))
+            return with_config(replace(plan, instructions=(drop, *plan.instructions)), config)
         case Rejoin():
             return plan
         case DeleteStaleNodes():
