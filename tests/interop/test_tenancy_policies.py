@@ -39,6 +39,7 @@ from tests.support.tenancy import (
     SIGNS_OF_A_CORE,
     TAKEN,
     UNNAMED,
+    WITHHELD,
     Case,
     create_for,
 )
@@ -52,6 +53,7 @@ ALL = (
     *REDIRECTED,
     *EDITED,
     *MOVED,
+    *WITHHELD,
     *OVERWRITTEN,
     *TAKEN,
     *UNNAMED,
@@ -164,6 +166,11 @@ async def test_editors_can_write_other_secrets(engine: Engine, user_api: Api, ca
 
 @pytest.mark.parametrize("case", OWNED, ids=lambda case: case.id)
 async def test_users_cannot_set_owners_of_clusters(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
+
+
+@pytest.mark.parametrize("case", WITHHELD, ids=lambda case: case.id)
+async def test_only_administrators_make_clusters_observe_only(engine: Engine, user_api: Api, case: Case) -> None:
     await _assert_rejected(engine, user_api, case)
 
 

@@ -24,6 +24,7 @@ from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
+from herder.api.observe_only import OBSERVE_ONLY
 from herder.api.rke import names
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists
@@ -368,6 +369,33 @@ OWNED = (
     ),
 )
 """Owners of clusters. The garbage collector deletes a cluster with its owner, whoever deletes that."""
+
+_MARK, _NO_MARK = ({"metadata": {"annotations": {OBSERVE_ONLY: value}}} for value in ("", None))
+WITHHELD = (
+    _managed("a management Cluster becomes observe-only", "c-observed", _MARK),
+    Case(
+        "a management Cluster is created observe-only",
+        MANAGEMENT_CLUSTER,
+        {"name": "c-observed-2", "annotations": {OBSERVE_ONLY: "x"}},
+        {"spec": {}},
+    ),
+    Case(
+        "a management Cluster is resumed",
+        MANAGEMENT_CLUSTER,
+        {"name": "c-observed-3", "annotations": {OBSERVE_ONLY: "x"}},
+        {"spec": {}},
+        _NO_MARK,
+    ),
+    _provisioned("a provisioning Cluster is created observe-only", "observed", **{OBSERVE_ONLY: "x"}),
+    Case(
+        "a provisioning Cluster becomes observe-only",
+        PROVISIONING_CLUSTER,
+        {"name": "observed-2", "namespace": "fleet-default"},
+        {"spec": {}},
+        _MARK,
+    ),
+)
+"""Clusters that the manager only observes. It would not even end rights in them."""
 
 
 def _role(id_: str, name: str, patch: Object | None = None, rules: list[Object] | None = None, **meta: Any) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from herder.api import observe_only
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET
 from herder.api.guards.observe_only import deny_while_observe_only
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING
 from herder.api.machines.archive import CONFIG_MAP
-from herder.api.machines.jobs import JOB, ROLE
-from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.machines.jobs import JOB, ROLE, ROLE_BINDING
+from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.app.manager import Roles, controllers
+from herder.controllers.identity import cluster_bindings
 from herder.controllers.planner import controller as planner
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Apply, Create, Delete, Effect, Patch, Ref, Update
@@ -120,6 +123,46 @@ def test_other_clusters_are_not_affected() -> None:
 def test_a_cluster_of_cluster_api_alone_can_be_observe_only() -> None:
     cluster = new_object(CLUSTER, NAME, NAMESPACE, annotations=MARK)
     assert refusal(Create(JOB, obj(JOB), "create the machine"), marked=(cluster,))
+
+
+# --- rights that end --------------------------------------------------------------------------------------------------
+
+REVOKED: dict[str, Action] = {
+    "in the cluster": Delete(Ref(CLUSTER_ROLE_BINDING, "x"), "uid", "revoke", target=ID),
+    "in a namespace of the cluster": Delete(Ref(ROLE_BINDING, "x", "default"), "uid", "revoke", target=ID),
+    "at the manager": Delete(Ref(CLUSTER_ROLE_BINDING, "x"), "uid", "revoke"),
+    "the finalizer": Patch(Ref(CLUSTER_BINDING, "rita", ID), {"metadata": {"finalizers": []}}, "revoked"),
+}
+NOT_REVOKED: dict[str, Action] = {
+    "grant rights": Apply(CLUSTER_ROLE_BINDING, new_object(CLUSTER_ROLE_BINDING, "x"), "bind", target=ID),
+    "delete something else": Delete(Ref(NODE, "x"), "uid", "delete", target=ID),
+    "another binding": Patch(Ref(CLUSTER_BINDING, "bob", ID), {"metadata": {"finalizers": []}}, "revoke"),
+}
+
+
+def of_binding(action: Action, *, deleted: bool = True) -> bool:
+    """Whether the action is denied that the controller of a binding decides."""
+    binding = new_object(CLUSTER_BINDING, "rita", ID, deleting=deleted)
+    watches = (*cluster_bindings.CONTROLLER.watches, Watches(PROVISIONING_CLUSTER))
+    declared = {**cluster_bindings.CONTROLLER.indexes, **dict.fromkeys(observe_only.MARKED_KINDS, INDEXES)}
+    reader = replace(cluster_bindings.CONTROLLER, watches=watches, indexes=declared)
+    view = view_of(reader, f"{ID}/rita", (*MARKED, binding))
+    return deny_while_observe_only(action, view, Reconciled(CLUSTER_BINDING, ID)) is not None
+
+
+@pytest.mark.parametrize("action", REVOKED.values(), ids=REVOKED)
+def test_rights_end_with_a_binding_that_is_deleted(action: Action) -> None:
+    assert not of_binding(action)
+
+
+@pytest.mark.parametrize("action", NOT_REVOKED.values(), ids=NOT_REVOKED)
+def test_a_binding_that_is_deleted_allows_nothing_else(action: Action) -> None:
+    assert of_binding(action)
+
+
+def test_rights_do_not_end_for_another_reason() -> None:
+    """A restored manager does not know bindings that were created after the backup."""
+    assert of_binding(REVOKED["in the cluster"], deleted=False)
 
 
 GLOBAL = {

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from herder.api import observe_only
 from herder.api.capi.kinds import CLUSTER
-from herder.api.capi.names import CLUSTER_NAME, cluster_key, labels_of
+from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting, labels_of
 from herder.api.inmemory.names import SERVE_WORKLOAD
 from herder.api.machines.archive import CONFIG_MAP
-from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROJECT_BINDING, PROVISIONING_CLUSTER
 from herder.api.management.names import MAKE_KUBECONFIG
 from herder.api.rke import names
 from herder.engine.meta.kinds import Kind, Object
@@ -30,6 +30,7 @@ SERVING = frozenset({SERVE_WORKLOAD, MAKE_KUBECONFIG})
 """Effects without which users cannot reach a cluster: the manager serves the API of in-memory clusters, and issues the
 tokens for its own gateway."""
 _RBAC = "rbac.authorization.k8s.io"
+_BINDINGS = (CLUSTER_BINDING, PROJECT_BINDING)
 
 
 def deny_while_observe_only(act: Action, view: View, reconciled: Reconciled) -> Refusal | None:
@@ -47,13 +48,26 @@ def deny_while_observe_only(act: Action, view: View, reconciled: Reconciled) -> 
 def _is_harmless(act: Action, view: View, reconciled: Reconciled) -> bool:
     if isinstance(act, Effect):
         return act.performer in READING | SERVING
+    kind, namespace, name = _subject(act)
+    if reconciled.kind in _BINDINGS and _is_ending(view, reconciled.kind):
+        return _revokes(act, kind) or (kind, namespace, name) == (reconciled.kind, view.namespace, view.name)
     if act.target:
         return False
-    kind, namespace, name = _subject(act)
     if kind.group == _RBAC or kind.group_kind == CONFIG_MAP.group_kind:
         return True  # rights of users at the manager, and logs
     is_own = kind == reconciled.kind and (namespace, name) == (view.namespace, view.name)
     return is_own and not isinstance(act, (Create, Delete)) and act.subresource == "status"
+
+
+def _is_ending(view: View, kind: Kind) -> bool:
+    binding = view.get(kind, view.name)
+    return binding is not None and is_deleting(binding)
+
+
+def _revokes(act: Action, kind: Kind) -> bool:
+    """Whether it only ends rights, at the manager or in the cluster. A user has requested it after the restore, or the
+    mark would let former owners keep their rights in the cluster."""
+    return isinstance(act, Delete) and kind.group == _RBAC
 
 
 def _subject(act: Apply | Create | Update | Patch | Delete) -> tuple[Kind, str, str]:

@@ -34,6 +34,7 @@ from herder.api.management.names import (
     TOKEN_READER,
     is_legacy,
 )
+from herder.api.observe_only import OBSERVE_ONLY, mark_of
 from herder.api.rke import names
 from herder.api.rke.kinds import GROUP as RKE_GROUP
 from herder.engine.meta.kinds import Kind, Object
@@ -174,6 +175,10 @@ BAD_RELEASE = (
     "the manager's finalizer keeps the name until rights on it have ended; leave it to the manager, and try again in a "
     "moment if it is missing"
 )
+BAD_OBSERVE_ONLY = (
+    f"annotation {OBSERVE_ONLY}: the manager withholds all changes of such a cluster, also the end of rights in it; "
+    "leave it as it is, or ask an administrator"
+)
 OWNED_CLUSTERS = (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER)
 BAD_OWNERS = (
     "metadata.ownerReferences: the cluster would be deleted with its owner, also by users who may not delete the "
@@ -218,6 +223,8 @@ def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights)
         return BAD_ORPHANS
     if kind in OWNED_CLUSTERS and _owners(new) - _owners(old) and not is_system(user) and not is_manager(may):
         return BAD_OWNERS
+    if kind in OWNED_CLUSTERS and mark_of(new) != mark_of(old):
+        return "" if is_manager(may) else BAD_OBSERVE_ONLY
     if old is not None and is_deleting(old) and _is_held(kind, old) and not _is_held(kind, new):
         return "" if is_manager(may) else BAD_RELEASE
     return ""

@@ -18,6 +18,7 @@ from herder.api.machines.jobs import ROLE
 from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
+from herder.api.observe_only import OBSERVE_ONLY
 from herder.api.policies import policy
 from herder.engine.meta.kinds import Kind
 
@@ -370,6 +371,14 @@ POLICIES = (
         tenancy.BAD_RELEASE,
     ),
     policy("herder-owners-of-clusters", tenancy.OWNED_CLUSTERS, _WRITTEN, _NEW_OWNER, _IS_MANAGER, tenancy.BAD_OWNERS),
+    policy(
+        "herder-observe-only-clusters",
+        tenancy.OWNED_CLUSTERS,
+        _WRITTEN,
+        _marked(_annotation(OBSERVE_ONLY)),
+        _IS_MANAGER,
+        tenancy.BAD_OBSERVE_ONLY,
+    ),
     policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, tenancy.BAD_ROLE),
     policy(
         "herder-core-leases",

@@ -111,6 +111,13 @@ async def test_a_former_owner_cannot_delete_a_cluster_with_an_own_object(server:
         await write(server, case)
 
 
+@pytest.mark.parametrize("case", tenancy.WITHHELD, ids=lambda case: case.id)
+async def test_only_administrators_make_clusters_observe_only(server: Environment, case: Case) -> None:
+    """Otherwise an owner who marks the own cluster keeps all rights in it when they are reduced."""
+    with pytest.raises(Forbidden, match="the manager withholds all changes of such a cluster"):
+        await write(server, case)
+
+
 @pytest.mark.parametrize("case", tenancy.MOVED, ids=lambda case: case.id)
 async def test_a_cluster_keeps_its_workspace(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
