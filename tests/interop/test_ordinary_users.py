@@ -10,6 +10,7 @@ import pytest
 
 from herder.api.identity.names import LOCAL_PRINCIPAL
 from herder.api.management.kinds import CLUSTER_BINDING
+from herder.api.rke.names import CLUSTER_SPEC, PREVIOUS_SPEC
 from tests.support.users import MANAGERS, Manager, Person
 
 NAME, NAMESPACE = "meadow", "fleet-default"
@@ -70,6 +71,18 @@ def test_an_owner_scales_and_upgrades(dolly: Person) -> None:
     assert f"cluster {NAME} is ready" in dolly.herder("scale", "cluster", NAME, "workers=2")
     assert len(json.loads(dolly.herder("get", "machines", "-o", "json"))["items"]) == 3
     assert f"cluster {NAME} is ready" in dolly.herder("upgrade", "cluster", NAME, "v1.36.4+herder1")
+
+
+def test_members_do_not_see_the_spec_before_the_upgrade(manager: Manager, dolly: Person) -> None:
+    """The control plane keeps it for the next snapshot. It has values that owners may have removed since."""
+    admin = manager.administrator
+    kept = json.loads(admin.kubectl("-n", NAMESPACE, "get", "rkecontrolplanes.rke.cattle.io", NAME, "-o=json"))
+    assert PREVIOUS_SPEC in kept["metadata"]["annotations"]
+    path = f"/v3/clusters/{kept['spec']['managementClusterName']}/objects"
+    seen = json.loads(dolly.kubectl("get", "--raw", path))["items"]
+    (plane,) = [each for each in seen if each["kind"] == "RKEControlPlane"]
+    assert PREVIOUS_SPEC not in plane["metadata"]["annotations"]
+    assert plane["metadata"]["annotations"][CLUSTER_SPEC]
 
 
 def test_an_owner_lists_the_snapshots_of_the_cluster(manager: Manager, dolly: Person) -> None:

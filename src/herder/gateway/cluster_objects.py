@@ -153,7 +153,7 @@ class ClusterObjects:
         async def all_objects() -> AsyncIterator[Object]:
             owners = {each["metadata"].get("uid", "") for each in found}
             for each in found:
-                yield _without_managed_fields(each)
+                yield _without_previous_spec(_without_managed_fields(each))
             for kind in kinds:
                 with suppress(NotFound):
                     async for each in self._of_cluster(kind, namespace, f"{CLUSTER_NAME}={name}", check):
@@ -297,6 +297,16 @@ def _without_spec_copy(snapshot: Object) -> Object:
     """Without the spec of the cluster at that time: it is large, and may have what users have removed since."""
     file = {key: value for key, value in (snapshot.get("snapshotFile") or {}).items() if key != "metadata"}
     return {**snapshot, "snapshotFile": file}
+
+
+def _without_previous_spec(obj: Object) -> Object:
+    """Without the spec before the last version, which the control plane keeps for the next snapshot: members may not
+    read what was removed before they became members."""
+    annotations = annotations_of(obj)
+    if rke_names.PREVIOUS_SPEC not in annotations:
+        return obj
+    kept = {key: value for key, value in annotations.items() if key != rke_names.PREVIOUS_SPEC}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
 
 
 def _without_managed_fields(obj: Object) -> Object:

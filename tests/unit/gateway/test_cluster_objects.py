@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from herder.api.rke import names
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import BadRequest, Forbidden, NotFound, not_found
 from herder.engine.meta.kinds import GroupResource
@@ -70,7 +71,7 @@ async def test_a_machine_name_is_no_path_to_another_object() -> None:
         await objects.handle(request, User("mallory"))
 
 
-CORE = {
+CORE: dict[str, Any] = {
     "metadata": {
         "name": "own",
         "namespace": "fleet-default",
@@ -121,9 +122,22 @@ async def test_a_slow_reader_keeps_one_page_in_memory() -> None:
         read += await anext(pieces)
     assert server.requested == 1
     read += b"".join([piece async for piece in pieces])
-    names = [each["metadata"]["name"] for each in msgspec.json.decode(read)["items"]]
-    assert names == ["own", "own", "m0", "m1", "m2", "m3", "m4"]
+    found = [each["metadata"]["name"] for each in msgspec.json.decode(read)["items"]]
+    assert found == ["own", "own", "m0", "m1", "m2", "m3", "m4"]
     assert b"managedFields" not in read
+
+
+async def test_members_do_not_see_the_spec_before_the_last_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has values that owners may have removed since, such as a password in a variable of the agent."""
+    marks = {names.PREVIOUS_SPEC: "cGFzc3dvcmQ=", names.CLUSTER_SPEC: "current"}
+    monkeypatch.setitem(CORE, "metadata", {**CORE["metadata"], "annotations": marks})
+    objects = ClusterObjects(Client(cast("Any", PagedServer())), cast(Access, Owner()))
+    response = await objects.handle(Request("GET", "/v3/clusters/c-own/objects", Query([])), User("member"))
+    assert response is not None
+    assert response.stream is not None
+    read = b"".join([piece async for piece in response.stream])
+    assert b"cGFzc3dvcmQ=" not in read
+    assert b"current" in read
 
 
 class FormerOwner(Owner):
