@@ -59,6 +59,10 @@ UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
     "a manifest that nests 100,000 lists": ({"additionalManifest": "[" * 100_000}, "additionalManifest"),
     "a manifest of 100,000 documents": ({"additionalManifest": "---\n" * 100_000}, "additionalManifest"),
     "a step of 5,000 digits": ({"etcd": {"snapshotScheduleCron": f"0/{DIGITS} * * * *"}}, "etcd.snapshotScheduleCron"),
+    "a list of 400,000 minutes": (
+        {"etcd": {"snapshotScheduleCron": "*," * 400_000 + "* * * * *"}},
+        "etcd.snapshotScheduleCron",
+    ),
     "an hour of 5,000 digits": ({"etcd": {"snapshotScheduleCron": f"0 {DIGITS} * * *"}}, "etcd.snapshotScheduleCron"),
     "5,000 digits of machines": ({"machinePools": [pool(maxUnhealthy=DIGITS)]}, "machinePools[0].maxUnhealthy"),
     "a range of 5,000 digits": (

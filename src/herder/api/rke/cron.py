@@ -21,6 +21,7 @@ _DESCRIPTORS = {
     "@hourly": "0 * * * *",
 }
 _MAX_DAYS = 366 * 8  # between two 29ths of February there can be eight years
+_MAX_LENGTH = 1024  # lists of all numbers of all fields fit; the time of a reconcile grows with the length
 _EVERY = re.compile(r"@every\s+([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -36,6 +37,8 @@ _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 
 def validate_schedule(schedule: str) -> str:
     """Return what is wrong with a schedule; "" if it is valid."""
+    if len(schedule) > _MAX_LENGTH:
+        return f"has {len(schedule)} characters and may have {_MAX_LENGTH}"
     rest = schedule[found.end() :] if (found := _ZONE.match(schedule)) else schedule
     if rest in _DESCRIPTORS or _EVERY.fullmatch(rest):
         return ""

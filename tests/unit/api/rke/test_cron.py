@@ -30,6 +30,7 @@ def test_valid_schedules(schedule: str) -> None:
     ("schedule", "expected"),
     [
         ("", "has 0 fields and needs 5"),
+        ("*," * 400_000 + "* * * * *", "has 800009 characters and may have 1024"),
         ("0 0 * *", "has 4 fields and needs 5"),
         ("0 0 * * * *", "has 6 fields and needs 5"),
         ("60 * * * *", '"60" is not a valid minute; must be 0 to 59'),

@@ -39,7 +39,7 @@ def _schedule(obj: Object, old: Object | None) -> Iterator[FieldError]:
     if not schedule or schedule == known:
         return
     if problem := validate_schedule(schedule):
-        yield invalid_value(_SCHEDULE, schedule, f"{problem}; 0 */6 * * * is every six hours")
+        yield invalid_value(_SCHEDULE, printable(schedule, 100), f"{problem}; 0 */6 * * * is every six hours")
     elif _has_own_schedule(obj):
         return
     elif has_zone(schedule):
