@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from herder.api.capi.kinds import MACHINE
+from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.writes import object_patch
 from herder.engine.control.cache import Key
@@ -39,6 +39,13 @@ def machine_uid(snapshot: Object) -> str:
     """UID of the Machine that has the file; empty for snapshots in S3."""
     owners = snapshot["metadata"].get("ownerReferences") or ()
     return next((str(each["uid"]) for each in owners if each["kind"] == MACHINE.kind), "")
+
+
+def is_of_former_cluster(snapshot: Object, cluster: Object) -> bool:
+    """Whether it is in S3 for an earlier Cluster of the same name, which may have been another user's."""
+    owners = snapshot["metadata"].get("ownerReferences") or ()
+    clusters = [each["uid"] for each in owners if each["kind"] == CLUSTER.kind]
+    return bool(clusters) and cluster["metadata"]["uid"] not in clusters
 
 
 def has_finalizer(snapshot: Object) -> bool:

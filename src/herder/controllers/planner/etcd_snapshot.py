@@ -25,6 +25,7 @@ from herder.api.rke.snapshots import (
     control_plane_of,
     has_finalizer,
     is_in_s3,
+    is_of_former_cluster,
     machine_uid,
     snapshots_of,
     without_finalizer,
@@ -80,7 +81,10 @@ def reconcile(view: View) -> Decision:
         return Decision(writes=tuple(_released(known, "the cluster is deleted")))
     machines = {each["metadata"]["uid"]: each for each in _machines(view)}
     orphans = [each for each in known if not is_in_s3(each) and machine_uid(each) not in machines]
-    released = Decision(writes=tuple(_released(orphans, "its machine is deleted")))
+    former = [each for each in known if is_of_former_cluster(each, cluster)]
+    released = Decision(
+        writes=(*_released(orphans, "its machine is deleted"), *_released(former, "its cluster is deleted"))
+    )
     if active_run(control_plane) is not None:
         return released  # a restore replaces the list
     return released + _sync(view, control_plane, cluster, machines, known)

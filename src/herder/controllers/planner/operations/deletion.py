@@ -14,7 +14,14 @@ from herder.api.capi.names import is_deleting
 from herder.api.rke import operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import FAILED, FINISHED, Run
-from herder.api.rke.snapshots import SNAPSHOTS_OF, has_finalizer, is_in_s3, machine_uid, without_finalizer
+from herder.api.rke.snapshots import (
+    SNAPSHOTS_OF,
+    has_finalizer,
+    is_in_s3,
+    is_of_former_cluster,
+    machine_uid,
+    without_finalizer,
+)
 from herder.api.rke.strategy import is_lost
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.tasks import DeleteSnapshots, SnapshotFile
@@ -36,7 +43,8 @@ def _deleted(scope: PlanScope, before: datetime) -> list[Object]:
     """Snapshots that were deleted before this time. Times have whole seconds, so those of the same second wait."""
     view = scope.view
     found = view.select(ETCD_SNAPSHOT, index=(SNAPSHOTS_OF, f"{view.namespace}/{view.name}"))
-    waiting = [each for each in found if is_deleting(each) and has_finalizer(each)]
+    own = (each for each in found if not is_of_former_cluster(each, scope.cluster))
+    waiting = [each for each in own if is_deleting(each) and has_finalizer(each)]
     return sorted(
         (each for each in waiting if _deletion_time(each) < before.replace(microsecond=0)),
         key=lambda each: str(each["metadata"]["name"]),

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.capi.kinds import CLUSTER
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.node.plan_secret import encoded, zipped
 from herder.api.rke.operations import SAVE_SNAPSHOT, SNAPSHOT
+from herder.api.rke.snapshots import FINALIZER, S3
+from herder.controllers.planner import etcd_snapshot
 from herder.controllers.planner.operations.listing import MAX_SNAPSHOTS, Reported, reported_by
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Patch
 from herder.sim import loop
 from tests.support.builders import new_manifest
+from tests.support.views import view_of
 from tests.unit.controllers.planner.objects import SERVER, entry
 from tests.unit.controllers.planner.operations.test_operations import run
 from tests.unit.controllers.planner.simulated_cluster import ALL_ROLES, NAME, NAMESPACE, SimulatedCluster
@@ -179,5 +185,34 @@ def test_a_name_that_another_cluster_uses_does_not_block_a_snapshot() -> None:
             await cluster.client.delete(ETCD_SNAPSHOT.resource, name, namespace=NAMESPACE)
             (kept,) = await snapshots_after(cluster, 4, reported)
             assert kept["metadata"]["name"] == renamed != name
+
+    loop.run(scenario())
+
+
+def test_files_of_a_former_cluster_of_the_name_are_left_alone() -> None:
+    """Its snapshots in S3 may still wait for their deletion. The new cluster may be another user's, and may use the
+    same folder, with files of the same name."""
+
+    async def scenario() -> None:
+        async with SimulatedCluster() as cluster:
+            await create_server(cluster)
+            owner = {"apiVersion": CLUSTER.api_version, "kind": CLUSTER.kind, "name": NAME, "uid": "former"}
+            meta = {"finalizers": [FINALIZER], "ownerReferences": [owner]}
+            file = {"name": "a", "nodeName": S3, "status": "successful"}
+            obj = new_manifest(ETCD_SNAPSHOT, "former", NAMESPACE, spec={"clusterName": NAME}, snapshotFile=file)
+            obj["metadata"] |= meta
+            await cluster.client.create(ETCD_SNAPSHOT.resource, obj, namespace=NAMESPACE)
+            await cluster.client.delete(ETCD_SNAPSHOT.resource, "former", namespace=NAMESPACE)
+
+            await asyncio.sleep(600)
+            objects = [
+                await cluster.client.get(kind.resource, NAME, namespace=NAMESPACE) for kind in (CONTROL_PLANE, CLUSTER)
+            ]
+            former = await cluster.client.get(ETCD_SNAPSHOT.resource, "former", namespace=NAMESPACE)
+            assert "operation" not in objects[0]["status"], "no server deletes a file"
+            view = view_of(etcd_snapshot.CONTROLLER, f"{NAMESPACE}/{NAME}", (*objects, former))
+            (released,) = etcd_snapshot.reconcile(view).writes
+            assert isinstance(released, Patch)
+            assert (released.ref.name, released.reason) == ("former", "its cluster is deleted")
 
     loop.run(scenario())
