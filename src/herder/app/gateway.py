@@ -15,6 +15,7 @@ from herder.api.identity.names import BOOTSTRAP_SECRET
 from herder.api.management.clusters import local_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import AGENT_PREFIX, SYSTEM_NAMESPACE
+from herder.api.references.catalogue import Target
 from herder.api.settings import IMAGE_ARCHIVES, SERVER_URL, Settings
 from herder.app.process import wall_clock
 from herder.embedded.installer import InstallerImage
@@ -23,7 +24,7 @@ from herder.engine.control.supervision import supervised
 from herder.engine.front.hijack import Hijack
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, ServiceUnavailable
-from herder.engine.wire import Request, Response
+from herder.engine.wire import Request, Response, User
 from herder.gateway.admission.access import Access
 from herder.gateway.agents.clusters import Clusters
 from herder.gateway.agents.displacement import AgentTokenReview
@@ -157,6 +158,14 @@ def build(
     async def through_tunnel(cluster: str, address: str) -> Channel:
         return dial(tunnels, cluster, address)
 
+    async def check_available(user: User, cluster: str) -> None:
+        target = Target(MANAGEMENT_CLUSTER.group, MANAGEMENT_CLUSTER.plural, "", cluster)
+        if clusters.is_restored(cluster, clock()) and not await access.may(user, "update", target):
+            raise ServiceUnavailable(
+                f"cluster {cluster} is being restored from a snapshot: only its owners can use it until rights of that "
+                "time have been revoked; try again in a minute"
+            )
+
     connections = Connections(through_tunnel)
     proxy = ClusterProxy(
         target_of=clusters.target_of,
@@ -164,6 +173,7 @@ def build(
         may_use=access.may_use,
         may_impersonate=access.may_impersonate,
         may_request=access.may_request,
+        check_available=check_available,
         local=local,
         server_url=lambda: setting(SERVER_URL),
         check_seconds=check_seconds,

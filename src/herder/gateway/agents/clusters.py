@@ -6,11 +6,14 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import SECRET
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import CREDENTIALS_NAMESPACE
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.operations import RESTORE, Run
 from herder.engine.client.client import Client
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.control.informer import Informer
@@ -20,6 +23,10 @@ from herder.gateway.agents.records import CREDENTIAL, REGISTERED_FOR, registered
 from herder.gateway.proxy.targets import Target
 
 HTTPS = "https://"
+BY_MANAGEMENT = "management"
+_SHUTDOWN = "Shutdown"  # phase of a restore
+SETTLING = timedelta(seconds=15)
+"""Time after a restore until the rights that it brought back have been compared with the bindings of the manager."""
 
 
 class Clusters:
@@ -28,10 +35,12 @@ class Clusters:
     def __init__(self, client: Client) -> None:
         self._clusters = Cache(MANAGEMENT_CLUSTER)
         self._credentials = Cache(SECRET)
+        self._restores = Cache(CONTROL_PLANE, {BY_MANAGEMENT: lambda obj: (obj["cluster"],)})
         self._listeners: list[Callable[[str], None]] = []
         self._informers = (
             Informer(client, self._clusters, self._changed),
             Informer(client, self._credentials, lambda _change: None, namespace=CREDENTIALS_NAMESPACE),
+            Informer(client, self._restores, lambda _change: None, transform=_restore),
         )
 
     async def run(self) -> None:
@@ -41,7 +50,7 @@ class Clusters:
 
     async def ready(self) -> None:
         for informer in self._informers:
-            await informer.synced.wait()
+            await informer.answered.wait()  # without provisioning, the kind of control planes is not served
 
     def listen(self, changed: Callable[[str], None]) -> None:
         """Register a callback that is called with each created, changed or deleted cluster."""
@@ -56,6 +65,15 @@ class Clusters:
 
     def get(self, cluster: str) -> Object | None:
         return self._clusters.get(Key("", cluster))
+
+    def is_restored(self, cluster: str, now: datetime) -> bool:
+        """Whether its data is being replaced by a snapshot, or was a moment ago.
+
+        The snapshot brings back bindings of its time. Until the manager has deleted those that were revoked since,
+        members of the cluster could have more rights than their roles.
+        """
+        runs = map(Run.of, self._restores.select(index=(BY_MANAGEMENT, cluster)))
+        return any(run is not None and _replaces_data(run, now) for run in runs)
 
     async def target_of(self, cluster: str) -> Target:
         """Raise NotFound for an unknown cluster, ServiceUnavailable if its agent never registered."""
@@ -101,3 +119,20 @@ def _certificates(cluster: str, encoded: object) -> str:
 def _disconnected_since(cluster: Object) -> str:
     connected = find(cluster, "Connected")
     return str(connected.get("lastTransitionTime") or "") if connected and connected["status"] != "True" else ""
+
+
+def _restore(control_plane: Object) -> Object:
+    """Only what `is_restored` reads: specs are large."""
+    meta, status = control_plane["metadata"], control_plane.get("status") or {}
+    return {
+        "metadata": {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta},
+        "cluster": str((control_plane.get("spec") or {}).get("managementClusterName") or ""),
+        "status": {"operation": status.get("operation")},
+    }
+
+
+def _replaces_data(run: Run, now: datetime) -> bool:
+    """From the end of the shutdown on. Before it, the cluster has its own data."""
+    if run.kind != RESTORE or _SHUTDOWN not in run.timings:
+        return False
+    return run.is_active or run.phase_started_at is None or now < run.phase_started_at + SETTLING

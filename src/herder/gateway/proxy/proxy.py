@@ -61,6 +61,13 @@ MayRequest = Callable[[User, RequestInfo], Awaitable[bool]]
 _ACCOUNTS = "system:serviceaccount:"
 
 
+CheckAvailable = Callable[[User, str], Awaitable[None]]
+
+
+async def _always_available(_user: User, _cluster: str) -> None:
+    pass
+
+
 class ClusterProxy:
     """The cluster proxy."""
 
@@ -74,12 +81,14 @@ class ClusterProxy:
         may_request: MayRequest,
         local: InProcess | Remote,
         server_url: Callable[[], str],
+        check_available: CheckAvailable = _always_available,
         tokens: Tokens | None = None,
         dial_local: Dial = dial_tcp,
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
         """Options:
 
+        - `check_available`: raises ServiceUnavailable while a user may not use a cluster, such as during a restore.
         - `server_url`: URL under which browsers reach the manager.
         - `tokens`: source of impersonation tokens; by default impersonation service accounts.
         - `dial_local`: dialer for a `Remote` management cluster.
@@ -87,6 +96,7 @@ class ClusterProxy:
         """
         self._target_of = target_of
         self._may_use = may_use
+        self._check_available = check_available
         self._may_request = may_request
         self._stream_rights = StreamRights(check_seconds)
         self._may_impersonate = may_impersonate
@@ -183,6 +193,7 @@ class ClusterProxy:
         acting = downstream_user(user)
         if not await self._may_use(acting, wanted.cluster):
             raise Forbidden(f'user "{acting.name}" may not use cluster {wanted.cluster}')
+        await self._check_available(acting, wanted.cluster)
         return acting, await self._target_of(wanted.cluster)
 
     async def _acting(self, wanted: ClusterPath, user: User, impersonated: User | None) -> User:

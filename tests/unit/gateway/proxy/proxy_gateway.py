@@ -14,7 +14,7 @@ import yaml
 from herder.engine.apiserver.request.info import RequestInfo
 from herder.engine.front.hijack import Hijack
 from herder.engine.front.http import HttpFront
-from herder.engine.meta.errors import NotFound
+from herder.engine.meta.errors import NotFound, ServiceUnavailable
 from herder.engine.wire import Request, Response, User
 from herder.gateway.proxy import ClusterProxy, InProcess, Remote, Target, dial_tcp
 from herder.gateway.proxy.impersonation.impersonators import Tokens
@@ -52,6 +52,7 @@ class Gateway:
     ) -> None:
         self.targets = dict(targets)
         self.removed: set[str] = set()  # users who lost access to all clusters
+        self.restored: set[str] = set()  # users who cannot use any cluster for now
         self.url = ""
         self.authority = authority
         self.local = local or InProcess(EmptyApi())
@@ -61,6 +62,7 @@ class Gateway:
             may_use=self._may_use,
             may_impersonate=self._may_impersonate,
             may_request=self._may_request,
+            check_available=self._check_available,
             local=self.local,
             server_url=lambda: self.url,
             tokens=tokens,
@@ -98,6 +100,10 @@ class Gateway:
 
     async def _may_use(self, user: User, cluster: str) -> bool:
         return user.name not in {MALLORY.name, *self.removed} and cluster != FORBIDDEN_CLUSTER
+
+    async def _check_available(self, user: User, _cluster: str) -> None:
+        if user.name in self.restored:
+            raise ServiceUnavailable("it is being restored")
 
     async def _may_request(self, user: User, _info: RequestInfo) -> bool:
         return user.name not in self.removed

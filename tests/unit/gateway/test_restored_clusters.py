@@ -1,0 +1,113 @@
+"""A restore brings back bindings of its time. Until the manager has deleted those that were revoked since, members of
+the cluster cannot use it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from herder.api.capi.conditions import timestamp
+from herder.api.capi.kinds import NAMESPACE
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.rke.crds import CRDS
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.operations import RESTORE, SNAPSHOT
+from herder.app.install import install_kinds
+from herder.engine.meta.kinds import Object
+from herder.gateway.agents.clusters import SETTLING, Clusters
+from tests.support.builders import new_manifest
+from tests.support.kube import Authority
+from tests.unit.engine.runtime.envtest import environment
+from tests.unit.gateway.proxy.proxy_gateway import ALICE, Gateway
+from tests.unit.gateway.proxy.recorder import Recorder, StaticTokens
+
+CLUSTER, NOW = "c-m-restored", datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def operation(kind: str, phase: str, *finished: str, age: float = 0) -> Object:
+    return {
+        "id": "one",
+        "kind": kind,
+        "phase": phase,
+        "startedAt": timestamp(NOW - timedelta(hours=1)),
+        "phaseStartedAt": timestamp(NOW - timedelta(seconds=age)),
+        "timings": dict.fromkeys(finished, 1),
+    }
+
+
+BEFORE, STOPPED = ("Started", "Snapshot"), ("Started", "Snapshot", "Shutdown")
+LATER = SETTLING.total_seconds() + 1
+CASES: dict[str, tuple[Object, bool]] = {
+    "checked": (operation(RESTORE, "Started"), False),
+    "stopping": (operation(RESTORE, "Shutdown", *BEFORE), False),
+    "restored": (operation(RESTORE, "Restore", *STOPPED), True),
+    "restarted an hour ago": (operation(RESTORE, "InitialRestartCluster", *STOPPED, age=3600), True),
+    "just finished": (operation(RESTORE, "Finished", *STOPPED), True),
+    "just failed": (operation(RESTORE, "Failed", *STOPPED), True),
+    "finished": (operation(RESTORE, "Finished", *STOPPED, age=LATER), False),
+    "refused": (operation(RESTORE, "Failed"), False),
+    "another operation": (operation(SNAPSHOT, "Restore", *STOPPED), False),
+}
+
+
+async def test_a_cluster_is_restored_until_its_rights_are_compared() -> None:
+    async with environment() as env:
+        await install_kinds(env.outside, [*CRDS, *MANAGEMENT_CRDS])
+        await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "fleet-default"))
+        for number, (status, _) in enumerate(CASES.values()):
+            spec = {
+                "clusterName": "x",
+                "kubernetesVersion": "v1.33.5+k3s1",
+                "managementClusterName": f"{CLUSTER}-{number}",
+            }
+            plane = new_manifest(CONTROL_PLANE, f"plane-{number}", "fleet-default", spec=spec)
+            await env.outside.create(CONTROL_PLANE.resource, plane, namespace="fleet-default")
+            patch = {"status": {"operation": status}}
+            name = plane["metadata"]["name"]
+            await env.outside.patch(
+                CONTROL_PLANE.resource, name, patch, namespace="fleet-default", subresource="status"
+            )
+        clusters = Clusters(env.outside)
+        running = asyncio.ensure_future(clusters.run())
+        try:
+            await clusters.ready()
+            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(CASES)}
+            assert found == {name: expected for name, (_, expected) in CASES.items()}
+            assert not clusters.is_restored("c-m-imported", NOW)
+        finally:
+            running.cancel()
+
+
+async def test_the_gateway_is_ready_without_control_planes() -> None:
+    async with environment() as env:
+        await install_kinds(env.outside, MANAGEMENT_CRDS)
+        clusters = Clusters(env.outside)
+        running = asyncio.ensure_future(clusters.run())
+        try:
+            async with asyncio.timeout(10):
+                await clusters.ready()
+            assert not clusters.is_restored(CLUSTER, NOW)
+        finally:
+            running.cancel()
+
+
+@pytest.mark.parametrize("upgrade", [False, True])
+async def test_a_member_cannot_use_a_cluster_that_is_restored(
+    tmp_path_factory: pytest.TempPathFactory, upgrade: bool
+) -> None:
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+    gateway.restored.add(ALICE.name)
+    try:
+        head = [f"GET /k8s/clusters/{CLUSTER}/api/v1/secrets HTTP/1.1", "Host: x", "Authorization: Bearer token-alice"]
+        head += ["Connection: Upgrade", "Upgrade: websocket"] if upgrade else []
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write("\r\n".join([*head, "", ""]).encode())
+        assert b" 503 " in await reader.readline()
+        writer.close()
+        assert not recorder.received
+    finally:
+        await gateway.stop()
+        await recorder.stop()
