@@ -30,7 +30,7 @@ _LABELS = ("namespace", "cluster", "machine", "certificate")
 
 
 def first_certificate(machine: Object) -> Iterable[str]:
-    """Indexer of Machines: the sample, whose fields no tab separates otherwise."""
+    """Indexer of Machines: labels and value of the sample, separated by tabs, which none of them contains."""
     cluster, found = labels_of(machine).get(CLUSTER_NAME), certificates_of(machine)
     if not cluster or not found:
         return ()
@@ -65,6 +65,6 @@ class _Collector:
             *labels, timestamp = value.split("\t")
             clusters[labels[0], labels[1]].append((int(timestamp), labels))
         for machines in clusters.values():
-            for timestamp, labels in nsmallest(MAX_MACHINES, machines):
-                family.add_metric(labels, timestamp)
+            for expires, labels in nsmallest(MAX_MACHINES, machines):
+                family.add_metric(labels, expires)
         yield family

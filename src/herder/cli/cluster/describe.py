@@ -71,8 +71,8 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
     certificates = expiring_certificates(objects.machines if isinstance(objects, ClusterObjects) else (), now)
     if output == "json":
         run = Run.of(_control_plane(objects))
-        facts = {"summary": state, "operation": run.to_status() if run else None}
-        facts["certificates"] = certificates_as_data(certificates)
+        shown = certificates_as_data(certificates)
+        facts = {"summary": state, "operation": run.to_status() if run else None, "certificates": shown}
         known = {name: value for name, value in facts.items() if value}
         click.echo(json.dumps(known | as_data(tree), indent=2))
     else:

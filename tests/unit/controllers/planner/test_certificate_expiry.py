@@ -16,19 +16,23 @@ from herder.api.rke.node.certificates import (
     certificates_of,
     to_annotation,
 )
-from herder.api.rke.node.plan import CERTIFICATE_EXPIRY
-from herder.api.rke.node.plan_secret import PeriodicOutput, encoded, zipped
+from herder.api.rke.node.plan import CERTIFICATE_EXPIRY, Plan, checksum
+from herder.api.rke.node.plan_secret import PeriodicOutput, PlanSecret, encoded, zipped
 from herder.app.certificate_metrics import INDEX, MAX_MACHINES, NAME, _Collector, first_certificate
 from herder.controllers.planner.controller import CONTROLLER as PLANNER
 from herder.controllers.planner.distributions.certificate_report import rancher_expiry
+from herder.controllers.planner.distributions.lookup import distribution_of
+from herder.controllers.planner.distributions.tasks import RotateCertificates
+from herder.controllers.planner.operations.engine import _combined
 from herder.controllers.planner.plan.secret import CONTROLLER
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 from tests.support.builders import NOW, events_of, new_condition, patches_of, reconcile
-from tests.unit.controllers.planner import objects
+from tests.unit.controllers.planner import inputs, objects, test_embedded
 from tests.unit.controllers.planner.objects import NAMESPACE, TOKENS, machine_with_plan, plan_of
 from tests.unit.controllers.planner.test_events import owned_cluster
+from tests.unit.controllers.planner.test_tiers import planned_machines, roll_out_machines, worker
 
 LEAF, AUTHORITY = "/tls/client-admin.crt", "/tls/server-ca.crt"
 PLAN = msgspec.structs.replace(plan_of(), periodic_instructions=(rancher_expiry("/data"),))
@@ -99,6 +103,36 @@ def test_plans_with_and_without_the_instruction_do_not_differ_in_anything_disrup
     assert PLAN.disruptive_parts() == plan_of().disruptive_parts()
     assert PLAN.reports_certificates
     assert not plan_of().reports_certificates
+
+
+def test_plans_of_an_older_manager_are_kept() -> None:
+    """They are recorded with their own checksum, and get the instruction with the next change."""
+    kept = roll_out_machines(worker("a", plan_of(stamp="2")), new_plan=reported(plan_of(stamp="2")))
+    assert planned_machines(kept) == []
+    (record,) = kept.records
+    assert record.patch["metadata"]["annotations"][names.PLAN_INPUTS].endswith(checksum(plan_of(stamp="2").to_json()))
+    (changed,) = roll_out_machines(worker("a", plan_of(stamp="2")), new_plan=reported(plan_of(stamp="3"))).writes
+    assert PlanSecret({"data": changed.patch["data"], "metadata": {}}).plan == reported(plan_of(stamp="3"))
+    current = roll_out_machines(worker("a", reported(plan_of(stamp="2"))), new_plan=reported(plan_of(stamp="2")))
+    assert planned_machines(current) == []
+
+
+@pytest.mark.parametrize("version", ["v1.33.4+k3s1", "v1.33.4+rke2r1", "v1.36.3+kubeadm1", "v1.36.3+herder1"])
+def test_a_rotation_adds_the_instruction(version: str) -> None:
+    """Machines of an older manager get it; on other machines it stays the same."""
+    distribution = distribution_of(version)
+    cluster = test_embedded.READY if "herder" in version else inputs.cluster(version)
+    task = distribution.task(cluster, inputs.server(), RotateCertificates("m"))
+    (instruction,) = task.periodic_instructions
+    assert instruction.name == CERTIFICATE_EXPIRY
+    for current in (plan_of(), msgspec.structs.replace(plan_of(), periodic_instructions=(instruction,))):
+        combined = _combined(current, task, RotateCertificates.mode)
+        assert combined.periodic_instructions == (instruction,)
+        assert combined.instructions == (*current.instructions, *task.instructions)
+
+
+def reported(plan: Plan) -> Plan:
+    return msgspec.structs.replace(plan, periodic_instructions=(rancher_expiry("/data"),))
 
 
 # --- the condition of the control plane -------------------------------------------------------------------------------

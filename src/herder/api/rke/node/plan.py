@@ -120,6 +120,10 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
         """Whether the machine reports when its certificates expire."""
         return any(each.name == CERTIFICATE_EXPIRY for each in self.periodic_instructions)
 
+    def without_certificate_report(self) -> Plan:
+        left = tuple(each for each in self.periodic_instructions if each.name != CERTIFICATE_EXPIRY)
+        return msgspec.structs.replace(self, periodic_instructions=left)
+
     @staticmethod
     def from_json(encoded: bytes) -> Plan:
         """Decode a plan, ignoring unknown fields as agents do; raise ValueError if it is invalid."""

@@ -31,7 +31,13 @@ from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGIS
 from herder.controllers.planner.distributions.rancher.scripts import permissions, run_once_script
 from herder.controllers.planner.distributions.rancher.tasks import task_instructions
 from herder.controllers.planner.distributions.rancher.text import indented
-from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, StartServices, Task
+from herder.controllers.planner.distributions.tasks import (
+    Mode,
+    RestoreSnapshot,
+    RotateCertificates,
+    StartServices,
+    Task,
+)
 from herder.controllers.planner.drain.hashes import drain_hash_of
 
 
@@ -77,7 +83,9 @@ class Rancher:
         """A restore runs without the service; other tasks come before it starts, unless they start it."""
         instructions = task_instructions(cluster, machine, self.runtime, task)
         if task.mode is not Mode.RENDERED:
-            return Plan(instructions=instructions)
+            rotates = isinstance(task, RotateCertificates) and instructions and not machine.windows
+            expiry = (rancher_expiry(self.runtime.data(cluster)),) if rotates else ()
+            return Plan(instructions=instructions, periodic_instructions=expiry)
         plan = self.render(cluster, machine)
         if isinstance(task, RestoreSnapshot):
             installed = tuple(without_start(each, self.runtime) for each in plan.instructions)
