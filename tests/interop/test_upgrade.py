@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
+from herder.api.rke.node.certificates import certificates_of
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
 from tests.support.machines import host_shutdown
@@ -95,6 +99,22 @@ class Manager:
                 found[int(process.name)] = (name, command)
         return found
 
+    def reported_certificates(self) -> dict[str, set[tuple[str, int, datetime]]]:
+        """Of machines that report any, by their plan Secret: path, serial number and expiry."""
+        found = {each["metadata"]["name"]: certificates_of(each) for each in self._machines()}
+        return {
+            f"{name}-machine-plan": {(each.path, int(each.serial, 16), each.expires) for each in certificates}
+            for name, certificates in found.items()
+            if certificates
+        }
+
+    def certificate_files(self, plan: str) -> set[tuple[str, int, datetime]]:
+        """Those that the server has on its disk."""
+        (root,) = (self.directory / "host" / "machines").glob(f"*-{plan.removesuffix('-machine-plan')}/root")
+        files = (root / "var/lib/rancher/herder/server/tls").glob("*.crt")
+        found = {f"/{path.relative_to(root)}": x509.load_pem_x509_certificate(path.read_bytes()) for path in files}
+        return {(path, each.serial_number, each.not_valid_after_utc) for path, each in found.items()}
+
     def _machines(self) -> list[Any]:
         found: list[Any] = self.get("/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet-default/machines")["items"]
         return found
@@ -129,5 +149,13 @@ def test_a_running_cluster_is_taken_over_unchanged(manager: Manager, previous_re
     current = manager.processes()
     assert {process: current.get(process) for process in running} == running
     assert manager.secrets(f"?resourceVersion={revision}&resourceVersionMatch=Exact") == history
+    assert not manager.reported_certificates().keys() & before.keys(), "only new plans report certificates"
+
+    manager.run(HERDER, "rotate", "certificates", "meadow")
+    server = min(name for name in before if "servers" in name)
+    deadline = time.monotonic() + TIMEOUT
+    while manager.reported_certificates().get(server) != manager.certificate_files(server):
+        assert time.monotonic() < deadline, manager.reported_certificates()
+        time.sleep(1)
     manager.run(HERDER, "delete", "cluster", "meadow")
     assert manager.processes() == {}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
 
 from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.api.rke.node.certificates import certificates_of
 from herder.kubeadm.reencrypt import PREFIX
 from tests.support.embedded import HERDER
 from tests.support.kubeadm_clusters import CONTROL_PLANE
@@ -133,3 +136,28 @@ def rotate_certificates(farm: Cluster) -> None:
     assert not {name for name, serial in kubelets.items() if kubelet_serial(farm, name) == serial}
     nodes = farm.nodes().values()
     assert all({c["type"]: c["status"] for c in node["status"]["conditions"]}["Ready"] == "True" for node in nodes)
+    await_reported_certificates(farm)
+
+
+def await_reported_certificates(farm: Cluster) -> None:
+    """Wait until Machines report all files with the serial numbers and dates that they have."""
+    files = {
+        (path.name, path.parent.name, each.serial_number, each.not_valid_after_utc)
+        for directory in farm.site.machine_directories()
+        for path in _certificate_files(directory)
+        for each in x509.load_pem_x509_certificates(path.read_bytes())[:1]
+    }
+    assert files
+    deadline = time.monotonic() + farm.site.timeout
+    while missing := files - reported_certificates(farm):
+        assert time.monotonic() < deadline, missing
+        time.sleep(2)
+
+
+def reported_certificates(farm: Cluster) -> set[tuple[str, str, int, datetime]]:
+    """Name of the file, its directory, serial number and expiry, of all Machines."""
+    return {
+        (Path(each.path).name, Path(each.path).parent.name, int(each.serial, 16), each.expires)
+        for machine in farm.site.listed("machines.cluster.x-k8s.io")
+        for each in certificates_of(machine)
+    }

@@ -149,6 +149,7 @@ class Serving:
         """Install our kinds, then run the controllers. Requests are served meanwhile."""
         # Imported concurrently with the first requests, to keep startup fast.
         parts = await asyncio.to_thread(importlib.import_module, "herder.app.manager")
+        from herder.app.certificate_metrics import add_certificate_metric
         from herder.app.core.core import Core
         from herder.app.install import install
         from herder.app.metrics import CONTENT_TYPE, process_metrics
@@ -193,6 +194,7 @@ class Serving:
                 self.client, settings, roles, workloads=workloads, managed=managed, metrics=metrics
             )
             parts.add_observe_only_metric(manager)
+            add_certificate_metric(manager)
             if roles.core:
                 watch = partial(core.watch_for_other_core, manager, self._disable_capi_rules)
                 tasks.create_task(supervised(watch, name="core-choice"))

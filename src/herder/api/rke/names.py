@@ -87,6 +87,7 @@ NO_UPGRADE_SNAPSHOT = "operation.herder.io/no-snapshot-before-upgrade"  # on a C
 PREVIOUS_SPEC = "operation.herder.io/previous-cluster-spec"  # on a control plane: CLUSTER_SPEC before the last version
 PLAN_TASK = "plan.herder.io/task"  # on a plan Secret: operation, phase and attempt that its plan is a task of
 PLAN_APPLIED = "PlanApplied"  # condition of a Machine: whether its plan was applied, and why not
+CERTIFICATES = "plan.herder.io/certificates"  # JSON, on a Machine: its certificates and when they expire
 PLAN_FAILED = "plan.herder.io/failed"  # when the failure was first observed
 RENDERED_FROM = "bootstrap.herder.io/rendered-from"  # on a bootstrap Secret: digest of all inputs of the script
 REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a registration request: why it was rejected

@@ -18,6 +18,7 @@ from herder.api.rke.operations import Run
 from herder.app.paths import kubeconfig_option, namespace_option, search_namespaces
 from herder.app.process import wall_clock
 from herder.cli.client import connect
+from herder.cli.cluster.certificates import certificate_lines, certificates_as_data, expiring_certificates
 from herder.cli.cluster.diagnosis import diagnose, find_cluster
 from herder.cli.cluster.owned import cluster_id, is_kind, objects_of
 from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, conditions_tree, render
@@ -56,7 +57,8 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
     """Show the cluster NAME with its control plane, workers and conditions.
 
     The first line says whether the cluster is ready, and if not, why. The second one shows the operation in progress or
-    the last one, such as a snapshot.
+    the last one, such as a snapshot. The end shows which certificates on its machines expire within 30 days, or else
+    when the first one does.
     """
     try:
         connection = connect(kubeconfig)
@@ -65,14 +67,20 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
     tree = cluster_tree(objects, expand=expand) if isinstance(objects, ClusterObjects) else conditions_tree(objects)
+    now = wall_clock()
+    certificates = expiring_certificates(objects.machines if isinstance(objects, ClusterObjects) else (), now)
     if output == "json":
         run = Run.of(_control_plane(objects))
-        facts = {"summary": state, "operation": run.to_status() if run else None}
+        shown = certificates_as_data(certificates)
+        facts = {"summary": state, "operation": run.to_status() if run else None, "certificates": shown}
         known = {name: value for name, value in facts.items() if value}
         click.echo(json.dumps(known | as_data(tree), indent=2))
     else:
-        head = [line for line in (state, operation_line(_control_plane(objects), wall_clock())) if line]
-        click.echo("\n".join(map(escaped, [*head, *([""] if head else []), *render(tree, wall_clock())])))
+        head = [line for line in (state, operation_line(_control_plane(objects), now)) if line]
+        tail = certificate_lines(certificates, now)
+        parts = [part for part in (head, render(tree, now), tail) if part]
+        lines = [line for position, part in enumerate(parts) for line in (*([""] if position else []), *part)]
+        click.echo("\n".join(map(escaped, lines)))
 
 
 def _control_plane(objects: ClusterObjects | Object) -> Object | None:

@@ -216,6 +216,7 @@ async def _run(options: Options) -> None:
 
 async def _work(options: Options, client: Client) -> None:
     """Start in dependency order: CRDs, webhooks, then the controllers as the leader."""
+    from herder.app.certificate_metrics import add_certificate_metric
     from herder.app.install import (
         ensure_namespace,
         install,
@@ -268,6 +269,7 @@ async def _work(options: Options, client: Client) -> None:
             tasks.create_task(listener.open(gateway))
             managed = gateway.client_of
         manager = create_manager(client, settings, roles, workloads=workloads, managed=managed, metrics=metrics)
+        add_certificate_metric(manager)
         if roles.core:
             tasks.create_task(
                 supervised(partial(core.watch_for_other_core, manager, remove_core_webhooks), name="core-choice")

@@ -11,7 +11,7 @@ from herder.api import settings
 from herder.api.capi.conditions import find
 from herder.api.capi.contract import refers_to
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
-from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting, key_of_cluster
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, key_of_cluster
 from herder.api.guards import plan_changes
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.secret_sync import PRE_BOOTSTRAPPED, SYNCED_BOOTSTRAP_TO, synced_bootstrap_to
@@ -32,6 +32,7 @@ from herder.controllers.planner.distributions.interface import Distribution, Ref
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
 from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, agent_customization, needs
 from herder.controllers.planner.rollout import messages
+from herder.controllers.planner.rollout.certificate_expiry import CERTIFICATE_GROUPS
 from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster, entries_by_key
 from herder.controllers.planner.rollout.planner import plan
 from herder.controllers.planner.rollout.scope import PlanScope, Result
@@ -197,6 +198,13 @@ def _pre_bootstrap_changed(change: Change) -> bool:
     )
 
 
+def _certificates_changed(change: Change) -> bool:
+    before, after = (
+        annotations_of(each).get(names.CERTIFICATES) if each else None for each in (change.old, change.new)
+    )
+    return before != after
+
+
 def _affects_all(setting: Object) -> Iterable[str]:
     return (ALL,) if setting["metadata"]["name"] in _SETTINGS else ()
 
@@ -223,6 +231,7 @@ CONTROLLER = Controller(
     watches=(
         Watches(CLUSTER, _control_plane_of_cluster, changed("spec", "status.initialization", "metadata")),
         Watches(MACHINE, _by_cluster_label, changed("metadata.labels", "metadata.deletionTimestamp", "spec", "status")),
+        Watches(MACHINE, _by_cluster_label, _certificates_changed),
         Watches(PLAN_SECRET, named_by_label(names.CLUSTER_NAME)),
         Watches(TOKENS_SECRET, _control_plane_of_tokens),
         Watches(STATE_SECRET, _by_cluster_label, changed("data")),  # holds the addresses of driver machines
@@ -246,7 +255,7 @@ CONTROLLER = Controller(
         PLAN_SECRET: {**plan_changes.INDEXES},
         ETCD_SNAPSHOT: {SNAPSHOTS_OF: snapshots_of},
     },
-    groupings=(WORKER_STATES, plan_changes.TRAITS),
+    groupings=(WORKER_STATES, CERTIFICATE_GROUPS, plan_changes.TRAITS),
     cluster_of=key_of_cluster,
     pace=0.1,  # coalesce bursts of agent reports
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import posixpath
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+
+from cryptography import x509
 
 from herder.sim.host.disk import Certificate
 
@@ -133,3 +137,34 @@ def issue(node: SimulatedNode, authorities: dict[str, int], serial: Callable[[],
                 subject.format(runtime), usage, f"{runtime}-{issuer}", authorities.get(issuer, 0), serial(), now + YEAR
             )
             files[f"{path}.crt"] = certificate
+
+
+def certificates_at(node: SimulatedNode, patterns: Iterable[str]) -> Iterator[tuple[str, Certificate]]:
+    """Certificates in files of these patterns, as a shell expands them, including the authorities of plans."""
+    found = {_path_of(path): each for path, each in node.disk.files.items() if path.endswith(".crt")}
+    for pattern in patterns:
+        directory, name = posixpath.split(pattern)
+        for path in sorted(found):
+            if posixpath.dirname(path) == directory and fnmatchcase(posixpath.basename(path), name):
+                certificate = _parsed(found[path])
+                if certificate is not None:
+                    yield path, certificate
+
+
+def _path_of(path: str) -> str:
+    """The path on a real machine. Here, all certificates have the suffix of a certificate."""
+    stem = path.removesuffix(".crt")
+    if stem.endswith(".conf"):
+        return stem
+    return f"{stem}.pem" if stem == f"{KUBELET_PKI}/kubelet-client-current" else path
+
+
+def _parsed(content: object) -> Certificate | None:
+    if isinstance(content, Certificate):
+        return content
+    try:
+        found = x509.load_pem_x509_certificate(content if isinstance(content, bytes) else b"")
+    except ValueError:
+        return None
+    subject, serial = found.subject.rfc4514_string(), found.serial_number
+    return Certificate(subject, "CertSign", subject, serial, serial, found.not_valid_after_utc.timestamp())

@@ -9,10 +9,13 @@ import asyncio
 import posixpath
 import re
 from collections.abc import Awaitable, Sequence
+from datetime import UTC, datetime
 
 from herder.agent.core.events import Finished
+from herder.controllers.planner.distributions import certificate_report
 from herder.embedded.stale_nodes import delete_stale_nodes
 from herder.sim.host import configuration, snapshots
+from herder.sim.host.certificates import certificates_at
 from herder.sim.host.command import Command, Script
 from herder.sim.host.disk import RESTORED
 from herder.sim.host.managed_keys import write_manifest
@@ -58,6 +61,8 @@ async def _sh(command: Command) -> Finished:
     text, positional = arguments[1], arguments[3:]
     if text == "run.sh":
         return await _install(command)
+    if text == certificate_report.SCRIPT:
+        return _report_certificates(command, *positional)
     script = command.node.context.scripts.get(text)
     if script is not None:
         return await script(Command(command.node, "sh", positional, command.environment, command.image))
@@ -101,6 +106,15 @@ def _address_script(command: Command, text: str) -> Finished:
         data = node.disk.etcd
         return Finished(0, f"{data.member}\n".encode()) if data else Finished(1, stderr=b"No such file or directory\n")
     return command.not_found(text.split(maxsplit=1)[0] if text.strip() else "script")
+
+
+def _report_certificates(command: Command, limit: str, last: str, *patterns: str) -> Finished:
+    lines = [
+        f"certificate {each.serial:016X} {datetime.fromtimestamp(each.expires, UTC):%Y%m%d%H%M%S}Z {path}\n"
+        for path, each in certificates_at(command.node, patterns)
+    ]
+    is_complete = bool(lines) and any(line.endswith(f" {last}\n") for line in lines)
+    return Finished(0 if is_complete else 1, "".join(lines[: int(limit)]).encode())
 
 
 async def _env(command: Command) -> Finished:

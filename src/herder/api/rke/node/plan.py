@@ -16,6 +16,8 @@ from herder.api import gojson
 
 DELETE = "delete"  # action of a File: delete the path
 AGENT_STATUS = "cluster-agent-status"  # periodic instruction that only reads: prints why the cluster agent's pod waits
+CERTIFICATE_EXPIRY = "certificate-expiry"  # periodic instruction that only reads: prints when certificates expire
+_REPORTS = (AGENT_STATUS, CERTIFICATE_EXPIRY)
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -101,17 +103,26 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
         )
 
     def disruptive_parts(self) -> tuple[object, ...]:
-        """Return everything but minor and deleted files and the status of the cluster agent: plans that are equal here
+        """Return everything but minor and deleted files and instructions that only report: plans that are equal here
         differ in nothing disruptive.
         """
         files = {each.path: each for each in self.files if not each.minor and each.action != DELETE}
-        periodic = tuple(each for each in self.periodic_instructions if each.name != AGENT_STATUS)
+        periodic = tuple(each for each in self.periodic_instructions if each.name not in _REPORTS)
         return files, self.instructions, periodic, dict(self.probes), self.error
 
     @property
     def reports_agent(self) -> bool:
         """Whether the machine reports why the pod of the cluster agent does not start."""
         return any(each.name == AGENT_STATUS for each in self.periodic_instructions)
+
+    @property
+    def reports_certificates(self) -> bool:
+        """Whether the machine reports when its certificates expire."""
+        return any(each.name == CERTIFICATE_EXPIRY for each in self.periodic_instructions)
+
+    def without_certificate_report(self) -> Plan:
+        left = tuple(each for each in self.periodic_instructions if each.name != CERTIFICATE_EXPIRY)
+        return msgspec.structs.replace(self, periodic_instructions=left)
 
     @staticmethod
     def from_json(encoded: bytes) -> Plan:

@@ -20,6 +20,7 @@ from herder.api.rke.node.join_token import node_token
 from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import s3, selected_files
+from herder.controllers.planner.distributions.certificate_report import embedded_expiry
 from herder.controllers.planner.distributions.embedded_rotation import key_files, rotation_task
 from herder.controllers.planner.distributions.embedded_tasks import snapshot_config, snapshot_task
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
@@ -93,7 +94,12 @@ class Embedded:
                 f"machine {machine.name}: has no address; delete it and register it again with --internal-address"
             )
         files = (*_files(cluster, machine), *selected_files.selected_files(cluster, machine))
-        return Plan(files=files, instructions=(_install(cluster, machine, files),), probes=_probes(cluster, machine))
+        return Plan(
+            files=files,
+            instructions=(_install(cluster, machine, files),),
+            periodic_instructions=(embedded_expiry(_data_directory(cluster), is_server=machine.roles.is_server),),
+            probes=_probes(cluster, machine),
+        )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

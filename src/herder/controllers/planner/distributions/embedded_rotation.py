@@ -13,6 +13,7 @@ from herder.api.rke.distributions import EMBEDDED
 from herder.api.rke.encryption import BEFORE
 from herder.api.rke.node.plan import File, Plan, file
 from herder.api.rke.services import SERVICES, unknown_services
+from herder.controllers.planner.distributions.certificate_report import embedded_expiry
 from herder.controllers.planner.distributions.interface import ClusterInputs, EncryptionKeys, MachineInputs
 from herder.controllers.planner.distributions.tasks import (
     EncryptSecrets,
@@ -111,13 +112,15 @@ def rotation_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, di
 
 
 def _rotate_certificates(machine: MachineInputs, task: RotateCertificates, directory: str) -> Plan:
+    """Machines of an older manager get the report of their certificates with the rotation."""
     if unknown := unknown_services(EMBEDDED.name, task.services):
         raise UnsupportedTask(f"rotateCertificates.services: {unknown}")
     if not machine.roles.is_server:
         return Plan()
     names = [CERTIFICATES[each] for each in SERVICES[EMBEDDED.name] if not task.services or each in task.services]
     arguments = (f"{directory}/server/tls", *names)
-    return Plan(instructions=(script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *arguments),))
+    rotation = script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *arguments)
+    return Plan(instructions=(rotation,), periodic_instructions=(embedded_expiry(directory, is_server=True),))
 
 
 # --- encryption keys --------------------------------------------------------------------------------------------------

@@ -350,7 +350,13 @@ def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
     if mode is Mode.ALONE:
         return Plan(files=tuple(files.values()), instructions=task.instructions)
     instructions = (*current.instructions, *task.instructions)
-    return msgspec.structs.replace(current, files=tuple(files.values()), instructions=instructions)
+    periodic = {each.name: each for each in (*current.periodic_instructions, *task.periodic_instructions)}
+    return msgspec.structs.replace(
+        current,
+        files=tuple(files.values()),
+        instructions=instructions,
+        periodic_instructions=tuple(periodic.values()),
+    )
 
 
 def _is_busy(step: Step) -> bool:

@@ -103,19 +103,30 @@ class Desired:
 
     @cached_property
     def checksum(self) -> str:
-        return _checksum(self.request)
+        """Checksum of the plan.
+
+        A plan of an older manager that only lacks the report of certificates counts as equal: an upgrade of the manager
+        must not change the plans of running clusters. Such a machine gets the instruction with its next change.
+        """
+        rendered, without_report = _checksums_of(self.request)
+        is_old = self.entry.plan.has_plan and self._current_checksum == without_report
+        return without_report if is_old else rendered
 
     @cached_property
     def differs(self) -> bool:
         """Whether the Secret contains another plan. False if it contains none."""
         if not self.entry.plan.has_plan or self.is_recorded:
             return False
-        return self.checksum != (self._record.checksum or self.entry.plan.checksum)
+        return self.checksum != self._current_checksum
 
     @property
     def is_recorded(self) -> bool:
         """Whether the Secret's plan is recorded as rendered from the same inputs."""
         return (self._record.common, self._record.machine) == self.request.digests
+
+    @cached_property
+    def _current_checksum(self) -> str:
+        return self._record.checksum or self.entry.plan.checksum
 
     @cached_property
     def _record(self) -> PlanRecord:
@@ -135,12 +146,19 @@ class Desired:
         return bool(before) and before != self.request.distribution.drain_hash(self.plan)
 
 
-_checksums: DigestMemo[str] = DigestMemo(16384)
-"""Checksums of rendered plans by the digests of their inputs. Inputs and plans contain keys and are not kept."""
+_checksums: DigestMemo[tuple[str, str]] = DigestMemo(16384)
+"""Checksums of rendered plans, with and without the report of certificates, by the digests of their inputs.
+
+Inputs and plans contain keys and are not kept.
+"""
 
 
-def _checksum(request: Request) -> str:
-    return _checksums.get(request.digests, lambda: checksum(_render(request).to_json()))
+def _checksums_of(request: Request) -> tuple[str, str]:
+    def compute() -> tuple[str, str]:
+        plan = _render(request)
+        return checksum(plan.to_json()), checksum(plan.without_certificate_report().to_json())
+
+    return _checksums.get(request.digests, compute)
 
 
 def _render(request: Request) -> Plan:

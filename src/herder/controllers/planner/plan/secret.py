@@ -17,6 +17,8 @@ from herder.api.rke import names
 from herder.api.rke.events import cluster_events
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
 from herder.api.rke.node import plan_secret as secrets
+from herder.api.rke.node.certificates import parse_report, to_annotation
+from herder.api.rke.node.plan import CERTIFICATE_EXPIRY
 from herder.api.rke.node.plan_secret import PlanSecret, encoded, zipped
 from herder.api.times import parse_time
 from herder.api.writes import ref
@@ -49,7 +51,7 @@ def reconcile(view: View) -> Decision:
     plan = PlanSecret(found)
     if not plan.has_plan:
         return DONE
-    recorded = Decision(writes=_record_report(plan, view.now))
+    recorded = Decision(writes=(*_record_report(plan, view.now), *_record_certificates(view, plan)))
     return recorded + (_reconcile_failed(view, plan) if plan.failed else _reconcile_applied(view, plan))
 
 
@@ -86,6 +88,29 @@ def _stale_periodic_outputs(plan: PlanSecret) -> Object:
         return {}
     is_small = len(msgspec.json.encode(left)) <= MAX_REPACKED
     return {secrets.PERIODIC_OUTPUT: encoded(zipped(left)) if left and is_small else ""}
+
+
+def _record_certificates(view: View, plan: PlanSecret) -> tuple[Patch, ...]:
+    """Copy the report of the machine's certificates to its Machine.
+
+    Without a report it stays as it is: plans of tasks may lack the instruction. Without a task, a plan that lacks it
+    withdraws the report, which nothing would update.
+    """
+    machine = _machine(view, plan)
+    if machine is None or is_deleting(machine) or machine["metadata"]["namespace"] != view.namespace:
+        return ()
+    known = annotations_of(machine).get(names.CERTIFICATES)
+    output = plan.periodic_outputs.get(CERTIFICATE_EXPIRY)
+    found = known
+    if output is not None and (output.stdout or not output.exit_code):
+        found = to_annotation(parse_report(output.stdout or b""))
+    is_reported = plan.plan is not None and plan.plan.reports_certificates
+    if not is_reported and names.PLAN_TASK not in plan.annotations:
+        found = None
+    if found == known:
+        return ()
+    change = {"metadata": {"annotations": {names.CERTIFICATES: found}}}
+    return (Patch(ref(MACHINE, machine), change, "expiry of its certificates"),)
 
 
 def _is_modified_by_others(plan: PlanSecret) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from herder.api.capi.conditions import find, is_true
+from herder.api.capi.conditions import Condition, find, is_true
 from herder.api.rke.events import cluster_events
 from herder.controllers.planner.rollout.machines import RECONCILED
 from herder.controllers.planner.rollout.scope import PlanScope, Result
@@ -32,3 +32,11 @@ def rollout_events(scope: PlanScope, result: Result) -> Iterator[Event]:
         )
     elif not is_true(plane, RECONCILED):
         yield from cluster_events(scope.cluster, plane, "Reconciled", "all machines have applied their plans")
+
+
+def certificate_events(scope: PlanScope, conditions: Iterable[Condition]) -> Iterator[Event]:
+    """Warn when the first certificate is about to expire, and once more when it has expired."""
+    for each in conditions:
+        known = find(scope.control_plane, each["type"]) or {}
+        if each["status"] == "False" and known.get("reason") != each["reason"]:
+            yield from cluster_events(scope.cluster, scope.control_plane, each["reason"], each["message"], WARNING)

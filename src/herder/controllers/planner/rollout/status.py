@@ -12,10 +12,11 @@ from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.restore import extended_history
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
-from herder.controllers.planner.rollout.events import rollout_events
+from herder.controllers.planner.rollout.certificate_expiry import check_certificates
+from herder.controllers.planner.rollout.events import certificate_events, rollout_events
 from herder.controllers.planner.rollout.machines import RECONCILED
 from herder.controllers.planner.rollout.operation_status import report_operation
-from herder.controllers.planner.rollout.scope import MachineStatus, PlanScope, Result
+from herder.controllers.planner.rollout.scope import MachineStatus, PlanScope, Result, earliest
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
 
@@ -41,11 +42,16 @@ def report_control_plane(scope: PlanScope, result: Result) -> tuple[Patch, ...]:
     if (history := extended_history(scope.control_plane)) is not None:
         status["specHistory"] = history
     wanted = [*_conditions(scope, result), *report_operation(scope, status, result.waiting_machines)]
+    certificates = check_certificates(scope)
+    result.wake_at = earliest(result.wake_at, certificates.wake_at)
+    wanted += certificates.conditions
     status["conditions"] = merged_with_updates(before.get("conditions"), wanted, scope.view.now)
     urgent = result.initialized is not None or bool(result.status) or not result.waiting
     debounce = 0.0 if urgent or not find(scope.control_plane, READY) else PROGRESS_DEBOUNCE
     patches = status_patch(CONTROL_PLANE, scope.control_plane, status, "rollout progress", debounce=debounce)
-    return recorded(patches, (*result.events, *rollout_events(scope, result)))
+    return recorded(
+        patches, (*result.events, *rollout_events(scope, result), *certificate_events(scope, certificates.conditions))
+    )
 
 
 def report_error(control_plane: Object, error: str, now: datetime) -> tuple[Patch, ...]:

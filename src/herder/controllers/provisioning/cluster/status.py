@@ -21,6 +21,7 @@ from herder.api.rke.distributions import release_of
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_health import BY_LOST, BY_READY, BY_REGISTERED, lost_node
+from herder.api.rke.node.certificates import CERTIFICATES_VALID
 from herder.api.writes import PROGRESS_DEBOUNCE, ref, status_patch
 from herder.controllers.provisioning.cluster.desired import Pool, pools_of
 from herder.controllers.provisioning.cluster.events import condition_events
@@ -225,6 +226,8 @@ def _conditions(
     for to in COPIES:
         if (copy := copied(plane, clusters.READY, to)) is not None:
             yield copy
+    if (certificates := copied(plane, CERTIFICATES_VALID, CERTIFICATES_VALID)) is not None:
+        yield certificates
     if problem:
         yield condition(UPDATED, "False", "Error", problem)  # existing machines keep running with the old spec
     ready = find(plane, clusters.READY) or {}

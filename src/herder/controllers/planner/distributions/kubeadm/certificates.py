@@ -9,6 +9,7 @@ from herder.api.rke import operations
 from herder.api.rke.distributions import KUBEADM
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.services import unknown_services
+from herder.controllers.planner.distributions.certificate_report import kubeadm_expiry
 from herder.controllers.planner.distributions.interface import MachineInputs
 from herder.controllers.planner.distributions.kubeadm.components import (
     API_SERVER,
@@ -142,4 +143,5 @@ def rotate_certificates(machine: MachineInputs, task: RotateCertificates) -> Pla
     if not certificates and not kubelet:
         return Plan()
     arguments = (machine.node_name, " ".join(certificates), " ".join(components), kubelet)
-    return Plan(instructions=(script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *arguments),))
+    rotation = script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *arguments)
+    return Plan(instructions=(rotation,), periodic_instructions=(kubeadm_expiry(),))

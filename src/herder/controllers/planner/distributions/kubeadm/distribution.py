@@ -18,6 +18,7 @@ from herder.api.rke.node.plan import File, HttpGet, Instruction, Plan, Probe
 from herder.api.rke.roles import unsupported_roles
 from herder.controllers.planner.distributions import s3, selected_files
 from herder.controllers.planner.distributions.agent_status import status_instruction
+from herder.controllers.planner.distributions.certificate_report import kubeadm_expiry
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.kubeadm.bootstrap_files import bootstrap_files
 from herder.controllers.planner.distributions.kubeadm.certificates import rotate_certificates
@@ -104,7 +105,8 @@ class Kubeadm:
         return Plan(
             files=files,
             instructions=(install,),
-            periodic_instructions=(status,) if machine.reports_agent else (),
+            # Last, because it fails until all certificates exist, and agents skip the instructions after it.
+            periodic_instructions=(*((status,) if machine.reports_agent else ()), kubeadm_expiry()),
             probes=_probes(machine),
         )
 

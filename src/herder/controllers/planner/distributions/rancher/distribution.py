@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.plan import Plan, file
 from herder.controllers.planner.distributions import s3, selected_files
+from herder.controllers.planner.distributions.certificate_report import rancher_expiry
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.rancher import config as configs
 from herder.controllers.planner.distributions.rancher import registries as pulling
@@ -30,7 +31,13 @@ from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGIS
 from herder.controllers.planner.distributions.rancher.scripts import permissions, run_once_script
 from herder.controllers.planner.distributions.rancher.tasks import task_instructions
 from herder.controllers.planner.distributions.rancher.text import indented
-from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, StartServices, Task
+from herder.controllers.planner.distributions.tasks import (
+    Mode,
+    RestoreSnapshot,
+    RotateCertificates,
+    StartServices,
+    Task,
+)
 from herder.controllers.planner.drain.hashes import drain_hash_of
 
 
@@ -76,7 +83,9 @@ class Rancher:
         """A restore runs without the service; other tasks come before it starts, unless they start it."""
         instructions = task_instructions(cluster, machine, self.runtime, task)
         if task.mode is not Mode.RENDERED:
-            return Plan(instructions=instructions)
+            rotates = isinstance(task, RotateCertificates) and instructions and not machine.windows
+            expiry = (rancher_expiry(self.runtime.data(cluster)),) if rotates else ()
+            return Plan(instructions=instructions, periodic_instructions=expiry)
         plan = self.render(cluster, machine)
         if isinstance(task, RestoreSnapshot):
             installed = tuple(without_start(each, self.runtime) for each in plan.instructions)
@@ -126,11 +135,12 @@ class Rancher:
             instructions.append(instruction)
         is_etcd_only_init = machine.is_init and machine.roles.only_etcd and not machine.join_url_autoset_disabled
         addresses = address_instructions(cluster, self.runtime) if is_etcd_only_init else ()
-        # Last, because an agent skips the instructions after one that failed.
+        # These come last, because an agent skips the instructions after one that failed.
         status = (agent_status_instruction(cluster, self.runtime),) if machine.reports_agent else ()
+        expiry = () if machine.windows else (rancher_expiry(self.runtime.data(cluster)),)
         return Plan(
             files=tuple(files),
             instructions=tuple(instructions),
-            periodic_instructions=(*addresses, *status),
+            periodic_instructions=(*addresses, *status, *expiry),
             probes=probes(cluster, machine, self.runtime, config.values),
         )
