@@ -119,3 +119,19 @@ def test_nodes_without_a_machine_are_deleted(machine: Machine) -> None:
     )
     assert machine.run(DELETE_NODES_SCRIPT, "uid-a uid-x", "k3s", "kubectl").returncode == 0
     assert (machine.programs / "k3s.log").read_text() == "kubectl delete node b --ignore-not-found\n"
+
+
+@pytest.mark.parametrize(("answers_at", "code"), [(2, 0), (100, 1)])
+def test_the_deletion_of_nodes_waits_for_the_api_server(machine: Machine, answers_at: int, code: int) -> None:
+    machine.program("sleep", "exit 0")
+    machine.program(
+        "k3s",
+        f"""case $2 in
+    get) echo x >> "$0.tries"; [ "$(wc -l < "$0.tries")" -ge {answers_at} ] || {{ echo refused >&2; exit 1; }}
+        printf "a uid-a\nb uid-b\n" ;;
+    delete) echo "$@" >> "$0.log" ;;
+esac""",
+    )
+    done = machine.run(DELETE_NODES_SCRIPT, "uid-a", "k3s", "kubectl")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (code, "refused")
+    assert (machine.programs / "k3s.log").exists() is (code == 0)
