@@ -120,6 +120,9 @@ async def _rotate(command: Command) -> Finished:
 async def _encrypt(command: Command) -> Finished:
     stage, program, group, step = command.arguments
     wanted = f"Current Rotation Stage: {stage}\n".encode()
+    first = await execute(command, program, group, "status")
+    if b"Encryption Status: Enabled" not in first.stdout:
+        return Finished(1, stderr=b"encryption of Secrets is not enabled, or its status cannot be read\n")
     last = Finished(1)
     for _ in range(RETRIES):
         status = await execute(command, program, group, "status")
@@ -131,8 +134,12 @@ async def _encrypt(command: Command) -> Finished:
 
 
 async def _delete_nodes(command: Command) -> Finished:
-    await delete_stale_nodes(command.node.cluster.api, command.arguments[0].split())
-    return Finished(0)
+    for _ in range(RETRIES):
+        if command.node.running and command.node.cluster.has_api:
+            await delete_stale_nodes(command.node.cluster.api, command.arguments[0].split())
+            return Finished(0)
+        await asyncio.sleep(RETRY_SECONDS)
+    return Finished(1, stderr=b"The connection to the server was refused\n")
 
 
 # --- kubeadm ----------------------------------------------------------------------------------------------------------
