@@ -79,11 +79,39 @@ async def _drop(command: Command) -> Finished:
     return await execute(command, "rm", "-rf", f"{data}/server/db/etcd")
 
 
+async def _undo(command: Command, data: str) -> None:
+    """Put the data back that an interrupted restore has moved away."""
+    disk, db = command.node.disk, f"{data}/server/db"
+    known = disk.files.pop(f"{db}/restore-journal", None)
+    for old in () if known is None else _old_data(command, db) - known:
+        disk.remove(f"{db}/etcd")
+        disk.move(old, f"{db}/etcd")
+        disk.remove(disk.layout.reset_flag)
+
+
+def _old_data(command: Command, db: str) -> set[str]:
+    return {path for path in command.node.disk.files if path.startswith(f"{db}/etcd-old-")}
+
+
 async def _restore(command: Command) -> Finished:
-    """No restore fails half-way in these simulations, so nothing is put back."""
-    unit, _data, program, *arguments = command.arguments
+    unit, data, program, *arguments = command.arguments
+    disk, db = command.node.disk, f"{data}/server/db"
     await execute(command, "systemctl", "stop", unit)
-    return await execute(command, program, *arguments)
+    await execute(command, "systemctl", "disable", unit)
+    await _undo(command, data)
+    disk.files[f"{db}/restore-journal"] = _old_data(command, db)
+    restored = await execute(command, program, *arguments)
+    if restored.exit_code:
+        await _undo(command, data)
+    disk.files.pop(f"{db}/restore-journal", None)
+    await execute(command, "systemctl", "enable", unit)
+    return restored
+
+
+async def _undo_restore(command: Command) -> Finished:
+    unit, data = command.arguments
+    await _undo(command, data)
+    return await execute(command, "systemctl", "enable", unit)
 
 
 async def _restore_kubeadm(command: Command) -> Finished:
@@ -261,6 +289,7 @@ SCRIPTS: Mapping[str, Script] = {
     tasks.STOP_SCRIPT: _stop,
     tasks.DROP_SCRIPT: _drop,
     tasks.RESTORE_SCRIPT: _restore,
+    tasks.UNDO_RESTORE_SCRIPT: _undo_restore,
     tasks.ROTATE_SCRIPT: _rotate,
     tasks.ENCRYPT_SCRIPT: _encrypt,
     kubeadm.RESTORE_SCRIPT: _restore_kubeadm,
