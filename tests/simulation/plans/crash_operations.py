@@ -317,6 +317,11 @@ class RestoreOnNewServers(RestoreData):
         self.snapshot = (await saved_in_s3(self.cluster))["metadata"]["name"]
         await self.cluster.write("after")
         await lose_all_servers(self.cluster)
+        await self.cluster.simulation.sim.world.until(self._has_new_servers, within=HOUR)
+
+    async def _has_new_servers(self) -> bool:
+        nodes = self.cluster.simulation.nodes
+        return len(nodes) == self.cluster.simulation.desired.machines and all(node.powered for node in nodes)
 
     async def _check_failed(self, run: Run) -> str:
         return "all servers were lost before"
