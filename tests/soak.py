@@ -25,6 +25,7 @@ from herder.sim import loop
 from herder.sim.faults import ROUGH, Faults
 from herder.sim.world import World
 
+SAMPLED_CELLS = 400
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "soak.md"
 
 
@@ -107,6 +108,14 @@ def planner_mutants(scale: float) -> str:
     return run(max(int(300 * scale), 5), 1, report=lambda _line: None)
 
 
+def crash_matrix(scale: float) -> str:
+    """All cells, of which the run with seed 1 writes the page; at a smaller scale, a sample of them."""
+    module = "tests.simulation.plans.crash_matrix"
+    if scale < 1:
+        return command(module, "--sample", str(max(int(SAMPLED_CELLS * scale), 1)))
+    return "; ".join(command(module, "--seed", str(seed), *(["--dry-run"] if seed > 1 else [])) for seed in (1, 2, 3))
+
+
 def machine_kills(scale: float) -> str:
     seeds = max(int(20 * scale), 1)
     command("pytest", "-q", "tests/interop/test_machines_survive.py", HERDER_SEEDS=str(seeds))
@@ -149,6 +158,7 @@ def conformance(scale: float) -> str:
 
 RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "plans": ("Provisioned clusters: edits, lost machines, partitions, agents and managers that die", plans),
+    "crash-matrix": ("Each actor crashed in each phase of each operation, on each distribution", crash_matrix),
     "planner-mutants": ("Planners that are wrong, against the guards", planner_mutants),
     "changes-of-mind": ("Scaled, paused and edited in mid-rollout", rollouts("changes of mind")),
     "storms": ("Nodes that break, alone and many at once, under a health check", rollouts("storm")),

@@ -74,6 +74,7 @@ class Downstream:
         self._loaded: EtcdCluster | None = None  # whose content the API has
         self._answered = 0  # requests for Secrets
         self.tunnel_is_cut = False
+        self.api_is_down = False  # no kube-apiserver answers; etcd runs
         self.agent_status = ""  # what kubectl prints about the pod of the cluster agent
         self.outages = 0  # how often the manager lost access
         self._reachable = False
@@ -203,7 +204,9 @@ class Downstream:
 
     @property
     def has_api(self) -> bool:
-        return self.has_quorum and any(node.running and node.has_api for node in self.nodes.values())
+        if self.api_is_down or not self.has_quorum:
+            return False
+        return any(node.running and node.has_api for node in self.nodes.values())
 
     @property
     def api(self) -> Client:
@@ -405,6 +408,17 @@ class Downstream:
         with suppress(NotFound):
             patch = {"metadata": {"annotations": marks}}
             await self.api.patch(NODE.resource, name, patch)
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def stop_api(self) -> None:
+        """Crash kube-apiserver on all servers, where it is a process of its own."""
+        self.api_is_down = True
+        self.changed()
+
+    def start_api(self) -> None:
+        self.api_is_down = False
+        self.changed()
 
     # --- tunnel -----------------------------------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ class SimulatedNode:
         self.powered = True
         self.cluster.enter(self)
         self._start_agent()
-        if self.disk.installed:
+        if self.disk.installed and not self.disk.disabled:
             self.service.start()
 
     def power_off(self) -> None:

@@ -63,6 +63,7 @@ class PlanInvariants(NodeObserver):
     _down_since: dict[str, float] = field(default_factory=dict)  # Machines, as reported by the manager's API
     _paused_since: dict[str, float] = field(default_factory=dict)
     _last_stop: tuple[str, float] = ("", 0.0)
+    _restoring_at: float = -math.inf
     _limits: list[tuple[float, dict[str, float]]] = field(default_factory=list)
 
     def _report_violation(self, rule: str, details: str) -> None:
@@ -89,7 +90,7 @@ class PlanInvariants(NodeObserver):
 
     def installs(self, node: SimulatedNode, new: Installed) -> None:
         version = release(new.version)
-        if version < self._highest.get(node.name, ()) and not self._is_restored(version):
+        if version < self._highest.get(node.name, ()) and not self._is_restored(version, node):
             self._report_violation(
                 "never a downgrade", f"{node.name} gets {new.version} after {self._highest[node.name]}"
             )
@@ -113,13 +114,17 @@ class PlanInvariants(NodeObserver):
         phases = [(plane.get("status") or {}).get(RESTORE_PHASE) for plane in self.objects[CONTROL_PLANE].values()]
         return any(phase not in (None, "", "Finished", "Failed") for phase in phases)
 
-    def _is_restored(self, version: tuple[int, ...]) -> bool:
-        """Whether the restore in progress was requested with this version."""
+    def _is_restored(self, version: tuple[int, ...], node: SimulatedNode) -> bool:
+        """Whether a restore was requested with this version, and the plan was written before its end.
+
+        A restore does not wait for a worker that is lost: the worker applies its plan when it returns.
+        """
         specs = [plane["spec"] for plane in self.objects[CONTROL_PLANE].values()]
         modes = [(spec.get("etcdSnapshotRestore") or {}).get("restoreRKEConfig") for spec in specs]
         restored = [spec for spec, mode in zip(specs, modes, strict=True) if mode in ("kubernetesVersion", "all")]
         wanted = [release(spec["kubernetesVersion"]) for spec in restored]
-        return self.is_restoring() and version in wanted
+        delivery = self._deliveries.get(node.secret, Delivery(math.inf))
+        return delivery.at <= self._restoring_at and version in wanted
 
     def began_cluster(self, node: SimulatedNode) -> None:
         """A machine that is being deleted takes its cluster with it."""
@@ -212,6 +217,8 @@ class PlanInvariants(NodeObserver):
             self._check_machine(event, before, obj)
         elif kind == PLAN_SECRET and event != "DELETED":
             self._check_plan(before, obj)
+        if self.is_restoring():
+            self._restoring_at = self.clock()
         self._limits.append((self.clock(), dict(self._current_limits())))
 
     def _record_pauses(self, kind: Kind, name: str, obj: Object | None) -> None:

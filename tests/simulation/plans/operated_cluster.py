@@ -25,9 +25,12 @@ ALL_VERSIONS = (*VERSIONS, "v1.34.1+kubeadm1", "v1.34.1+herder1")
 class OperatedCluster:
     """Servers and a worker, with encryption of Secrets."""
 
-    def __init__(self, version: str, faults: Faults = NONE, servers: int = 3) -> None:
+    def __init__(
+        self, version: str, faults: Faults = NONE, servers: int = 3, *, seed: int = 7, strict: bool = True
+    ) -> None:
         distribution = next((name for name in ("kubeadm", "herder") if name in version), "")
-        self.simulation = ProvisioningSimulation(7, faults, distribution=distribution.replace("herder", "embedded"))
+        distribution = distribution.replace("herder", "embedded")
+        self.simulation = ProvisioningSimulation(seed, faults, distribution=distribution, strict=strict)
         self._version, self._servers = version, servers
 
     async def create(self, **etcd: Any) -> None:

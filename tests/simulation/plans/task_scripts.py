@@ -79,11 +79,39 @@ async def _drop(command: Command) -> Finished:
     return await execute(command, "rm", "-rf", f"{data}/server/db/etcd")
 
 
+async def _undo(command: Command, data: str) -> None:
+    """Put the data back that an interrupted restore has moved away."""
+    disk, db = command.node.disk, f"{data}/server/db"
+    known = disk.files.pop(f"{db}/restore-journal", None)
+    for old in () if known is None else _old_data(command, db) - known:
+        disk.remove(f"{db}/etcd")
+        disk.move(old, f"{db}/etcd")
+        disk.remove(disk.layout.reset_flag)
+
+
+def _old_data(command: Command, db: str) -> set[str]:
+    return {path for path in command.node.disk.files if path.startswith(f"{db}/etcd-old-")}
+
+
 async def _restore(command: Command) -> Finished:
-    """No restore fails half-way in these simulations, so nothing is put back."""
-    unit, _data, program, *arguments = command.arguments
+    unit, data, program, *arguments = command.arguments
+    disk, db = command.node.disk, f"{data}/server/db"
     await execute(command, "systemctl", "stop", unit)
-    return await execute(command, program, *arguments)
+    await execute(command, "systemctl", "disable", unit)
+    await _undo(command, data)
+    disk.files[f"{db}/restore-journal"] = _old_data(command, db)
+    restored = await execute(command, program, *arguments)
+    if restored.exit_code:
+        await _undo(command, data)
+    disk.files.pop(f"{db}/restore-journal", None)
+    await execute(command, "systemctl", "enable", unit)
+    return restored
+
+
+async def _undo_restore(command: Command) -> Finished:
+    unit, data = command.arguments
+    await _undo(command, data)
+    return await execute(command, "systemctl", "enable", unit)
 
 
 async def _restore_kubeadm(command: Command) -> Finished:
@@ -120,6 +148,9 @@ async def _rotate(command: Command) -> Finished:
 async def _encrypt(command: Command) -> Finished:
     stage, program, group, step = command.arguments
     wanted = f"Current Rotation Stage: {stage}\n".encode()
+    first = await execute(command, program, group, "status")
+    if b"Encryption Status: Enabled" not in first.stdout:
+        return Finished(1, stderr=b"encryption of Secrets is not enabled, or its status cannot be read\n")
     last = Finished(1)
     for _ in range(RETRIES):
         status = await execute(command, program, group, "status")
@@ -131,8 +162,12 @@ async def _encrypt(command: Command) -> Finished:
 
 
 async def _delete_nodes(command: Command) -> Finished:
-    await delete_stale_nodes(command.node.cluster.api, command.arguments[0].split())
-    return Finished(0)
+    for _ in range(RETRIES):
+        if command.node.running and command.node.cluster.has_api:
+            await delete_stale_nodes(command.node.cluster.api, command.arguments[0].split())
+            return Finished(0)
+        await asyncio.sleep(RETRY_SECONDS)
+    return Finished(1, stderr=b"The connection to the server was refused\n")
 
 
 # --- kubeadm ----------------------------------------------------------------------------------------------------------
@@ -254,6 +289,7 @@ SCRIPTS: Mapping[str, Script] = {
     tasks.STOP_SCRIPT: _stop,
     tasks.DROP_SCRIPT: _drop,
     tasks.RESTORE_SCRIPT: _restore,
+    tasks.UNDO_RESTORE_SCRIPT: _undo_restore,
     tasks.ROTATE_SCRIPT: _rotate,
     tasks.ENCRYPT_SCRIPT: _encrypt,
     kubeadm.RESTORE_SCRIPT: _restore_kubeadm,

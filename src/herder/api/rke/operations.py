@@ -50,6 +50,7 @@ ROTATE_CERTIFICATES, RESTART_SERVICES = "rotate-certificates", "restart-services
 ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
 STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
+UNDO_RESTORE = "etcd-snapshot-restore-undo"
 DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
 SNAPSHOT_METADATA = "/.snapshot-metadata.json"
 """End of the path of the file that describes a new snapshot. Only its task has it."""
@@ -185,7 +186,7 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
         DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True
     ),
     (RESTORE, "PostRestoreNodeCleanup"): _may(DELETE_NODES),
-    (RESTORE, ABORT_PHASE): _may(START_SERVICES, stops_all_servers=True),
+    (RESTORE, ABORT_PHASE): _may(UNDO_RESTORE, START_SERVICES, stops_all_servers=True),
     (RESTORE, "RestartCluster"): _may(),
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),

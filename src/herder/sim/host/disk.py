@@ -108,6 +108,7 @@ class Disk:
     journal: Journal = field(default_factory=Journal)
     installed: Installed | None = None
     has_joined: bool = False
+    disabled: bool = False  # the unit of the service, which then does not start with the machine
     full_directories: set[str] = field(default_factory=set)  # file systems without free space
 
     @property

@@ -79,6 +79,18 @@ class Service:
             self._node.context.witness.stopped(self._node, by_plan=by_plan)
         self._node.cluster.changed()
 
+    def crash(self) -> None:
+        """The process ends by itself, and systemd starts it again."""
+        if self.state == "inactive":
+            return
+        self.stop(by_plan=False)
+        self._task = asyncio.ensure_future(self._restart())
+        self._task.add_done_callback(self._came_up)
+
+    async def _restart(self) -> None:
+        await asyncio.sleep(_RESTART_SECONDS)
+        await self._come_up()
+
     async def wait_up(self, longest: float | None = _LONGEST_INSTALL) -> Finished:
         """Wait until the service is up, fails to start, or takes too long."""
         loop, failed, node = asyncio.get_running_loop(), self._failed_starts, self._node

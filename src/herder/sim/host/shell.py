@@ -149,6 +149,7 @@ async def _install(command: Command) -> Finished:
             write_manifest(node)
     before, skips = node.disk.installed, configuration.skips_start(new.runtime, command.environment)
     node.disk.installed = configuration.without_start(new, before) if skips else new
+    node.disk.disabled = False
     context.witness.installs(node, new)
     if skips:
         return Finished(0, f"{new.runtime} installer: {new.version} is installed; not started\n".encode())
@@ -187,6 +188,8 @@ async def _systemctl(command: Command) -> Finished:
         if verb == "is-active":
             state = service.state if own else "inactive"
             return Finished(0 if state == "active" else 3, f"{state}\n".encode())
+        if own and verb in ("enable", "disable"):
+            command.node.disk.disabled = verb == "disable"
         if unit == "kubelet" or not own or verb in ("reset-failed", "enable", "disable"):
             continue  # static pods do not stop with the kubelet
         if verb in ("stop", "restart"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 from herder.sim.host.etcd import EncryptionConfig
@@ -55,9 +56,13 @@ async def rotate(run: Invocation) -> None:
 async def reencrypt(run: Invocation) -> None:
     config = await _checked(run, "rotate")
     active = config.keys[0]
-    _store(run, EncryptionConfig(config.keys, "reencrypt_active"), active)
     finished = EncryptionConfig((active,), "reencrypt_finished")
-    node, starts = run.node, run.node.service.starts
+    node, starts, etcd = run.node, run.node.service.starts, run.node.cluster.etcd
+    assert etcd is not None
+    # K3s does not persist this stage: a server that restarts is at the stage "rotate" again.
+    node.disk.files[node.disk.layout.encryption] = EncryptionConfig(config.keys, "reencrypt_active")
+    etcd.bootstrap = replace(etcd.bootstrap, secret_keys=etcd.bootstrap.secret_keys | {active})
+    node.cluster.annotations_changed(node)
 
     def finish() -> None:
         if node.service.running and node.service.starts == starts:

@@ -133,12 +133,20 @@ DELETE_NODES_SCRIPT = """set -eu
 columns='{range .items[*]}{.metadata.name} {.metadata.labels.rke\\.cattle\\.io/machine}{"\\n"}{end}'
 live=" $1 "
 shift
-"$@" get nodes -o "jsonpath=$columns" | while read -r name uid; do
+tries=0
+until nodes=$("$@" get nodes -o "jsonpath=$columns"); do
+    tries=$((tries + 1))
+    [ "$tries" -lt 24 ] || exit 1
+    sleep 5
+done
+printf '%s\n' "$nodes" | while read -r name uid; do
     case $live in *" $uid "*) continue ;; esac
     [ -n "$uid" ] || continue
     "$@" delete node "$name" --ignore-not-found
 done
 """
+"""The list is read first: the exit code of a pipeline is that of its last command, so an API server that does not
+answer would look like a cluster without Nodes."""
 
 
 def delete_nodes(task: DeleteStaleNodes, *kubectl: str) -> Instruction:

@@ -74,7 +74,47 @@ def test_a_restore_keeps_what_it_restored(machine: Machine) -> None:
     machine.program("k3s", f'cd "{machine.db}" && mv etcd etcd-old-2 && mkdir etcd && echo new > etcd/member')
     assert machine.run(tasks.RESTORE_SCRIPT, "k3s", str(machine.data), "k3s", "server").returncode == 0
     assert (machine.db / "etcd" / "member").read_text() == "new\n"
-    assert (machine.programs / "systemctl.log").read_text() == "stop k3s\n"
+    assert (machine.programs / "systemctl.log").read_text() == "stop k3s\ndisable k3s\nenable k3s\n"
+    assert sorted(each.name for each in machine.db.iterdir()) == ["etcd", "etcd-old-2"]
+
+
+MOVED = "mv etcd etcd-old-2 && mkdir etcd && touch reset-flag"
+"""What K3s does before it restores the data."""
+
+
+@pytest.mark.parametrize("moved", [MOVED, "mv etcd etcd-old-2", "true"])
+def test_a_restore_that_was_interrupted_is_undone_before_the_service_starts(machine: Machine, moved: str) -> None:
+    """Without data, the service would begin an empty cluster: its unit is disabled if the machine restarts."""
+    (machine.db / "etcd").mkdir()
+    (machine.db / "etcd" / "member").write_text("old")
+    (machine.db / "etcd-old-1").mkdir()  # of an earlier restore
+    machine.program("k3s", f'cd "{machine.db}" && {moved} && kill -9 $PPID')
+    assert machine.run(tasks.RESTORE_SCRIPT, "k3s", str(machine.data), "k3s", "server").returncode == -9
+    assert (machine.programs / "systemctl.log").read_text() == "stop k3s\ndisable k3s\n"
+    for _ in range(2):
+        assert machine.run(tasks.UNDO_RESTORE_SCRIPT, "k3s", str(machine.data)).returncode == 0
+        assert (machine.db / "etcd" / "member").read_text() == "old"
+        assert sorted(each.name for each in machine.db.iterdir()) == ["etcd", "etcd-old-1"]
+    assert (machine.programs / "systemctl.log").read_text().endswith("enable k3s\n")
+
+
+def test_a_restore_that_was_interrupted_is_repeated_from_the_old_data(machine: Machine) -> None:
+    (machine.db / "etcd").mkdir()
+    (machine.db / "etcd" / "member").write_text("old")
+    machine.program("k3s", f'cd "{machine.db}" && {MOVED} && kill -9 $PPID')
+    arguments = (tasks.RESTORE_SCRIPT, "k3s", str(machine.data), "k3s", "server")
+    assert machine.run(*arguments).returncode == -9
+    machine.program("k3s", f'cd "{machine.db}" && mv etcd etcd-old-3 && mkdir etcd && echo bad >&2; exit 1')
+    assert machine.run(*arguments).returncode == 1
+    assert (machine.db / "etcd" / "member").read_text() == "old"
+    assert sorted(each.name for each in machine.db.iterdir()) == ["etcd"]
+
+
+def test_a_new_server_without_data_is_restored(machine: Machine) -> None:
+    machine.db.rmdir()
+    machine.program("k3s", f'mkdir "{machine.db}"')
+    done = machine.run(tasks.RESTORE_SCRIPT, "k3s", str(machine.data), "k3s", "server")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_certificates_are_rotated_while_the_service_is_stopped(machine: Machine) -> None:
@@ -119,3 +159,19 @@ def test_nodes_without_a_machine_are_deleted(machine: Machine) -> None:
     )
     assert machine.run(DELETE_NODES_SCRIPT, "uid-a uid-x", "k3s", "kubectl").returncode == 0
     assert (machine.programs / "k3s.log").read_text() == "kubectl delete node b --ignore-not-found\n"
+
+
+@pytest.mark.parametrize(("answers_at", "code"), [(2, 0), (100, 1)])
+def test_the_deletion_of_nodes_waits_for_the_api_server(machine: Machine, answers_at: int, code: int) -> None:
+    machine.program("sleep", "exit 0")
+    machine.program(
+        "k3s",
+        f"""case $2 in
+    get) echo x >> "$0.tries"; [ "$(wc -l < "$0.tries")" -ge {answers_at} ] || {{ echo refused >&2; exit 1; }}
+        printf "a uid-a\nb uid-b\n" ;;
+    delete) echo "$@" >> "$0.log" ;;
+esac""",
+    )
+    done = machine.run(DELETE_NODES_SCRIPT, "uid-a", "k3s", "kubectl")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (code, "refused")
+    assert (machine.programs / "k3s.log").exists() is (code == 0)

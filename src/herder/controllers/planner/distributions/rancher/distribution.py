@@ -91,7 +91,8 @@ class Rancher:
             installed = tuple(without_start(each, self.runtime) for each in plan.instructions)
             return Plan(files=plan.files, instructions=(*installed, *instructions))
         if isinstance(task, StartServices):
-            return replace(plan, instructions=(*plan.instructions, *instructions))
+            undo, start = instructions
+            return replace(plan, instructions=(undo, *plan.instructions, start))
         return replace(plan, instructions=(*instructions, *plan.instructions))
 
     def drain_hash(self, plan: Plan) -> str:

@@ -128,24 +128,44 @@ systemctl stop "$unit"
 rm -rf "$data/server/db/etcd"
 """
 
-RESTORE_SCRIPT = """set -u
-unit=$1 data=$2
-shift 2
+_UNDO = """unit=$1 data=$2
+db=$data/server/db
+journal=$db/restore-journal
+undo() {
+    [ -e "$journal" ] || return 0
+    for old in "$db/"etcd-old-*; do
+        [ -d "$old" ] || continue
+        ! grep -Fqx -e "$old" "$journal" || continue
+        rm -rf "$db/etcd"
+        mv "$old" "$db/etcd"
+    done
+    rm -f "$db/reset-flag" "$journal"
+}
+"""
+"""Puts the old data back. While a restore runs, the journal exists, with the old data of earlier restores."""
+
+RESTORE_SCRIPT = f"""set -u
+{_UNDO}shift 2
 systemctl stop "$unit" 2> /dev/null
-known=$(ls -d "$data/server/db/"etcd-old-* 2> /dev/null)
+systemctl disable "$unit" 2> /dev/null
+undo
+[ ! -d "$db" ] || ls -d "$db/"etcd-old-* > "$journal" 2> /dev/null
 "$@"
 code=$?
-[ "$code" != 0 ] || exit 0
-for old in "$data/server/db/"etcd-old-*; do
-    case $known in *"$old"*) continue ;; esac
-    [ -d "$old" ] || continue
-    rm -rf "$data/server/db/etcd"
-    mv "$old" "$data/server/db/etcd"
-done
-rm -f "$data/server/db/reset-flag"
+if [ "$code" = 0 ]; then rm -f "$journal"; else undo; fi
+systemctl enable "$unit" 2> /dev/null
 exit "$code"
 """
-"""Runs the restore. It moves the data away before it fails; without data, the service would begin an empty cluster."""
+"""Runs the restore. It moves the data away before it fails; without data, the service would begin an empty cluster.
+
+So the service must not start if the machine restarts meanwhile: the unit is disabled until the restore has ended.
+"""
+
+UNDO_RESTORE_SCRIPT = f"""set -u
+{_UNDO}undo
+systemctl enable "$unit"
+"""
+"""Undoes a restore that was interrupted, before the service starts again."""
 
 
 def task_instructions(
@@ -179,7 +199,8 @@ def task_instructions(
         case StopServices():
             return (script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, f"{runtime.name}-killall.sh"),)
         case StartServices():
-            return (script_instruction(operations.START_SERVICES, SYSTEMCTL_SCRIPT, task, "start", unit),)
+            undo = script_instruction(operations.UNDO_RESTORE, UNDO_RESTORE_SCRIPT, task, unit, data)
+            return undo, script_instruction(operations.START_SERVICES, SYSTEMCTL_SCRIPT, task, "start", unit)
         case RestoreSnapshot():
             return (_restore(cluster, runtime, unit, data, task),)
         case Rejoin(drop_data=True):
