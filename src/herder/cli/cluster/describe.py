@@ -22,7 +22,7 @@ from herder.cli.cluster.diagnosis import diagnose, find_cluster
 from herder.cli.cluster.owned import cluster_id, is_kind, objects_of
 from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, conditions_tree, render
 from herder.cli.examples import examples
-from herder.cli.operations.requests import operation_line
+from herder.cli.operations.requests import agents_line, operation_line
 from herder.cli.resources import ResourceGroup
 from herder.cli.terminal import escaped
 from herder.engine.client import kubeconfig as kubeconfigs
@@ -56,7 +56,7 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
     """Show the cluster NAME with its control plane, workers and conditions.
 
     The first line says whether the cluster is ready, and if not, why. The second one shows the operation in progress or
-    the last one, such as a snapshot.
+    the last one, such as a snapshot. A third one names machines whose node agents are not those of the manager.
     """
     try:
         connection = connect(kubeconfig)
@@ -71,7 +71,8 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
         known = {name: value for name, value in facts.items() if value}
         click.echo(json.dumps(known | as_data(tree), indent=2))
     else:
-        head = [line for line in (state, operation_line(_control_plane(objects), wall_clock())) if line]
+        plane = _control_plane(objects)
+        head = [line for line in (state, operation_line(plane, wall_clock()), agents_line(plane)) if line]
         click.echo("\n".join(map(escaped, [*head, *([""] if head else []), *render(tree, wall_clock())])))
 
 
