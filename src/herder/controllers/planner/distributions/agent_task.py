@@ -138,8 +138,8 @@ fi
 rm -f "$confirmed"
 if cmp -s "$program" "$program.new"; then
     rm -f "$program.new" # this script was interrupted; the previous agent is kept already
-elif ! cp -p "$program" "$program.old" || ! mv -f "$program.old" "$program.previous" ||
-    ! mv -f "$program.new" "$program"; then
+elif ! cp "$program" "$program.old" || ! chmod 755 "$program.old" ||
+    ! mv -f "$program.old" "$program.previous" || ! mv -f "$program.new" "$program"; then
     rm -f "$interlock/restart-pending" "$program.new"
     exit 1
 fi
