@@ -41,7 +41,16 @@ from tests.support.oci import Registry, image, registry
 
 _TIMEOUT = 20.0
 AGENTS = (OURS, GO)
-MASKED = {"last-apply-time", "plan", "failed-evidence", "probe-errors", "probe-statuses", "probe-period-seconds"}
+MASKED = {
+    "last-apply-time",
+    "plan",
+    "failed-evidence",
+    "probe-errors",
+    "probe-statuses",
+    "probe-period-seconds",
+    "agent-version",
+    "agent-checksum",
+}
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ PREVIOUS = "558573ca90de44815902287b281b7e04d1adb3fd"
 
 REPOSITORY = Path(__file__).parents[2]
 PLAN = "rke.cattle.io/machine-plan"
-RUNS_ON_MACHINES = ("herder.embedded", "herder.clusteragent", "rancher-system-agent")
+AGENT = "rancher-system-agent"
+RUNS_ON_MACHINES = ("herder.embedded", "herder.clusteragent", AGENT)
 TIMEOUT = 300
 
 
@@ -151,11 +152,30 @@ def test_a_running_cluster_is_taken_over_unchanged(manager: Manager, previous_re
     assert manager.secrets(f"?resourceVersion={revision}&resourceVersionMatch=Exact") == history
     assert not manager.reported_certificates().keys() & before.keys(), "only new plans report certificates"
 
+    # Agents of the previous release report no version. They are replaced on request. The server restarts once, because
+    # the plan that is applied again installs the server of this release.
+    assert "herder redeploy agents meadow" in manager.run(HERDER, "describe", "cluster", "meadow")
+    manager.run(HERDER, "redeploy", "agents", "meadow")
+    redeployed, replaced = manager.plans(), manager.processes()
+    assert len({each["agent-checksum"] for each in redeployed.values()}) == 1
+    assert {name: each["plan"] for name, each in redeployed.items()} == {
+        name: each["plan"] for name, each in after.items()
+    }
+    for process, (name, command) in current.items():
+        is_old_agent = AGENT in command and f"{name}-machine-plan" in before
+        assert not (is_old_agent and process in replaced), command
+        assert f"{name}-machine-plan" in before or process in replaced, command
+    assert {name for name, command in replaced.values() if AGENT in command} == {
+        name.removesuffix("-machine-plan") for name in after
+    }
+    assert "node agents:" not in manager.run(HERDER, "describe", "cluster", "meadow")
+
     manager.run(HERDER, "rotate", "certificates", "meadow")
     server = min(name for name in before if "servers" in name)
     deadline = time.monotonic() + TIMEOUT
     while manager.reported_certificates().get(server) != manager.certificate_files(server):
         assert time.monotonic() < deadline, manager.reported_certificates()
         time.sleep(1)
+
     manager.run(HERDER, "delete", "cluster", "meadow")
     assert manager.processes() == {}

@@ -14,6 +14,7 @@ from herder.agent.apply.journal import Journal
 from herder.agent.config import Config, ConfigError
 from herder.agent.local.directory import Local
 from herder.agent.log import Log
+from herder.agent.program import Program
 from herder.agent.secret import kubeconfig
 from herder.agent.secret.sentinel import Remote
 
@@ -104,7 +105,8 @@ def _remote(config: Config, executor: NodeExecutor, log: Log) -> Remote:
             f"{config.connection_info_file}: the kubeconfig has no certificate-authority-data, "
             "which CATTLE_AGENT_STRICT_VERIFY=true requires"
         )
-    return Remote(access, connection, strict, executor, Journal(config.state_directory), log)
+    program = Program(config.state_directory)
+    return Remote(access, connection, strict, executor, Journal(config.state_directory), log, program)
 
 
 def _only_one(config: Config) -> Any:

@@ -28,6 +28,7 @@ class Definition:
     default: str
     description: str
     check: Callable[[str], str] | None = None
+    is_fixed: bool = False  # the process determines the value; no layer overrides it
 
     @property
     def environment(self) -> str:
@@ -94,6 +95,7 @@ NODE_TOKEN_UNUSED_TTL = "system-agent-installer-token-long-ttl"
 NODE_TOKEN_USED_TTL = "system-agent-installer-token-short-ttl"
 SERVER_VERSION = "server-version"
 NODE_AGENT_VERSION = "system-agent-version"
+SERVED_NODE_AGENT = "served-system-agent"
 WINDOWS_AGENT_VERSION = "wins-agent-version"
 WINDOWS_CSI_PROXY_VERSION = "csi-proxy-agent-version"
 NODE_ASSETS = "system-agent-assets"
@@ -395,6 +397,12 @@ DEFINITIONS = {
             "Version of the node agent (system agent) that new machines install.",
         ),
         Definition(
+            SERVED_NODE_AGENT,
+            "",
+            "Version and SHA-256 of the node agent that this manager serves; a value has no effect.",
+            is_fixed=True,
+        ),
+        Definition(
             WINDOWS_AGENT_VERSION,
             "",
             "Version of wins on Windows nodes; only read by other programs.",
@@ -454,6 +462,8 @@ class Settings:
         definition = DEFINITIONS.get(name)
         if definition is None:
             raise KeyError(f'no setting named "{name}"')
+        if definition.is_fixed:
+            return self.detected.get(name, definition.default), "default"
         if name in self.flags:
             return self.flags[name], "flag"
         if self.environment.get(definition.environment):

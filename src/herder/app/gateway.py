@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from herder.agent.build import build as build_node_agent
 from herder.api.identity.authn.credentials import credential_of
 from herder.api.identity.names import BOOTSTRAP_SECRET
 from herder.api.management.clusters import local_cluster
@@ -17,6 +16,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import AGENT_PREFIX, SYSTEM_NAMESPACE
 from herder.api.references.catalogue import Target
 from herder.api.settings import IMAGE_ARCHIVES, SERVER_URL, Settings
+from herder.app import node_agent
 from herder.app.process import wall_clock
 from herder.embedded.installer import InstallerImage
 from herder.engine.client.client import Client
@@ -213,7 +213,7 @@ def build(
     if peer_config is not None:
         peers = Peers(tunnels, Replicas(client, own, peer_config.address, wall_clock), peer_config.shared)
     nodes = NodeRoutes(
-        client, clock=clock, setting=setting, cluster_of=registration.cluster_of, build_agent=build_node_agent
+        client, clock=clock, setting=setting, cluster_of=registration.cluster_of, build_agent=node_agent.write
     )
     if isinstance(local, Remote):
         api = RemoteManagementApi(proxy, local, nodes.accounts)

@@ -19,7 +19,8 @@ from herder.api.management.registration import RENEW
 from herder.api.management.secret_sync import SYNC_SECRET
 from herder.api.rke.encryption import MAKE_KEY
 from herder.api.rke.names import MAKE_AUTHORITIES, MAKE_BOOTSTRAP_DATA, MAKE_TOKENS, READ_OBJECT, READ_REQUEST
-from herder.api.settings import SETTING, Settings, validate_value
+from herder.api.settings import SERVED_NODE_AGENT, SETTING, Settings, validate_value
+from herder.app import node_agent
 from herder.app.process import wall_clock
 from herder.app.settings import Layers
 from herder.app.workload_clusters import allowance, connect
@@ -254,4 +255,5 @@ def _log_invalid(change: Change) -> None:
 def settings_from(
     layers: Layers, objects: Callable[[str], Object | None], found: Mapping[str, str] | None = None
 ) -> Settings:
-    return Settings(flags=layers.flags, environment=os.environ, objects=objects, file=layers.file, detected=found or {})
+    detected = {SERVED_NODE_AGENT: node_agent.served(), **(found or {})}
+    return Settings(flags=layers.flags, environment=os.environ, objects=objects, file=layers.file, detected=detected)

@@ -24,6 +24,7 @@ COMMANDS = {
     "upgrade": ("cluster.scale", "Upgrade Kubernetes on the existing machines of a cluster"),
     "snapshot": ("operations.snapshot", "Take, list and restore etcd snapshots of a cluster"),
     "rotate": ("operations.rotate", "Rotate the certificates or encryption keys of a cluster"),
+    "redeploy": ("operations.redeploy", "Redeploy the node agents of a cluster"),
     "rollback": ("operations.rollback", "Undo the last upgrade or restore of a cluster"),
     "operations": ("operations.status", "Show the operation of a cluster, or abort it"),
     "delete": ("cluster.delete", "Delete a cluster and its machines"),

@@ -16,6 +16,7 @@ from herder.agent.core import events
 from herder.agent.core.core import Core
 from herder.agent.core.events import Action, Event, Now, Record, Secret
 from herder.agent.core.plan import File, Instruction, Probe
+from herder.agent.core.protocol import ANONYMOUS, Identity
 from herder.api.capi.kinds import SECRET
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Conflict, Expired, NotFound, ServiceUnavailable, StatusError
@@ -60,6 +61,7 @@ class SimulatedAgent:
         journal: Journal,
         wall: Callable[[], float],
         jitter: float = 0.5,
+        identity: Identity = ANONYMOUS,
         died: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -73,11 +75,21 @@ class SimulatedAgent:
         self._jitter = jitter
         self._died = died
         self._failed = failed
-        self._core = Core(journal.record, jitter)
+        self._core = Core(journal.record, jitter, identity)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._writes = 0  # started plus finished writes; odd while one is in flight
         self.alive = False
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether the manager knows which agent this is."""
+        return self._core.is_identified
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it applies no plan."""
+        return not self._core.running
 
     def start(self) -> None:
         self.alive = True

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from herder.agent.core.events import Action, Finished
 from herder.agent.core.plan import File, Instruction, Probe
+from herder.agent.core.protocol import ANONYMOUS, Identity
 from herder.engine.client.client import Client
 from herder.sim.agents import SimulatedAgent
 from herder.sim.host import shell
@@ -142,6 +143,10 @@ class SimulationContext:
     scripts: Mapping[str, Script] = field(default_factory=dict)
     """What the shell scripts of plans do, by their text. Scripts that are not listed fail."""
     s3: SimulatedS3 = field(default_factory=SimulatedS3)
+    served_agent: Identity = ANONYMOUS
+    """The node agent that the manager serves; new machines install it."""
+    broken_agents: set[str] = field(default_factory=set)
+    """Checksums of agents that do not start."""
     _serials: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def serial(self) -> int:
@@ -181,6 +186,7 @@ class SimulatedNode:
         self.service = Service(self)
         self.log_lines: deque[str] = deque(maxlen=_LOG_LINES)  # of the service
         self.snapshot_directory = ""  # of the last snapshot command; empty: the default
+        self.running_agent = self.disk.agent = context.served_agent
         self._client = client
         self._agent: SimulatedAgent | None = None
 
@@ -219,9 +225,17 @@ class SimulatedNode:
         if self._agent is not None:
             self._agent.kill()
 
+    def restart_agent(self) -> None:
+        if self._agent is not None and self._agent.alive:
+            self._agent.kill()
+        else:
+            self._agent_died()
+
     def _start_agent(self) -> None:
         if not self.powered or (self._agent is not None and self._agent.alive):
             return
+        if self.disk.agent.checksum in self.context.broken_agents:
+            return  # the switch to it starts the previous one again
         self._agent = SimulatedAgent(
             self._client,
             self.namespace,
@@ -230,10 +244,23 @@ class SimulatedNode:
             journal=self.disk.journal,
             wall=self.context.wall,
             jitter=self.context.random.random(),
+            identity=self.disk.agent,
             died=self._agent_died,
             failed=self.context.failed,
         )
+        self.running_agent = self.disk.agent
         self._agent.start()
+
+    @property
+    def agent_is_idle(self) -> bool:
+        return self._agent is None or not self._agent.alive or self._agent.is_idle
+
+    @property
+    def agent_is_confirmed(self) -> bool:
+        """Whether the agent on the disk runs, and has reported itself."""
+        agent = self._agent
+        is_current = agent is not None and agent.alive and self.running_agent == self.disk.agent
+        return is_current and agent is not None and agent.is_identified
 
     def _agent_died(self) -> None:
         asyncio.get_running_loop().call_later(_RESTART_AGENT, self._start_agent)

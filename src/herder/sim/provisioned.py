@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from herder.agent.core.protocol import Identity
 from herder.api import settings
 from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.capi.kinds import NAMESPACE, SECRET
@@ -25,6 +27,7 @@ from herder.api.management.registration import RENEW
 from herder.api.rke import names
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.encryption import MAKE_KEY
+from herder.api.rke.node.agents import ServedAgent
 from herder.api.settings import Settings
 from herder.effects.cluster_ca import ClusterAuthorities
 from herder.effects.encryption_key import EncryptionKeys
@@ -76,6 +79,7 @@ class Provisioned:
         """`scripts`: what the shell scripts in plans do on machines, by their text; other scripts fail."""
         self._faults = faults  # also for the links of agents
         self._transports: list[FaultyTransport] = []
+        self._detected: dict[str, str] = {}
         self.world = World(
             seed,
             controllers,
@@ -103,7 +107,7 @@ class Provisioned:
             watched=watched,
             invariant=invariant,
             prepare=prepare,
-            settings=Settings(flags=_SETTINGS),
+            settings=Settings(flags=_SETTINGS, detected=self._detected),
             strict=strict,
         )
         self.context = SimulationContext(
@@ -116,6 +120,13 @@ class Provisioned:
             scripts=scripts or {},
         )
         self._failure: BaseException | None = None
+        self.serve_agent("1.0.0")
+
+    def serve_agent(self, version: str, build: str = "") -> None:
+        """The manager serves this node agent from now on. It looks at it when it starts, or decides again."""
+        checksum = hashlib.sha256(f"{version} {build}".encode()).hexdigest()
+        self.context.served_agent = Identity(version, checksum)
+        self._detected[settings.SERVED_NODE_AGENT] = str(ServedAgent(version, checksum))
 
     # --- environment ------------------------------------------------------------------------------------------------
 

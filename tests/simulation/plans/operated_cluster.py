@@ -51,7 +51,9 @@ class OperatedCluster:
     async def run(self, kind: str, *, settles: bool = True, **request: Any) -> operations.Run:
         """Request an operation, and wait until it has ended and the cluster is settled, if it can be."""
         wanted = {"generation": 1, **request}
-        await self.simulation.sim.edit({"rkeConfig": {kind: wanted}})
+        change: Object = {"spec": {"rkeConfig": {}}}
+        operations.set_request(change, kind, wanted)
+        await self.simulation.sim.edit(change["spec"])
 
         async def has_ended() -> bool:
             found = operations.Run.of(await self.control_plane())

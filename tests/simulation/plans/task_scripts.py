@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from herder.agent.core.events import Finished
 from herder.controllers.planner.distributions import embedded_rotation, embedded_tasks, snapshot_program
+from herder.controllers.planner.distributions.agent_task import REDEPLOY_SCRIPT
 from herder.controllers.planner.distributions.kubeadm import certificates, encryption
 from herder.controllers.planner.distributions.kubeadm import snapshots as kubeadm
 from herder.controllers.planner.distributions.rancher import tasks
@@ -18,6 +19,7 @@ from herder.sim.host.command import Command, Script
 from herder.sim.host.managed_keys import FLAG, KUBEADM_MANIFEST
 from herder.sim.host.shell import execute
 from herder.sim.kubeadm.program import INIT_CONFIG, REENCRYPT
+from tests.simulation.plans.agent_scripts import redeploy_agent
 
 RETRIES, RETRY_SECONDS = 24, 5.0
 
@@ -297,4 +299,5 @@ SCRIPTS: Mapping[str, Script] = {
     embedded_tasks.START_SCRIPT: _start_embedded,
     embedded_tasks.RESTORE_SCRIPT: _restore_embedded,
     DELETE_NODES_SCRIPT: _delete_nodes,
+    REDEPLOY_SCRIPT: redeploy_agent,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import hashlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from herder import __version__
 from herder.agent.core import outputs
 from herder.engine import certificates
 from tests.support.api import Api
@@ -109,6 +111,9 @@ async def test_the_secret_after_a_plan_is_exact(node: Node) -> None:
     )
     assert gzip.decompress(secret.pop("applied-periodic-output")) == b"{}"
     assert outputs.parse_unix_date(secret.pop("last-apply-time").decode())
+    assert secret.pop("agent-version").decode() == __version__
+    program = zipapp(node.agent.directory)
+    assert secret.pop("agent-checksum").decode() == hashlib.sha256(program.read_bytes()).hexdigest()
     assert secret == {
         **{key: value.encode() for key, value in data.items()},
         "plan-state": b"succeeded",

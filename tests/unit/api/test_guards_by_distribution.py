@@ -19,6 +19,7 @@ from herder.api.management.manifest import Agent
 from herder.api.rke import names, operations
 from herder.api.rke.distributions import DISTRIBUTIONS, release_in, version_of
 from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.node.agents import ServedAgent
 from herder.api.rke.node.plan import Instruction, Plan
 from herder.api.rke.node.plan_secret import encoded
 from herder.controllers.planner.distributions.interface import Authority, ClusterInputs, MachineInputs, Roles
@@ -184,6 +185,39 @@ def _concurrency(sample: Sample) -> tuple[str, str]:
     return denied, sample.denied_by(sample.new(), *sample.worker("a"), *sample.worker("b"))
 
 
+SERVED = ServedAgent("1.1.0", "a" * 64)
+
+
+def _redeployment(sample: Sample, agent: ServedAgent = SERVED) -> tuple[Patch, tuple[Object, ...]]:
+    """A task that redeploys the agent of worker a, and a cluster whose operation runs it."""
+    current = sample.plan(joins=JOINED)
+    task = Instruction(name=operations.REDEPLOY_AGENT, command="sh", env=agent.environment)
+    patch = sample.write("a", replace_struct(current, instructions=(*current.instructions, task)))
+    run = operations.Run("agents-1", operations.AGENTS, "Workers", 1, started_at=NOW)
+    patch.patch["metadata"]["annotations"][names.PLAN_TASK] = run.mark
+    cluster, control_plane, beacon = sample.cluster
+    return patch, (cluster, {**control_plane, "status": {"operation": run.to_status()}}, beacon)
+
+
+def _with_agent(sample: Sample, name: str, version: str, mark: str = "") -> tuple[Object, Object]:
+    found, secret = sample.worker(name, annotations={names.PLAN_TASK: mark} if mark else {})
+    secret["data"] |= {"agent-version": encoded(version), "agent-checksum": encoded("b" * 64)}
+    return found, secret
+
+
+def _agent_downgrade(sample: Sample) -> tuple[str, str]:
+    patch, cluster = _redeployment(sample)
+    newer, older = (_with_agent(sample, "a", version) for version in ("1.2.0", "1.0.0"))
+    return sample.denied_by(patch, *newer, cluster=cluster), sample.denied_by(patch, *older, cluster=cluster)
+
+
+def _agent_concurrency(sample: Sample) -> tuple[str, str]:
+    patch, cluster = _redeployment(sample)
+    own = _with_agent(sample, "a", "1.0.0")
+    busy, idle = (_with_agent(sample, "b", "1.0.0", mark) for mark in ("agents-1/Workers/1", ""))
+    return sample.denied_by(patch, *own, *busy, cluster=cluster), sample.denied_by(patch, *own, *idle, cluster=cluster)
+
+
 def _member_deletion(sample: Sample) -> tuple[str, str]:
     two = (*sample.server("a"), *sample.server("b"))
     denied = sample.denied_by(deletion("a"), *two, *sample.server("c", unhealthy=True))
@@ -247,6 +281,8 @@ GUARD_CASES: dict[str, GuardCase] = {
     "deny-minor-version-skip": _skip,
     "keep-etcd-quorum-on-disruption": _quorum,
     "limit-upgrade-concurrency": _concurrency,
+    "deny-agent-downgrade": _agent_downgrade,
+    "limit-agent-redeployment": _agent_concurrency,
     "keep-etcd-quorum": _member_deletion,
     "deny-release-of-join-server": _join_server_release,
     "require-etcd-member-removal": _member_removal,

@@ -49,6 +49,7 @@ from herder.agent.core.events import (
 from herder.agent.core.outputs import PeriodicOutput
 from herder.agent.core.plan import PeriodicInstruction, Plan, PlanError, checksum, parse
 from herder.agent.core.probe_health import Probing
+from herder.agent.core.protocol import ANONYMOUS, Identity
 
 _BLOCKED_RETRY = 1.0
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
@@ -81,9 +82,10 @@ class _Running:
 
 
 class Core:
-    def __init__(self, record: Optional[Record] = None, jitter: float = 0.5) -> None:
-        """`jitter`, between 0 and 1, desynchronizes the retries of agents."""
+    def __init__(self, record: Optional[Record] = None, jitter: float = 0.5, identity: Identity = ANONYMOUS) -> None:
+        """`jitter`, between 0 and 1, desynchronizes the retries of agents. `identity` is reported with every write."""
         self.record = record
+        self.identity = identity
         self.wake_at: Optional[float] = None
         self._jitter = jitter
         self._secret: Optional[Secret] = None
@@ -108,6 +110,11 @@ class Core:
     def running(self) -> bool:
         """Whether a run is in progress."""
         return self._running is not None
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether the Secret names this agent, so that the manager knows which one runs."""
+        return self._secret is not None and protocol.is_identified(self._secret.data, self.identity)
 
     def handle(self, event: Event, now: Now) -> List[Action]:
         self._actions = []
@@ -230,7 +237,7 @@ class Core:
             self._untold = False
             return False
         if self._too_large:
-            result = _without_outputs(result)
+            result = protocol.without_outputs(result)
         self._probing.watch(self._plan.probes if self._plan else [], secret.data)
         data = protocol.with_report(secret.data, record.checksum, result)
         data = protocol.with_periodic(data, result.periodic)
@@ -431,6 +438,7 @@ class Core:
         if probing.under_way:
             return
         data = probing.with_changes(protocol.with_periodic(secret.data, self._periodic_untold))
+        data = protocol.with_identity(data, self.identity)
         if data != secret.data:
             self._write(secret, data)
             return
@@ -448,7 +456,7 @@ class Core:
 
     def _write(self, secret: Secret, data: Dict[str, bytes]) -> None:
         self._busy = True
-        self._do(Write(secret, data))
+        self._do(Write(secret, protocol.with_identity(data, self.identity)))
 
     def _persist(self, record: Record) -> None:
         self.record = record
@@ -487,10 +495,3 @@ def _place(running: _Running, index: int) -> str:
 def _tail(finished: Finished) -> str:
     said = finished.stderr.strip() or finished.stdout.strip()
     return said[-_TAIL:].decode("utf-8", "replace")
-
-
-def _without_outputs(result: Result) -> Result:
-    evidence = result.evidence
-    if evidence is not None:
-        evidence = evidence._replace(error=(evidence.error + " (outputs were too large to report)").strip())
-    return result._replace(outputs={}, periodic={}, evidence=evidence)

@@ -27,6 +27,8 @@ PROBE_ERRORS = "probe-errors"  # our own key: last errors of unhealthy probes
 PROBE_PERIOD = "probe-period-seconds"
 # our own keys: the last plan that this machine has applied, if the Secret has lost it
 LOCAL_CHECKSUM, LOCAL_REVISION = "local-applied-checksum", "local-plan-revision"
+# our own keys: which agent this is
+AGENT_VERSION, AGENT_CHECKSUM = "agent-version", "agent-checksum"
 
 PENDING, IN_PROGRESS, SUCCEEDED, FAILED = "pending", "in-progress", "succeeded", "failed"
 
@@ -83,6 +85,26 @@ def verdict_by_checksum(data: Data, checksum: str, first_pass: bool, wall: float
     return Verdict(first_pass or text(data, APPLIED_CHECKSUM) != checksum, failures + 1)
 
 
+class Identity(NamedTuple):
+    """The program of this agent, as it is reported. Empty values are not reported."""
+
+    version: str = ""
+    checksum: str = ""  # SHA-256 of the file
+
+
+ANONYMOUS = Identity()
+
+
+def is_identified(data: Data, identity: Identity) -> bool:
+    """Whether the Secret names this agent."""
+    return with_identity(data, identity) == data
+
+
+def with_identity(data: Data, identity: Identity) -> Data:
+    named = ((AGENT_VERSION, identity.version), (AGENT_CHECKSUM, identity.checksum))
+    return {**data, **{key: value.encode() for key, value in named if value}}
+
+
 def already_reported(data: Data, checksum: str, result: Result) -> bool:
     """Without plan-state: whether the Secret already has this result."""
     reported = text(data, APPLIED_CHECKSUM if result.succeeded else FAILED_CHECKSUM)
@@ -116,6 +138,14 @@ def with_report(data: Data, checksum: str, result: Result) -> Data:
     if STATE in data:
         new[STATE] = (SUCCEEDED if result.succeeded else FAILED).encode()
     return new
+
+
+def without_outputs(result: Result) -> Result:
+    """Return a result that is small enough to be reported."""
+    evidence = result.evidence
+    if evidence is not None:
+        evidence = evidence._replace(error=(evidence.error + " (outputs were too large to report)").strip())
+    return result._replace(outputs={}, periodic={}, evidence=evidence)
 
 
 def with_newer(data: Data, checksum: str, revision: int) -> Data:

@@ -33,6 +33,7 @@ from herder.agent.core.events import (
     Written,
 )
 from herder.agent.log import Log
+from herder.agent.program import Program
 from herder.agent.secret import client
 from herder.agent.secret.kubeconfig import Access
 
@@ -48,7 +49,14 @@ class _Stop(Exception):
 
 class Remote:
     def __init__(
-        self, access: Access, connection: Connection, strict: bool, executor: NodeExecutor, journal: Journal, log: Log
+        self,
+        access: Access,
+        connection: Connection,
+        strict: bool,
+        executor: NodeExecutor,
+        journal: Journal,
+        log: Log,
+        program: Program,
     ) -> None:
         self._access = access
         self._connection = connection
@@ -58,7 +66,8 @@ class Remote:
         self._log = log
         self._events: queue.Queue[Union[Event, BaseException]] = queue.Queue()
         self._event_lock = threading.Lock()  # held while an event is handled
-        self._core = Core(journal.read(), random.random())  # noqa: S311 - not for secrets
+        self._program = program
+        self._core = Core(journal.read(), random.random(), program.identity)  # noqa: S311 - not for secrets
         self._writer: Optional[client.Api] = None
         self._writes = 0  # started and finished writes: odd while one is in flight
         self._stopping = threading.Event()
@@ -104,6 +113,8 @@ class Remote:
                     answer = self._perform(action)
                     if answer is not None:
                         reported.append(answer)
+            if self._core.is_identified:
+                self._program.confirm()
             self._hands.tidy()
 
     def _perform(self, action: Action) -> Optional[Event]:

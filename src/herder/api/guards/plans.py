@@ -1,8 +1,8 @@
 """Guards of plans, whatever the planner computes.
 
 They deny a second init node, downgrades and skipped minor versions, losing etcd quorum, exceeding the upgrade
-concurrency, plans for paused or deleted machines, tasks of operations that are not in progress, and plans while another
-controller owns the Beacon.
+concurrency, plans for paused or deleted machines, tasks of operations that are not in progress, older node agents, and
+plans while another controller owns the Beacon.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import annotations_of, is_deleting, is_paused
+from herder.api.guards.agents import deny_agent_downgrade, limit_agent_redeployment
 from herder.api.guards.plan_changes import (
     PlanChange,
     PlanTraits,
@@ -359,6 +360,8 @@ CHECKS = (
     deny_minor_version_skip,
     keep_etcd_quorum_on_disruption,
     limit_upgrade_concurrency,
+    deny_agent_downgrade,
+    limit_agent_redeployment,
 )
 
 

@@ -12,6 +12,7 @@ from herder.api import gojson
 from herder.api.gzipped import gunzip
 from herder.api.rke import operations
 from herder.api.rke.names import CLUSTER_SPEC
+from herder.api.rke.operations import request_in, request_of_cluster
 from herder.engine.meta.kinds import Object
 
 MAX_ENCODED = 192 << 10  # of the 256 KiB limit for all annotations of an object
@@ -21,7 +22,9 @@ _MAX_DECODED = 4 << 20  # the API server stores no object of more than 3 MiB
 def encode_spec(spec: Object) -> str:
     """Encode as base64(gzip(JSON)), without operations: running one does not change the cluster."""
     config = {name: value for name, value in (spec.get("rkeConfig") or {}).items() if name not in operations.KINDS}
-    return base64.b64encode(gzip.compress(gojson.marshal({**spec, "rkeConfig": config}), mtime=0)).decode()
+    # Clients of Rancher write 0 without a request. It stays, because removing it would change the plans of servers.
+    fields = {name: value for name, value in spec.items() if name != operations.AGENTS or not value}
+    return base64.b64encode(gzip.compress(gojson.marshal({**fields, "rkeConfig": config}), mtime=0)).decode()
 
 
 def decode_spec(text: str) -> Object:
@@ -46,8 +49,8 @@ def digest(spec: Object) -> str:
 def is_control_plane_current(cluster: Object, control_plane: Object) -> bool:
     """Whether the control plane reflects the current spec of the cluster."""
     annotations = control_plane["metadata"].get("annotations") or {}
-    desired, current = cluster["spec"].get("rkeConfig") or {}, control_plane.get("spec") or {}
-    if any(desired.get(operation) != current.get(operation) for operation in operations.KINDS):
+    current = control_plane.get("spec") or {}
+    if any(request_of_cluster(cluster, kind) != request_in(current, kind) for kind in operations.KINDS):
         return False
     try:
         return decode_spec(annotations.get(CLUSTER_SPEC, "")) == decode_spec(encode_spec(cluster["spec"]))

@@ -176,6 +176,8 @@ def _clean_cluster(cluster: Object) -> Iterator[tuple[str, str]]:
     for operation in operations.KINDS:
         if config.pop(operation, None):
             yield f"spec.rkeConfig.{operation}", _OPERATION
+    if (cluster.get("spec") or {}).pop(operations.AGENTS, None):
+        yield f"spec.{operations.AGENTS}", _OPERATION
     for warning in _cluster_schema().prune(cluster):
         yield warning.removeprefix('unknown field "').removesuffix('"'), _UNKNOWN
 

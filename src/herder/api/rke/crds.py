@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from herder.api.capi.crds.definition import AGE, READY_COLUMNS, STATUS, column, condition_message_column
+from herder.api.capi.crds.definition import (
+    AGE,
+    READY_COLUMNS,
+    STATUS,
+    column,
+    condition_column,
+    condition_message_column,
+)
 from herder.api.capi.crds.pieces import CONDITIONS as STANDARD_CONDITIONS
 from herder.api.capi.crds.schema import (
     OPEN_OBJECT,
@@ -94,6 +101,7 @@ _CONTROL_PLANE_SPEC = record(
         **CONFIGURATION,
         **OPERATIONS,
         "agentEnvVars": ENVIRONMENT,
+        "redeploySystemAgentGeneration": number("Increment to redeploy the node agents of all machines."),
         "localClusterAuthEndpoint": AUTH_ENDPOINT,
         "kubernetesVersion": text("Kubernetes version with its distribution, such as v1.34.1+k3s1."),
         "clusterName!": string("Name of the Cluster that this object belongs to.", max=63),
@@ -179,6 +187,7 @@ _CONTROL_PLANE_STATUS = record(
         "rotateEncryptionKeysPhase": string("Phase of the key rotation."),
         "rotateEncryptionKeysLeader": string("Machine that performs the key rotation."),
         "encryptionKeys": ENCRYPTION_KEYS,
+        "redeploySystemAgentGeneration": number("Generation of the last redeployment of node agents."),
         "etcdSnapshotCreate": with_description(SNAPSHOT_CREATE, "The snapshot in progress, or the last one."),
         "etcdSnapshotCreatePhase": string(
             "Phase of the snapshot.", enum=["Started", "RestartCluster", "Finished", "Failed"]
@@ -225,6 +234,7 @@ CONTROL_PLANE_CRD = _rke(
         column("Version", ".spec.kubernetesVersion"),
         column("Operation", ".status.operation.kind"),
         column("Phase", ".status.operation.phase"),
+        condition_column("Agents Up To Date", "NodeAgentsUpToDate", wide=True),
         *READY_COLUMNS,
     ],
     short=["rcp"],

@@ -24,7 +24,9 @@ SNAPSHOT, RESTORE = "etcdSnapshotCreate", "etcdSnapshotRestore"
 UPGRADE_SNAPSHOT = "snapshotBeforeUpgrade"
 """A snapshot that the manager takes by itself before it changes the version. No field of the spec requests it."""
 CERTIFICATES, ENCRYPTION_KEYS = "rotateCertificates", "rotateEncryptionKeys"
-KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS)
+AGENTS = "redeploySystemAgentGeneration"
+"""The only request outside rkeConfig: a number instead of an object with a generation."""
+KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS, AGENTS)
 """Kinds of operations that users request: the field of the spec for each. An earlier one comes first."""
 SCHEDULED_SNAPSHOT, DELETION = "etcdSnapshotSchedule", "etcdSnapshotDelete"
 """Kinds of operations that the manager starts by itself, in the background: the cluster stays ready."""
@@ -34,6 +36,7 @@ TITLES: Mapping[str, str] = {
     RESTORE: "etcd restore",
     CERTIFICATES: "certificate rotation",
     ENCRYPTION_KEYS: "encryption key rotation",
+    AGENTS: "redeployment of node agents",
     SCHEDULED_SNAPSHOT: "scheduled etcd snapshot",
     DELETION: "deletion of etcd snapshots",
 }
@@ -51,6 +54,7 @@ ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
 STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
 UNDO_RESTORE = "etcd-snapshot-restore-undo"
+REDEPLOY_AGENT = "redeploy-node-agent"
 DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
 SNAPSHOT_METADATA = "/.snapshot-metadata.json"
 """End of the path of the file that describes a new snapshot. Only its task has it."""
@@ -152,6 +156,29 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value <= INT64_MAX else 0
 
 
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def request_in(fields: Object, kind: str) -> Object:
+    """The request in the spec or status of a control plane; empty if there is none."""
+    found = fields.get(kind)
+    return ({"generation": found} if found else {}) if isinstance(found, int) else found or {}
+
+
+def request_of_cluster(cluster: Object | None, kind: str) -> Object:
+    """The request in the spec of a provisioning Cluster; empty if there is none."""
+    spec = (cluster or {}).get("spec") or {}
+    return request_in(spec if kind == AGENTS else spec.get("rkeConfig") or {}, kind)
+
+
+def set_request(cluster: Object, kind: str, request: Object) -> None:
+    """Write a request into the spec of a provisioning Cluster."""
+    if kind == AGENTS:
+        cluster["spec"][kind] = request["generation"]
+    else:
+        cluster["spec"]["rkeConfig"][kind] = request
+
+
 # --- permissions ------------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +223,9 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
         for phase in ("PostPrepareRestart", "PostRotateRestart", "PostReencryptRestart")
     },
     (ENCRYPTION_KEYS, "RestartCluster"): _may(),
+    (AGENTS, "Servers"): _may(REDEPLOY_AGENT),
+    (AGENTS, "Workers"): _may(REDEPLOY_AGENT),
+    (AGENTS, "RestartCluster"): _may(),
 }
 """By kind and phase, in the order of the phases. A phase that is missing here writes no plan."""
 
@@ -213,6 +243,7 @@ ABORTABLE: Mapping[str, frozenset[str]] = {
     RESTORE: frozenset({"Started", "Snapshot", "Shutdown"}),
     CERTIFICATES: frozenset({"Rotate"}),
     ENCRYPTION_KEYS: frozenset(),
+    AGENTS: frozenset({"Servers", "Workers"}),
     SCHEDULED_SNAPSHOT: frozenset({"Started"}),
     DELETION: frozenset({"Delete"}),
 }
@@ -223,6 +254,7 @@ NO_RETURN: Mapping[str, str] = {
     RESTORE: "the data of the cluster is being replaced, or servers start again after a failure",
     CERTIFICATES: "all certificates are new, and machines get their plans back",
     ENCRYPTION_KEYS: "servers that do not all have the same keys could not read their Secrets",
+    AGENTS: "all agents are redeployed, and machines get their plans back",
     SCHEDULED_SNAPSHOT: "the snapshots are saved, and machines get their plans back",
     DELETION: "the files are deleted, and machines get their plans back",
 }
@@ -235,8 +267,8 @@ def is_abortable(run: Run) -> bool:
 
 NO_PERMISSION = Permission(frozenset())
 TASK_INSTRUCTIONS = frozenset(name for each in PERMISSIONS.values() for name in each.instructions)
-_HARMLESS = frozenset({SAVE_SNAPSHOT, DELETE_SNAPSHOTS, CHECK_SNAPSHOT, DELETE_NODES, ENCRYPT_SECRETS})
-"""Instructions that neither stop nor restart anything."""
+_HARMLESS = frozenset({SAVE_SNAPSHOT, DELETE_SNAPSHOTS, CHECK_SNAPSHOT, DELETE_NODES, ENCRYPT_SECRETS, REDEPLOY_AGENT})
+"""Instructions that neither stop nor restart anything of Kubernetes."""
 
 
 def without_tasks(plan: Plan) -> Plan:

@@ -23,7 +23,7 @@ from herder.cli.cluster.diagnosis import diagnose, find_cluster
 from herder.cli.cluster.owned import cluster_id, is_kind, objects_of
 from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, conditions_tree, render
 from herder.cli.examples import examples
-from herder.cli.operations.requests import operation_line
+from herder.cli.operations.requests import agents_line, operation_line
 from herder.cli.resources import ResourceGroup
 from herder.cli.terminal import escaped
 from herder.engine.client import kubeconfig as kubeconfigs
@@ -57,8 +57,8 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
     """Show the cluster NAME with its control plane, workers and conditions.
 
     The first line says whether the cluster is ready, and if not, why. The second one shows the operation in progress or
-    the last one, such as a snapshot. The end shows which certificates on its machines expire within 30 days, or else
-    when the first one does.
+    the last one, such as a snapshot. A third one names machines whose node agents are not those of the manager. The end
+    shows which certificates on its machines expire within 30 days, or else when the first one does.
     """
     try:
         connection = connect(kubeconfig)
@@ -76,7 +76,8 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
         known = {name: value for name, value in facts.items() if value}
         click.echo(json.dumps(known | as_data(tree), indent=2))
     else:
-        head = [line for line in (state, operation_line(_control_plane(objects), now)) if line]
+        plane = _control_plane(objects)
+        head = [line for line in (state, operation_line(plane, now), agents_line(plane)) if line]
         tail = certificate_lines(certificates, now)
         parts = [part for part in (head, render(tree, now), tail) if part]
         lines = [line for position, part in enumerate(parts) for line in (*([""] if position else []), *part)]

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import click
 
 from herder.api.management.names import DEFAULT_WORKSPACE
-from herder.api.rke.operations import CERTIFICATES, ENCRYPTION_KEYS, RESTORE, SNAPSHOT, active_run
+from herder.api.rke.operations import (
+    AGENTS,
+    CERTIFICATES,
+    ENCRYPTION_KEYS,
+    RESTORE,
+    SNAPSHOT,
+    active_run,
+    set_request,
+)
 from herder.app.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, edit, existing_cluster, interruptible, print_line, time_limit
@@ -38,6 +46,7 @@ _ACTIONS = {
     RESTORE: "restore it",
     CERTIFICATES: "rotate its certificates",
     ENCRYPTION_KEYS: "rotate its encryption keys",
+    AGENTS: "redeploy its node agents",
 }
 
 
@@ -81,7 +90,7 @@ async def _request(client: Client, namespace: str, name: str, kind: str, fields:
         nonlocal generation
         check_provisioned(name, cluster, _ACTIONS[kind])
         generation = last_generation(cluster, control_plane, kind) + 1
-        cluster["spec"]["rkeConfig"][kind] = {**fields, "generation": generation}
+        set_request(cluster, kind, {**fields, "generation": generation})
 
     written = await edit(client, namespace, name, mutate)
     return Request(kind, generation), int(written["metadata"].get("generation") or 0)

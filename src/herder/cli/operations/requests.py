@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from herder.api.capi.conditions import find
-from herder.api.rke.operations import CERTIFICATES, FAILED, KINDS, TITLES, Run, active_run, is_ended
+from herder.api.rke.operations import (
+    CERTIFICATES,
+    FAILED,
+    KINDS,
+    TITLES,
+    Run,
+    active_run,
+    is_ended,
+    request_in,
+    request_of_cluster,
+)
 from herder.cli.operations.estimate import estimate
 from herder.engine.apiserver.tables.duration import human_duration
 from herder.engine.meta.kinds import Object
@@ -40,14 +50,13 @@ def title_of(kind: str) -> str:
 
 def requested(cluster: Object | None, kind: str) -> int:
     """Generation that the spec of a provisioning Cluster requests; 0 if none."""
-    config = ((cluster or {}).get("spec") or {}).get("rkeConfig") or {}
-    return _generation(config.get(kind))
+    return _generation(request_of_cluster(cluster, kind))
 
 
 def last_generation(cluster: Object, control_plane: Object | None, kind: str) -> int:
     """The highest generation that is known. The request may have been removed from the spec since."""
     status, run = (control_plane or {}).get("status") or {}, Run.of(control_plane)
-    known = [requested(cluster, kind), _generation(status.get(kind))]
+    known = [requested(cluster, kind), _generation(request_in(status, kind))]
     known += [run.generation] if run is not None and run.kind == kind else []
     known += [_number(status.get("certificateRotationGeneration"))] if kind == CERTIFICATES else []
     return max(known)
@@ -71,7 +80,7 @@ def outcome_of(control_plane: Object | None, request: Request) -> Outcome | None
         is_done = _number(status.get("certificateRotationGeneration")) == request.generation
         return Outcome(has_failed=False) if is_done else None
     phase = str(status.get(f"{request.kind}Phase") or "")
-    if _generation(status.get(request.kind)) != request.generation or not is_ended(phase):
+    if _generation(request_in(status, request.kind)) != request.generation or not is_ended(phase):
         return None
     return Outcome(phase == FAILED, "another operation has run since; see the Events of the cluster")
 
@@ -92,7 +101,7 @@ def is_replaced(cluster: Object | None, control_plane: Object | None, request: R
     if cluster is None or cluster["metadata"].get("generation", 0) < written or control_plane is None:
         return False
     wanted = requested(cluster, request.kind)
-    seen = _generation((control_plane.get("spec") or {}).get(request.kind))
+    seen = _generation(request_in(control_plane.get("spec") or {}, request.kind))
     return wanted == seen != request.generation and run_of(control_plane, request) is None
 
 
@@ -121,6 +130,13 @@ def operation_line(control_plane: Object | None, now: datetime) -> str:
     found = estimate(control_plane, now)
     progress = f", {found}" if found is not None else ""
     return f"operation: {request.title}, phase {run.phase}{attempt}{progress}, started {age} ago{waiting}"
+
+
+def agents_line(control_plane: Object | None) -> str:
+    """Machines whose node agents are not those that the manager serves, in one line; empty if there are none."""
+    found = find(control_plane, "NodeAgentsUpToDate") or {}
+    message = " ".join(str(found.get("message") or "").split())
+    return f"node agents: {message}" if message else ""
 
 
 def _generation(request: object) -> int:

@@ -32,6 +32,7 @@ from herder.controllers.planner.distributions.interface import Distribution, Ref
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
 from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, agent_customization, needs
 from herder.controllers.planner.rollout import messages
+from herder.controllers.planner.rollout.agent_versions import AGENTS
 from herder.controllers.planner.rollout.certificate_expiry import CERTIFICATE_GROUPS
 from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster, entries_by_key
 from herder.controllers.planner.rollout.planner import plan
@@ -255,7 +256,7 @@ CONTROLLER = Controller(
         PLAN_SECRET: {**plan_changes.INDEXES},
         ETCD_SNAPSHOT: {SNAPSHOTS_OF: snapshots_of},
     },
-    groupings=(WORKER_STATES, CERTIFICATE_GROUPS, plan_changes.TRAITS),
+    groupings=(WORKER_STATES, CERTIFICATE_GROUPS, plan_changes.TRAITS, AGENTS),
     cluster_of=key_of_cluster,
     pace=0.1,  # coalesce bursts of agent reports
 )

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from herder.api.rke.node.agents import ASSET as AGENT
 from herder.api.settings import NODE_ASSETS
 from herder.engine.wire import Response
 from herder.gateway.nodes.install_script import uninstall_script
 from herder.gateway.nodes.text_responses import Refusal, text
 
 PREFIX = "/assets/"
-AGENT = "herder-agent.pyz"
 UNINSTALL = "system-agent-uninstall.sh"
 CHUNK_BYTES = 256 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}")  # A single path segment, so that nothing leaves the directory.

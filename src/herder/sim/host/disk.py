@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from herder.agent.core.protocol import ANONYMOUS, Identity
 from herder.sim.agents import Journal
 from herder.sim.host.etcd import Bootstrap, Content, EncryptionConfig, EtcdData
 
@@ -107,6 +108,8 @@ class Disk:
     layout: Layout = field(default_factory=Layout)
     journal: Journal = field(default_factory=Journal)
     installed: Installed | None = None
+    agent: Identity = ANONYMOUS  # the program of the node agent; one without a name reports nothing
+    previous_agent: Identity | None = None  # kept when the agent was replaced
     has_joined: bool = False
     disabled: bool = False  # the unit of the service, which then does not start with the machine
     full_directories: set[str] = field(default_factory=set)  # file systems without free space

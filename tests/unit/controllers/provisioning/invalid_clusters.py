@@ -153,7 +153,6 @@ _SPEC: Object = {
     "defaultClusterRoleForProjectMembers": "r",
     "defaultPodSecurityAdmissionConfigurationTemplateName": "p",
     "enableNetworkPolicy": True,
-    "redeploySystemAgentGeneration": 1,
 }
 DIGITS = "9" * 5000
 HOSTILE_TEXTS = (

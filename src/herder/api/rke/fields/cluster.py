@@ -76,9 +76,9 @@ ROWS = (
         remark="configures API servers to ask kube-api-auth on their machine, which you must deploy yourself",
     ),
     refused("spec.localClusterAuthEndpoint.fqdn", "kubeconfigs have no context for the endpoint; remove the field"),
-    refused(
+    done(
         "spec.redeploySystemAgentGeneration",
-        "node agents are not redeployed; replace the machine, or run its registration command again",
+        "fails on clusters with Windows machines, and if agentEnvVars names another source of the agent",
     ),
     *_other_agents(),
 )

@@ -33,6 +33,8 @@ LAST_APPLY = "last-apply-time"
 PROBE_STATUSES = "probe-statuses"
 # written only by our own agent: why the plan failed, and errors of probes
 FAILED_EVIDENCE, PROBE_ERRORS = "failed-evidence", "probe-errors"
+# likewise: the program of the agent
+AGENT_VERSION, AGENT_CHECKSUM = "agent-version", "agent-checksum"
 # likewise: the last plan that the machine has applied, if that is newer than the plan of a restored Secret
 LOCAL_CHECKSUM, LOCAL_REVISION = "local-applied-checksum", "local-plan-revision"
 
@@ -172,6 +174,16 @@ class PlanSecret:
         if self.number(LOCAL_REVISION) <= self.revision:
             return ""
         return printable(self.text(LOCAL_CHECKSUM), _MAX_NAME)
+
+    @property
+    def agent_version(self) -> str:
+        """Version of the agent; "" if it does not report any."""
+        return printable(self.text(AGENT_VERSION), _MAX_NAME)
+
+    @property
+    def agent_checksum(self) -> str:
+        """SHA-256 of the agent's program; "" if it does not report any."""
+        return printable(self.text(AGENT_CHECKSUM), _MAX_NAME)
 
     @cached_property
     def in_sync(self) -> bool:

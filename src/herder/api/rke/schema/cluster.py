@@ -55,7 +55,9 @@ CLUSTER_SPEC = record(
         "defaultClusterRoleForProjectMembers": text("Accepted for compatibility, not used."),
         "defaultPodSecurityAdmissionConfigurationTemplateName": text("Refused, because there are no such templates."),
         "enableNetworkPolicy": optional_flag("Refused, because Herder does not isolate projects from each other."),
-        "redeploySystemAgentGeneration": number("Refused, because Herder does not redeploy node agents."),
+        "redeploySystemAgentGeneration": number(
+            "Increment to redeploy the node agents of all machines: each gets the agent that the manager serves."
+        ),
     },
     "Desired state of the cluster.",
 )

@@ -28,6 +28,14 @@ class Task:
 
 
 @dataclass(frozen=True)
+class HostTask(Task):
+    """A task that is the same on every distribution, because it does not concern Kubernetes."""
+
+    def instruction(self) -> Instruction:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
 class SaveSnapshot(Task):
     """Save a snapshot of etcd, also to S3 if the cluster has a bucket. Old scheduled snapshots are deleted."""
 

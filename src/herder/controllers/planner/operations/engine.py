@@ -18,10 +18,11 @@ from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
-from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, without_tasks
+from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
 from herder.api.rke.strategy import is_lost
 from herder.api.writes import ref
-from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
+from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
+from herder.controllers.planner.operations.agents import NODE_AGENTS
 from herder.controllers.planner.operations.certificates import CERTIFICATES
 from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
@@ -48,7 +49,14 @@ from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, Reque
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.decision import NORMAL, WARNING, Create, Patch, Write
 
-OPERATIONS: Sequence[RequestedOperation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS, UPGRADE_SNAPSHOT)
+OPERATIONS: Sequence[RequestedOperation] = (
+    SNAPSHOT,
+    RESTORE,
+    CERTIFICATES,
+    ENCRYPTION_KEYS,
+    NODE_AGENTS,
+    UPGRADE_SNAPSHOT,
+)
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
 MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
@@ -102,7 +110,7 @@ def _machines(scope: PlanScope) -> list[PlanEntry]:
 def _start(operation: Operation, scope: PlanScope, result: Result) -> NoReturn:
     """Store the run, or why it is refused. The first phase begins in the next pass."""
     now, first = scope.view.now, operation.phases[0]
-    generation = int((scope.spec.get(operation.kind) or {}).get("generation") or 0)
+    generation = int(request_in(scope.spec, operation.kind).get("generation") or 0)
     name = f"{operation.kind}-{generation}-{int(now.timestamp())}"
     run = Run(name, operation.kind, first.name, generation, now, deadline=now + first.timeout, phase_started_at=now)
     planned = OperationScope(scope, run, _machines(scope))
@@ -246,7 +254,15 @@ class _Drive:
             return ""  # it applies its plan when it returns
         if entry.plan.failed:
             raise _StepFailed(entry, _evidence(entry, self._redact))
-        return "" if entry.plan.is_done else self._redact(messages.plan_status(entry, self._now))
+        if not entry.plan.is_done:
+            return self._redact(messages.plan_status(entry, self._now))
+        if self._is_overdue(step):
+            raise _StepFailed(entry, f"{step.missing} within {int(step.report_timeout.total_seconds()) // 60} minutes")
+        return step.missing
+
+    def _is_overdue(self, step: Step) -> bool:
+        """Whether the machine must have reported by now that its task had an effect."""
+        return step.report_due is not None and self._now >= step.report_due
 
     def _is_unresponsive(self, step: Step) -> bool:
         """Whether the phase continues without the machine."""
@@ -258,13 +274,18 @@ class _Drive:
         delivered, plan = step.entry.annotations.get(PLAN_TASK, ""), step.entry.plan
         if step.task is None:
             return not delivered
-        return delivered == step.task.mark or (self.scope.run.is_own_phase(delivered) and plan.in_sync)
+        if delivered == step.task.mark:
+            return True
+        return self.scope.run.is_own_phase(delivered) and plan.in_sync and not self._is_overdue(step)
 
     def _delivery(self, step: Step) -> Patch:
         """Add the task to the plan that the machine has, so that nothing else changes with it."""
         current = without_tasks(step.entry.plan.plan or Plan())
         if step.task is None:
             return deliver_task(step.entry, current, "", self._now)
+        if isinstance(step.task, HostTask):
+            plan = _combined(current, Plan(instructions=(step.task.instruction(),)), step.task.mode)
+            return deliver_task(step.entry, plan, step.task.mark, self._now, joins=step.entry.joined_to)
         try:
             rendered = self.render()(step.entry, step.task)
         except UnsupportedTask as error:
@@ -281,6 +302,7 @@ class _Drive:
         )
         self._check_deadline(phase, message)
         wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
+        wakes += [step.report_due for step in batch]
         self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
         self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from herder.api.rke.operations import Run, active_run
+from herder.api.rke.names import PLAN_UPDATED
+from herder.api.rke.operations import Run, active_run, request_in
+from herder.api.times import parse_time
 from herder.controllers.planner.distributions.interface import Distribution
 from herder.controllers.planner.distributions.tasks import Task
 from herder.controllers.planner.rollout.machines import PlanEntry
@@ -33,8 +35,7 @@ class OperationScope:
         """The request that started the run. Later changes of the spec request another run."""
         stored = active_run(self.planning.control_plane)
         source = self.planning.status if stored is not None and stored.id == self.run.id else self.planning.spec
-        found: Object = source.get(self.run.kind) or {}
-        return found
+        return request_in(source, self.run.kind)
 
     @property
     def distribution(self) -> Distribution:
@@ -56,6 +57,16 @@ class Step:
     task: Task | None = None
     is_optional: bool = False
     """Replaces a task that the machine has not begun, and does not wait for a machine that is lost or silent."""
+    missing: str = ""
+    """What the machine has not reported yet, although its task may have succeeded; empty if nothing is missing."""
+    report_timeout: timedelta = timedelta(0)
+    """Time after the delivery of the task until the missing report counts as a failure."""
+
+    @property
+    def report_due(self) -> datetime | None:
+        """When the missing report counts as a failure; None if none is missing."""
+        delivered = parse_time(self.entry.annotations.get(PLAN_UPDATED)) if self.missing else None
+        return delivered + self.report_timeout if delivered else None
 
 
 Batch = Sequence[Step]
@@ -130,5 +141,5 @@ class AutomaticOperation(Operation, Protocol):
 
 def is_new_request(scope: PlanScope, kind: str) -> bool:
     """Whether the request differs from the one in the status, as in Rancher."""
-    request: Object = scope.spec.get(kind) or {}
-    return bool(request.get("generation")) and request != (scope.status.get(kind) or {})
+    request = request_in(scope.spec, kind)
+    return bool(request.get("generation")) and request != request_in(scope.status, kind)

@@ -24,6 +24,7 @@ _KEPT = (secrets.PLAN, secrets.APPLIED_PLAN, secrets.MAX_FAILURES, secrets.FAILU
 _KEPT_IF_SMALL = (
     secrets.STATE, secrets.REVISION, secrets.APPLIED_CHECKSUM, secrets.FAILED_CHECKSUM, secrets.FAILURE_COUNT,
     secrets.SUCCESS_COUNT, secrets.LAST_APPLY, secrets.PROBE_STATUSES, secrets.PERIODIC_OUTPUT,
+    secrets.AGENT_VERSION, secrets.AGENT_CHECKSUM,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.restore import extended_history
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
+from herder.controllers.planner.rollout.agent_versions import report_agents
 from herder.controllers.planner.rollout.certificate_expiry import check_certificates
 from herder.controllers.planner.rollout.events import certificate_events, rollout_events
 from herder.controllers.planner.rollout.machines import RECONCILED
@@ -41,10 +42,10 @@ def report_control_plane(scope: PlanScope, result: Result) -> tuple[Patch, ...]:
     status |= result.status
     if (history := extended_history(scope.control_plane)) is not None:
         status["specHistory"] = history
-    wanted = [*_conditions(scope, result), *report_operation(scope, status, result.waiting_machines)]
+    operation = report_operation(scope, status, result.waiting_machines)
     certificates = check_certificates(scope)
     result.wake_at = earliest(result.wake_at, certificates.wake_at)
-    wanted += certificates.conditions
+    wanted = [*_conditions(scope, result), *operation, *certificates.conditions, *report_agents(scope)]
     status["conditions"] = merged_with_updates(before.get("conditions"), wanted, scope.view.now)
     urgent = result.initialized is not None or bool(result.status) or not result.waiting
     debounce = 0.0 if urgent or not find(scope.control_plane, READY) else PROGRESS_DEBOUNCE

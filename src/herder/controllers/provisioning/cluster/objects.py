@@ -9,7 +9,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import derived_record
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, RKE_CLUSTER
-from herder.api.rke.operations import RESTORE
+from herder.api.rke.operations import AGENTS, RESTORE
 from herder.api.rke.restore import restores_spec
 from herder.api.rke.schema.configuration import CONFIGURATION, OPERATIONS
 from herder.api.writes import appliable, owner_reference
@@ -48,7 +48,9 @@ def control_plane(cluster: Object, existing: Object | None = None) -> Object:
     )
     copied_fields = {name: config.get(name) for name in (*CONFIGURATION, *OPERATIONS)}
     copied_fields |= {
-        name: spec.get(name) for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion")
+        name: spec.get(name)
+        for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion", AGENTS)
+        if name != AGENTS or spec.get(name)
     }
     set_fields = {name: value for name, value in copied_fields.items() if value is not None}
     identity = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}

@@ -25,5 +25,5 @@ fi
 rm -f "/etc/herder/boot.d/40-$SERVICE"
 rm -rf "$CATTLE_AGENT_CONFIG_DIR" "$CATTLE_AGENT_VAR_DIR"
 for prefix in "${CATTLE_AGENT_BIN_PREFIX:-/usr/local}" /usr/local /opt/$SERVICE; do
-    rm -f "$prefix/bin/$SERVICE" "$prefix/bin/$SERVICE-uninstall.sh"
+    rm -f "$prefix/bin/$SERVICE" "$prefix/bin/$SERVICE.previous" "$prefix/bin/$SERVICE-uninstall.sh"
 done

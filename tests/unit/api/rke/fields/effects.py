@@ -76,6 +76,7 @@ def effects_of(spec: Object) -> Effects:
         for found in _plans(generated):
             (errors if isinstance(found, ConfigError) else plans).append(str(found))
     fields = {name: spec["rkeConfig"].get(name) for name in ("upgradeStrategy", *operations.KINDS)}
+    fields |= {operations.AGENTS: spec.get(operations.AGENTS)}
     given = {name: value for name, value in fields.items() if value}
     etcd = spec["rkeConfig"].get("etcd") or {}
     given |= {"etcd": {name: etcd[name] for name in rollouts.SCHEDULE if etcd.get(name)}}

@@ -33,7 +33,10 @@ from tests.unit.controllers.planner.objects import ETCD, NAME, NAMESPACE, PLANE,
 
 MANAGEMENT_NAME = "c-m-1"
 REGISTRATION = {"token": encoded("t" * 54), "expiresAt": encoded("2027-01-01T00:00:00Z")}
-SETTINGS = Settings(flags={"server-url": "https://herder.example"}).get
+SETTINGS = Settings(
+    flags={"server-url": "https://herder.example"},
+    detected={"served-system-agent": f"1.0.0 {'a' * 64}"},
+).get
 _MAX_PASSES = 60
 _WORKERS = {"w1": (WORKER,), "w2": (WORKER,)}
 _MACHINES = {
