@@ -1,0 +1,208 @@
+"""Tests against mutants: each mutant in a forked process, up to the first test that fails.
+
+A change inside a function is swapped into the imported module, and only the tests that call the function run. A change
+of what a module executes when it is imported, such as a table, needs a process that imports the mutated module.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+
+from tools.mutants import Mutant, code_of, install, source_of
+
+KILLED, TIMED_OUT, SURVIVED = "killed", "timed out", "survived"
+_IMPORTED = "imported"  # the change is executed by the import of the module
+CPU_SECONDS = 20
+QUIET = ("-q", "-x", "-s", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--no-summary")
+
+
+def judge(
+    mutants: Sequence[Mutant], tests_of: Callable[[str], Sequence[Path]], preloaded: Sequence[str] = ()
+) -> dict[Mutant, str]:
+    """The verdict on each mutant. `tests_of`: test files by module, the one that kills the most first.
+
+    The calling process must have imported neither the modules nor the tests. `preloaded`: modules that it imports, since
+    they import none of the mutated ones.
+    """
+    for name in preloaded:
+        importlib.import_module(name)
+    found: dict[Mutant, str] = {}
+    for module in dict.fromkeys(mutant.module for mutant in mutants):
+        own, tests = [each for each in mutants if each.module == module], tests_of(module)
+        verdicts = json.loads(_fork(lambda own=own, tests=tests: json.dumps(_swap_all(own, tests)), limit=0) or "[]")
+        if len(verdicts) != len(own):
+            raise RuntimeError(f"the tests of {module} fail without a mutant")
+        for mutant, verdict in zip(own, verdicts, strict=True):
+            found[mutant] = _import_one(mutant, tests) if verdict == _IMPORTED else verdict
+    return found
+
+
+def _fork(work: Callable[[], str], limit: int = CPU_SECONDS) -> str | None:
+    """The result of the work in a forked process; None if it was ended by its CPU limit."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _run_child(work, writing, limit)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        output = stream.read()
+    _, status = os.waitpid(child, 0)
+    return None if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else output.decode()
+
+
+def _run_child(work: Callable[[], str], writing: int, limit: int) -> None:
+    if limit:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    output = b""
+    try:
+        output = work().encode()
+    finally:
+        while output:
+            output = output[os.write(writing, output) :]
+        os._exit(0)
+
+
+def _verdict(output: str | None) -> str:
+    return TIMED_OUT if output is None else output or KILLED  # nothing: an error that ends the process
+
+
+# --- changes of what an import executes -------------------------------------------------------------------------------
+
+
+def _import_one(mutant: Mutant, tests: Sequence[Path]) -> str:
+    def run() -> str:
+        install(mutant)
+        return KILLED if any(pytest.main([*QUIET, str(path)]) for path in tests) else SURVIVED
+
+    return _verdict(_fork(run))
+
+
+# --- changes of functions ---------------------------------------------------------------------------------------------
+
+
+def _swap_all(mutants: Sequence[Mutant], tests: Sequence[Path]) -> list[str]:
+    swapping = _Swapping(mutants)
+    pytest.main([*QUIET, *map(str, tests)], plugins=[swapping])
+    return swapping.verdicts
+
+
+class _Swapping:
+    """Instead of running the tests once, run them against each mutant."""
+
+    def __init__(self, mutants: Sequence[Mutant]) -> None:
+        self._mutants = mutants
+        self.verdicts: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        module = self._mutants[0].module
+        swap = Swap(module)
+        reached = {item: _codes_called(item, source_of(module)) for item in session.items}
+        if all(codes is not None for codes in reached.values()):
+            gc.collect()
+            gc.freeze()
+            self.verdicts += [self._judge(mutant, swap, reached) for mutant in self._mutants]
+        return True
+
+    def _judge(self, mutant: Mutant, swap: Swap, reached: Mapping[pytest.Item, set[_Place] | None]) -> str:
+        def run() -> str:
+            changed = swap.apply(mutant)
+            if changed is None:
+                return _IMPORTED
+            items = [item for item, codes in reached.items() if changed in (codes or ())]
+            return SURVIVED if all(_passes(item) for item in items) else KILLED
+
+        return _verdict(_fork(run))
+
+
+class Swap:
+    """The functions of an imported module, whose code can be replaced."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._frame = list(_walk(code_of(module)))
+        objects = gc.get_objects()
+        self._functions = [each for each in objects if type(each) is FunctionType and each.__module__ == module]
+
+    def apply(self, mutant: Mutant) -> _Place | None:
+        """Swap the mutant in, and return which function it changes; None if the import executes the change."""
+        frame = list(_walk(code_of(self._module, mutant)))
+        if len(frame) != len(self._frame):
+            return None
+        changed = [(old, new) for old, new in zip(self._frame, frame, strict=True) if _own(old) != _own(new)]
+        if len(changed) != 1 or not _is_function(changed[0][0]):
+            return None
+        old, new = changed[0]
+        functions = [each for each in self._functions if _place(each.__code__) == _place(old)]
+        if len(functions) != 1 or any(len(each.__closure__ or ()) != len(new.co_freevars) for each in functions):
+            return None
+        for each in functions:
+            each.__code__ = new
+        return _place(old)
+
+
+_Place = tuple[str, int]
+
+
+def _place(code: CodeType) -> _Place:
+    """Where the function is defined; two lambdas of one line are not distinguished."""
+    return code.co_qualname, code.co_firstlineno
+
+
+def _walk(code: CodeType) -> Iterator[CodeType]:
+    """The code that the import executes, and the functions that it defines; not what is nested in those."""
+    yield code
+    if not _is_function(code):
+        for each in code.co_consts:
+            if isinstance(each, CodeType):
+                yield from _walk(each)
+
+
+def _is_function(code: CodeType) -> bool:
+    return bool(code.co_flags & 1)  # CO_OPTIMIZED: modules and classes do not have it
+
+
+def _own(code: CodeType) -> Any:
+    """What identifies the code: for a function all of it, otherwise all but the functions that it defines."""
+    if _is_function(code):
+        return code
+    constants = [None if isinstance(each, CodeType) else (type(each), each) for each in code.co_consts]
+    return code.co_code, constants, code.co_names
+
+
+def _codes_called(item: pytest.Item, source: Path) -> set[_Place] | None:
+    """The functions of this file that the test calls; None if it fails."""
+    called: set[_Place] = set()
+    path = str(source)
+
+    def record(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename == path:
+            called.add(_place(frame.f_code))
+
+    sys.setprofile(record)
+    try:
+        passed = _passes(item)
+    finally:
+        sys.setprofile(None)
+    return called if passed else None
+
+
+def _passes(item: pytest.Item) -> bool:
+    from _pytest.runner import runtestprotocol
+
+    return not any(report.failed for report in runtestprotocol(item, nextitem=None, log=False))
