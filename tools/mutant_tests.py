@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from tools.mutants import Mutant, code_of, install, source_of
+from tools.mutants import Mutant, code_of, forget, install, source_of
 
 KILLED, TIMED_OUT, SURVIVED = "killed", "timed out", "survived"
 _IMPORTED = "imported"  # the change is executed by the import of the module
-CPU_SECONDS = 20
+CPU_SECONDS = 10
 QUIET = ("-q", "-x", "-s", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--no-summary")
 
 
@@ -44,8 +44,7 @@ def judge(
         verdicts = json.loads(_fork(lambda own=own, tests=tests: json.dumps(_swap_all(own, tests)), limit=0) or "[]")
         if len(verdicts) != len(own):
             raise RuntimeError(f"the tests of {module} fail without a mutant")
-        for mutant, verdict in zip(own, verdicts, strict=True):
-            found[mutant] = _import_one(mutant, tests) if verdict == _IMPORTED else verdict
+        found |= dict(zip(own, verdicts, strict=True))
     return found
 
 
@@ -59,7 +58,9 @@ def _fork(work: Callable[[], str], limit: int = CPU_SECONDS) -> str | None:
     with os.fdopen(reading, "rb") as stream:
         output = stream.read()
     _, status = os.waitpid(child, 0)
-    return None if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else output.decode()
+    return (
+        None if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else output.decode()
+    )
 
 
 def _run_child(work: Callable[[], str], writing: int, limit: int) -> None:
@@ -81,22 +82,11 @@ def _verdict(output: str | None) -> str:
     return TIMED_OUT if output is None else output or KILLED  # nothing: an error that ends the process
 
 
-# --- changes of what an import executes -------------------------------------------------------------------------------
-
-
-def _import_one(mutant: Mutant, tests: Sequence[Path]) -> str:
-    def run() -> str:
-        install(mutant)
-        return KILLED if any(pytest.main([*QUIET, str(path)]) for path in tests) else SURVIVED
-
-    return _verdict(_fork(run))
-
-
-# --- changes of functions ---------------------------------------------------------------------------------------------
+# --- one module -------------------------------------------------------------------------------------------------------
 
 
 def _swap_all(mutants: Sequence[Mutant], tests: Sequence[Path]) -> list[str]:
-    swapping = _Swapping(mutants)
+    swapping = _Swapping(mutants, tests)
     pytest.main([*QUIET, *map(str, tests)], plugins=[swapping])
     return swapping.verdicts
 
@@ -104,8 +94,9 @@ def _swap_all(mutants: Sequence[Mutant], tests: Sequence[Path]) -> list[str]:
 class _Swapping:
     """Instead of running the tests once, run them against each mutant."""
 
-    def __init__(self, mutants: Sequence[Mutant]) -> None:
-        self._mutants = mutants
+    def __init__(self, mutants: Sequence[Mutant], tests: Sequence[Path]) -> None:
+        self._mutants, self._tests = mutants, tests
+        self._preloaded = frozenset(sys.modules)
         self.verdicts: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -113,11 +104,30 @@ class _Swapping:
         module = self._mutants[0].module
         swap = Swap(module)
         reached = {item: _codes_called(item, source_of(module)) for item in session.items}
-        if all(codes is not None for codes in reached.values()):
+        passed = all(codes is not None for codes in reached.values())
+        if passed and self._judge_import(None, session) == SURVIVED:
             gc.collect()
             gc.freeze()
-            self.verdicts += [self._judge(mutant, swap, reached) for mutant in self._mutants]
+            for mutant in self._mutants:
+                verdict = self._judge(mutant, swap, reached)
+                self.verdicts.append(self._judge_import(mutant, session) if verdict == _IMPORTED else verdict)
         return True
+
+    def _judge_import(self, mutant: Mutant | None, session: pytest.Session) -> str:
+        """Import the mutated module and the tests again. Without a mutant, they must pass."""
+
+        def run() -> str:
+            own = [name for name in sys.modules if name.partition(".")[0] in ("herder", "tests")]
+            forget(name for name in own if name not in self._preloaded)
+            if mutant is not None:
+                install(mutant)
+            return SURVIVED if all(self._passes_again(session, path) for path in self._tests) else KILLED
+
+        return _verdict(_fork(run))
+
+    def _passes_again(self, session: pytest.Session, path: Path) -> bool:
+        items = session.perform_collect([str(path)])
+        return bool(items) and not session.testsfailed and all(_passes(item) for item in items)
 
     def _judge(self, mutant: Mutant, swap: Swap, reached: Mapping[pytest.Item, set[_Place] | None]) -> str:
         def run() -> str:

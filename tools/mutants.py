@@ -15,7 +15,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -289,3 +289,12 @@ def install(mutant: Mutant) -> None:
     """Import the mutated module from now on; it must not have been imported yet."""
     assert mutant.module not in sys.modules, f"{mutant.module} is in memory already"
     sys.meta_path.insert(0, _Finder(mutant))
+
+
+def forget(modules: Iterable[str]) -> None:
+    """Remove modules from memory, so that they are imported again."""
+    for name in list(modules):
+        package, _, last = name.rpartition(".")
+        sys.modules.pop(name, None)
+        if package in sys.modules:
+            vars(sys.modules[package]).pop(last, None)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from herder.api.guards import GUARDS
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.rke import operations
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.executor import Guard
 from herder.sim import loop
 from herder.sim.faults import NONE, Faults
 from herder.sim.nodes import SimulatedNode
@@ -25,9 +27,11 @@ ALL_VERSIONS = (*VERSIONS, "v1.34.1+kubeadm1", "v1.34.1+herder1")
 class OperatedCluster:
     """Servers and a worker, with encryption of Secrets."""
 
-    def __init__(self, version: str, faults: Faults = NONE, servers: int = 3) -> None:
+    def __init__(self, version: str, faults: Faults = NONE, servers: int = 3, guards: Sequence[Guard] = GUARDS) -> None:
         distribution = next((name for name in ("kubeadm", "herder") if name in version), "")
-        self.simulation = ProvisioningSimulation(7, faults, distribution=distribution.replace("herder", "embedded"))
+        self.simulation = ProvisioningSimulation(
+            7, faults, guards=guards, distribution=distribution.replace("herder", "embedded")
+        )
         self._version, self._servers = version, servers
 
     async def create(self, **etcd: Any) -> None:

@@ -27,7 +27,7 @@ def refusal(
     """The first refusal, as GUARD: REASON; "" if the action is allowed. `nodes`: None if the cluster is unreachable."""
 
     def observed(_request: Observe) -> Observed | Unreachable:
-        return Unreachable("no agent is connected") if nodes is None else Observed(tuple(nodes), NOW)
+        return Unreachable("no agent is connected", NOW) if nodes is None else Observed(tuple(nodes), NOW)
 
     view = view_of(reader, f"{NAMESPACE}/x", (*cluster, *existing), observed=observed)
     found = [text for guard in guards if (text := _text(guard(action, view, list(before))))]

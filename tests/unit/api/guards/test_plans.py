@@ -242,7 +242,9 @@ def test_messages_about_a_second_init_node(sample: Sample) -> None:
 
 
 @BY_DISTRIBUTION
-@pytest.mark.parametrize("phase", sorted({phase for kind, phase in operations.PERMISSIONS if kind == "etcdSnapshotRestore"}))
+@pytest.mark.parametrize(
+    "phase", sorted({phase for kind, phase in operations.PERMISSIONS if kind == "etcdSnapshotRestore"})
+)
 @pytest.mark.parametrize("leader", ["b", "a"])
 def test_a_restore_begins_the_cluster_on_its_leader_only(sample: Sample, phase: str, leader: str) -> None:
     cluster, _ = operating(sample, operations.RESTORE, phase, leader)
@@ -311,7 +313,9 @@ def test_messages_about_lower_versions(sample: Sample) -> None:
     assert found("v1.33.6", reported, server[1]) == ""
     data = {"plan-revision": "1", "local-plan-revision": "2", "local-applied-checksum": "abc"}
     newer = plan_secret("a", plan=sample.plan(), data=data)
-    unknown = f"deny-downgrade: {PLAN_A}; the machine has applied a newer plan, and the version of its Node is not known yet"
+    unknown = (
+        f"deny-downgrade: {PLAN_A}; the machine has applied a newer plan, and the version of its Node is not known yet"
+    )
     assert found("v1.33.5", machine("a"), newer) == unknown
     assert found("v1.33.6", reported, newer) == ""
 
@@ -327,7 +331,9 @@ def test_messages_about_skipped_versions(sample: Sample) -> None:
         return refusal(plan, *existing, cluster=with_cluster(plane))
 
     first = "upgrade to v1.34, v1.35 first, one at a time"
-    message = f"deny-minor-version-skip: {PLAN_A}; {version} skips minor versions after v1.33.4: {first}; {hint} {version}"
+    message = (
+        f"deny-minor-version-skip: {PLAN_A}; {version} skips minor versions after v1.33.4: {first}; {hint} {version}"
+    )
     assert found("v1.36.3", *server) == message
     other = message.replace(version, "v1.36.4")
     assert found("v1.36.4", *server) == other, "the spec has another version"
@@ -381,9 +387,15 @@ def test_a_restore_may_change_the_version_to_that_of_the_spec(
 def test_messages_about_lost_quorum(sample: Sample) -> None:
     guard = f"keep-etcd-quorum-on-disruption: {PLAN_A}; "
     three = *sample.server("a"), *sample.server("b"), *sample.server("c", unhealthy=True)
-    assert refusal(sample.new(), *three, cluster=sample.cluster) == f"{guard}1 of 3 etcd members would remain, quorum needs 2"
+    assert (
+        refusal(sample.new(), *three, cluster=sample.cluster)
+        == f"{guard}1 of 3 etcd members would remain, quorum needs 2"
+    )
     two = *sample.server("a"), *sample.server("b", unhealthy=True)
-    assert refusal(sample.new(), *two, cluster=sample.cluster) == f"{guard}0 of 2 etcd members would remain, quorum needs 2"
+    assert (
+        refusal(sample.new(), *two, cluster=sample.cluster)
+        == f"{guard}0 of 2 etcd members would remain, quorum needs 2"
+    )
     five = *three, *sample.server("d"), *sample.server("e")
     assert refusal(sample.new(), *five, cluster=sample.cluster) == ""
 
@@ -500,7 +512,9 @@ def test_which_machines_share_a_limit(own: tuple[Object, ...], other: tuple[Obje
     assert bool(refusal(drain, *own, *other)) is denied, "a drain disrupts as a plan does"
 
 
-@pytest.mark.parametrize(("concurrency", "denied"), [("1", True), ("2", False), ("0", False), (None, True), ("-1", True)])
+@pytest.mark.parametrize(
+    ("concurrency", "denied"), [("1", True), ("2", False), ("0", False), (None, True), ("-1", True)]
+)
 def test_limits_of_the_strategy(concurrency: str | None, denied: bool) -> None:
     for strategy in ({"workerConcurrency": concurrency}, *([None] if concurrency is None else [])):
         cluster = with_cluster(objects.control_plane(upgradeStrategy=strategy))
