@@ -33,11 +33,13 @@ def judge(
 ) -> dict[Mutant, str]:
     """The verdict on each mutant. `tests_of`: test files by module, the one that kills the most first.
 
-    The calling process must have imported neither the modules nor the tests. `preloaded`: modules that it imports, since
-    they import none of the mutated ones.
+    The calling process must have imported neither the modules nor the tests. `preloaded`: modules that import none of
+    the mutated ones, so that they need not be imported again.
     """
     for name in preloaded:
         importlib.import_module(name)
+    for mutant in mutants:
+        assert mutant.module not in sys.modules, f"{mutant.module} is in memory already"
     found: dict[Mutant, str] = {}
     for module in dict.fromkeys(mutant.module for mutant in mutants):
         own, tests = [each for each in mutants if each.module == module], tests_of(module)

@@ -3,7 +3,7 @@
 Each mutant runs one operation on one distribution, chosen by the seed, under the unmodified guards. Whatever it
 computes, no violation may reach a machine; one that does reveals a gap in the guards.
 
-python -m tests.simulation.plans.operation_mutants [--count 60] [--seed 1] [--only MODULE …]
+python -m tests.simulation.plans.operation_mutants [--count 60] [--seed 1] [--only MODULE …] [--record]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from herder.engine.meta.kinds import Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.provisioned import NAME
+from tests.mutant_results import record
 from tests.simulation.plans.mutants import (
     ALIVE,
     NOTICED,
@@ -264,9 +265,19 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="last parts of module names")
+    parser.add_argument("--record", action="store_true", help="write the section of docs/results/mutants.md")
     options = parser.parse_args()
     logging.disable(logging.ERROR)
-    print(run(options.count, options.seed, only=options.only, report=lambda line: print(line, flush=True)), flush=True)
+    lines: list[str] = []
+
+    def report(line: str) -> None:
+        print(line, flush=True)
+        lines.append(f"- `{line.strip()}`")
+
+    summary = run(options.count, options.seed, only=options.only, report=report)
+    if options.record:
+        record("Operations", [f"{summary}.", "", *lines])
+    print(summary, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Mutants of the guards and of the permissions of operations, against their unit tests.
 
-Every mutant is tried. The result is the first part of docs/results/mutants.md.
+`make soak` tries every mutant. The result is a section of docs/results/mutants.md.
 
-python -m tests.unit.api.guards.mutants [--only plans members …] [--list]
+python -m tests.unit.api.guards.mutants [--only plans members …] [--sample 50 --seed 1] [--record]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.mutant_results import record
 from tools.mutant_tests import KILLED, SURVIVED, TIMED_OUT, judge
 from tools.mutants import Mutant, mutants_of
 
@@ -33,7 +34,7 @@ GOAL = 0.95
 _UNIT = Path(__file__).parents[2]
 _TESTS: Mapping[str, tuple[str, ...]] = {
     "guards": ("api/test_guards_by_distribution.py",),
-    "example": ("api/test_guards.py",),
+    "example": ("api/guards/test_example.py", "api/test_guards.py"),
     "evictions": ("api/guards/test_evictions.py", "api/test_eviction_guards.py"),
     "machines": ("api/guards/test_machines.py", "api/test_machine_guards.py"),
     "observe_only": ("api/guards/test_observe_only.py", "api/test_observe_only_guard.py"),
@@ -80,12 +81,18 @@ class Row:
     verdicts: Counter[str]
     alive: tuple[str, ...]  # line and change
 
+    @property
+    def tried(self) -> int:
+        return sum(self.verdicts.values())
+
+    @property
+    def survivors(self) -> list[str]:
+        return [each for each in self.alive if each not in EQUIVALENT.get(self.module, {})]
+
     def __str__(self) -> str:
-        tried = sum(self.verdicts.values())
-        killed, ended = self.verdicts[KILLED], self.verdicts[TIMED_OUT]
-        equivalent = sum(each in EQUIVALENT.get(self.module, {}) for each in self.alive)
-        survived = len(self.alive) - equivalent
-        return f"| {self.module} | {self.mutants} | {tried} | {killed} | {ended} | {survived} | {equivalent} |"
+        killed, ended, survived = self.verdicts[KILLED], self.verdicts[TIMED_OUT], len(self.survivors)
+        equivalent = len(self.alive) - survived
+        return f"| {self.module} | {self.mutants} | {self.tried} | {killed} | {ended} | {survived} | {equivalent} |"
 
 
 def main() -> None:
@@ -93,9 +100,53 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="last parts of module names")
     parser.add_argument("--sample", type=int, default=0, help="mutants of each module; 0: all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--record", action="store_true", help="write the section of docs/results/mutants.md")
     options = parser.parse_args()
     modules = [name for name in MODULES if not options.only or name.rpartition(".")[2] in options.only]
-    run(modules, options.sample, options.seed, lambda text: print(text, flush=True))
+    rows = run(modules, options.sample, options.seed, lambda text: print(text, flush=True))
+    check_equivalents(rows, complete=not options.sample)
+    if options.record:
+        record("Guards", page(rows, options.sample, options.seed))
+    print(summary(rows, options.sample, options.seed), flush=True)
+
+
+def check_equivalents(rows: Sequence[Row], *, complete: bool) -> None:
+    """Fail if a mutant of the table of equivalent ones does not survive any more."""
+    for row in rows:
+        stale = set(EQUIVALENT.get(row.module, {})) - set(row.alive)
+        if complete and stale:
+            raise RuntimeError(f"{row.module}: not a survivor: {', '.join(sorted(stale))}; remove it from EQUIVALENT")
+
+
+def summary(rows: Sequence[Row], count: int, seed: int) -> str:
+    """Fails below the goal: mutants that end by their CPU limit are killed too."""
+    tried, alive = sum(row.tried for row in rows), sum(len(row.survivors) for row in rows)
+    killed = sum(row.verdicts[KILLED] + row.verdicts[TIMED_OUT] for row in rows)
+    share = killed / (killed + alive)
+    which = f"seed {seed}: a sample of {count} mutants of each module, {tried}" if count else f"all {tried}"
+    text = f"{which} mutants of the guards: {killed} killed by unit tests, {alive} survived: {share:.1%}"
+    if share < GOAL:
+        raise RuntimeError(f"{text}, the goal is {GOAL:.0%}")
+    return text
+
+
+def page(rows: Sequence[Row], count: int, seed: int) -> list[str]:
+    lines = [f"{summary(rows, count, seed)}.", ""]
+    lines += [
+        "| module | mutants | tried | killed | timed out | survived | equivalent |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [str(row) for row in rows]
+    survivors = [f"- `{row.module.rpartition('.')[2]}.py:{each}`" for row in rows for each in row.survivors]
+    equivalent = [
+        f"- `{row.module.rpartition('.')[2]}.py:{each}`: {reason}"
+        for row in rows
+        for each, reason in EQUIVALENT.get(row.module, {}).items()
+        if each in row.alive
+    ]
+    lines += ["", "Survivors:", "", *survivors] if survivors else []
+    lines += ["", "Equivalent, so that no test can kill them:", "", *equivalent] if equivalent else []
+    return lines
 
 
 if __name__ == "__main__":

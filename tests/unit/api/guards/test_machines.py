@@ -234,3 +234,11 @@ def test_indexes_of_available_machines() -> None:
     assert list(available(machine("a"))) == list(INDEXES["members"](machine("a"))) != []
     assert list(available(machine("a", available=False))) == []
     assert list(available(machine("a", deleting=True))) == []
+
+
+def test_a_set_of_another_namespace_does_not_count() -> None:
+    """Its author can name the UID of any deployment."""
+    claimed = [{**each, "metadata": {**each["metadata"], "namespace": "other"}} for each in (*FOUR, machine_set())]
+    objects = (cluster(), *THREE, machine_set(replicas=9), deployment(3))
+    assert refusal(creates("e"), *objects, *claimed) == ""
+    assert "2 available Machines" in refusal(deletes("a"), *objects, *claimed)
