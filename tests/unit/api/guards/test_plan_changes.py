@@ -17,6 +17,7 @@ from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Create, Delete, Patch, Ref, Update
+from herder.engine.runtime.handlers import Indexed, Watches
 from tests.support.views import view_of
 from tests.unit.api.test_plan_guards import HEALTHY, READER, mark_init
 from tests.unit.controllers.planner.objects import (
@@ -188,7 +189,12 @@ def test_secrets_without_a_cluster_are_in_no_group() -> None:
     unlabelled = plan_secret("a", labels={names.CLUSTER_NAME: ""})
     assert plan_changes._trait(view(unlabelled)) is None
     assert plan_changes._trait(view()) is None
-    assert plan_changes.TRAITS.name == "plan-traits"
+
+
+def test_a_change_of_a_machine_changes_the_group_of_its_plan() -> None:
+    traits = plan_changes.TRAITS
+    assert (traits.name, traits.kind) == ("plan-traits", PLAN_SECRET)
+    assert traits.watches == (Watches(MACHINE, Indexed("plan-of", plan_changes._named)),)
 
 
 def test_plans_among_those_with_some_traits() -> None:
