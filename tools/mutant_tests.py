@@ -137,6 +137,8 @@ class _Swapping:
             if changed is None:
                 return _IMPORTED
             items = [item for item, codes in reached.items() if changed in (codes or ())]
+            if not items:
+                return _IMPORTED  # perhaps the import calls it
             return SURVIVED if all(_passes(item) for item in items) else KILLED
 
         return _verdict(_fork(run))

@@ -1,4 +1,4 @@
-"""A few mutants of operations: none of them makes a machine do what it must never do."""
+"""A mutant of operations makes no machine do what it must never do. `make soak` runs many."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tools.mutants import mutants_of
 SEED = 1
 
 
-def test_sampled_mutants_of_operations_reach_no_machine() -> None:
+def test_a_sampled_mutant_of_operations_reaches_no_machine() -> None:
     verdicts: list[str] = []
-    operation_mutants.run(2, SEED, only=("certificates",), report=verdicts.append)
-    assert len(verdicts) == 2
+    operation_mutants.run(1, SEED, only=("certificates",), report=verdicts.append)
+    assert len(verdicts) == 1
     assert all(line.strip().partition(":")[0] in (REFUSED, NOTICED, ALIVE) for line in verdicts)
 
 
