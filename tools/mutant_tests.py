@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -43,7 +44,7 @@ def judge(
     found: dict[Mutant, str] = {}
     for module in dict.fromkeys(mutant.module for mutant in mutants):
         own, tests = [each for each in mutants if each.module == module], tests_of(module)
-        verdicts = json.loads(_fork(lambda own=own, tests=tests: json.dumps(_swap_all(own, tests)), limit=0) or "[]")
+        verdicts = json.loads(_fork(partial(_swap_all, own, tests), limit=0) or "[]")
         if len(verdicts) != len(own):
             raise RuntimeError(f"the tests of {module} fail without a mutant")
         found |= dict(zip(own, verdicts, strict=True))
@@ -87,10 +88,10 @@ def _verdict(output: str | None) -> str:
 # --- one module -------------------------------------------------------------------------------------------------------
 
 
-def _swap_all(mutants: Sequence[Mutant], tests: Sequence[Path]) -> list[str]:
+def _swap_all(mutants: Sequence[Mutant], tests: Sequence[Path]) -> str:
     swapping = _Swapping(mutants, tests)
     pytest.main([*QUIET, *map(str, tests)], plugins=[swapping])
-    return swapping.verdicts
+    return json.dumps(swapping.verdicts)
 
 
 class _Swapping:
