@@ -116,6 +116,18 @@ def crash_matrix(scale: float) -> str:
     return "; ".join(command(module, "--seed", str(seed), *(["--dry-run"] if seed > 1 else [])) for seed in (1, 2, 3))
 
 
+def guard_mutants(scale: float) -> str:
+    sample = () if scale == 1.0 else ("--sample", str(max(int(350 * scale), 5)))
+    recorded = ("--record",) if scale == 1.0 else ()
+    return command("tests.unit.api.guards.mutants", *sample, *recorded).rpartition("; ")[2]
+
+
+def operation_mutants(scale: float) -> str:
+    recorded = ("--record",) if scale == 1.0 else ()
+    count = str(max(int(200 * scale), 5))
+    return command("tests.simulation.plans.operation_mutants", "--count", count, *recorded).rpartition("; ")[2]
+
+
 def machine_kills(scale: float) -> str:
     seeds = max(int(20 * scale), 1)
     command("pytest", "-q", "tests/interop/test_machines_survive.py", HERDER_SEEDS=str(seeds))
@@ -160,6 +172,8 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "plans": ("Provisioned clusters: edits, lost machines, partitions, agents and managers that die", plans),
     "crash-matrix": ("Each actor crashed in each phase of each operation, on each distribution", crash_matrix),
     "planner-mutants": ("Planners that are wrong, against the guards", planner_mutants),
+    "operation-mutants": ("Operations that are wrong, against the guards", operation_mutants),
+    "guard-mutants": ("Guards that are wrong, against their unit tests", guard_mutants),
     "changes-of-mind": ("Scaled, paused and edited in mid-rollout", rollouts("changes of mind")),
     "storms": ("Nodes that break, alone and many at once, under a health check", rollouts("storm")),
     "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),

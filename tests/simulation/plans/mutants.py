@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ from herder.sim.nodes import AGENT_FAULTS
 from tests.simulation.plans.invariants import Violation
 from tests.simulation.plans.provisioning_simulation import ProvisioningSimulation
 from tests.simulation.plans.scenarios import HARSH, Scenario, every_action, random_actions, run_scenario
-from tools.mutants import Mutant, install, mutants_of
+from tools.mutants import Mutant, forget, install, mutants_of
 
 PLANNER = "herder.controllers.planner"
 SOURCES = Path(__file__).parents[3] / "src"
@@ -67,7 +68,7 @@ def modules() -> list[str]:
 def simulate(refusals: list[str]) -> Object:
     """Simulate clusters with the imported planner, and return the verdict."""
     for seed, scenario in RUNS:
-        guards = [_recording(guard, refusals) for guard in GUARDS]
+        guards = [recording(guard, refusals) for guard in GUARDS]
         simulation = ProvisioningSimulation(seed, HARSH, AGENT_FAULTS, guards, TIMEOUT, keep_going=True, strict=False)
         try:
             loop.run(run_scenario(simulation, scenario))
@@ -80,7 +81,7 @@ def simulate(refusals: list[str]) -> Object:
     return {"verdict": ALIVE, "details": ""}
 
 
-def _recording(guard: Guard, refusals: list[str]) -> Guard:
+def recording(guard: Guard, refusals: list[str]) -> Guard:
     if guard not in KERNEL:
         return guard
 
@@ -99,7 +100,7 @@ def evaluate(mutant: Mutant | None, expected_refusals: frozenset[str] = frozense
     def simulate_here() -> Object:
         refusals: list[str] = []
         if mutant is not None:
-            install(mutant)
+            import_mutated(mutant)
         found = simulate(refusals)
         refused = sorted(set(refusals) - expected_refusals)
         if refused and found["verdict"] != VIOLATION and mutant is not None:
@@ -112,11 +113,17 @@ def evaluate(mutant: Mutant | None, expected_refusals: frozenset[str] = frozense
     return found
 
 
+def import_mutated(mutant: Mutant) -> None:
+    """Import the planner again, with the mutated module. Simulated machines know the scripts of the original."""
+    forget([each for each in sys.modules if each.startswith(f"{PLANNER}.") or each == PLANNER])
+    install(mutant)
+
+
 def run_unit_tests(mutant: Mutant) -> Object:
     """Whether the planner's unit tests detect what the simulation does not."""
     import pytest
 
-    install(mutant)
+    import_mutated(mutant)
     quiet = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--ignore", str(UNIT_TESTS / "test_simulated.py")]
     failed = pytest.main([*quiet, str(UNIT_TESTS)]) != 0
     return {"verdict": KILLED if failed else ALIVE, "details": ""}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from herder.api.guards import GUARDS
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.rke import operations
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.executor import Guard
 from herder.sim import loop
 from herder.sim.faults import NONE, Faults
 from herder.sim.nodes import SimulatedNode
@@ -26,11 +28,20 @@ class OperatedCluster:
     """Servers and a worker, with encryption of Secrets."""
 
     def __init__(
-        self, version: str, faults: Faults = NONE, servers: int = 3, *, seed: int = 7, strict: bool = True
+        self,
+        version: str,
+        faults: Faults = NONE,
+        servers: int = 3,
+        guards: Sequence[Guard] = GUARDS,
+        *,
+        seed: int = 7,
+        strict: bool = True,
     ) -> None:
         distribution = next((name for name in ("kubeadm", "herder") if name in version), "")
         distribution = distribution.replace("herder", "embedded")
-        self.simulation = ProvisioningSimulation(seed, faults, distribution=distribution, strict=strict)
+        self.simulation = ProvisioningSimulation(
+            seed, faults, guards=guards, distribution=distribution, strict=strict
+        )
         self._version, self._servers = version, servers
 
     async def create(self, **etcd: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ class Sample:
     def version_of(self, release: str) -> str:
         return f"{release}+{self.version.partition('+')[2]}"
 
+    @cache  # noqa: B019 - there are four samples
     def plan(self, stamp: int = 1, *, release: str = "v1.33.4", joins: str = "") -> Plan:
         """The plan of the init server, or of a machine that joins."""
         distribution = distribution_of(self.version)

@@ -137,10 +137,10 @@ def _deletes_available(act: Action, owners: Iterable[str], view: View) -> bool:
     return machine is not None and is_true(machine, "Available") and not set(owners).isdisjoint(member_keys(machine))
 
 
-def _owner(obj: Object | None, kind: Kind, view: View) -> Object | None:
-    for reference in _controllers(obj or {"metadata": {}}):
+def _owner(obj: Object, kind: Kind, view: View) -> Object | None:
+    for reference in _controllers(obj):
         if reference["kind"] == kind.kind and reference["apiVersion"].rpartition("/")[0] == kind.group:
-            found = view.get(kind, reference["name"], (obj or {})["metadata"].get("namespace", ""))
+            found = view.get(kind, reference["name"], obj["metadata"].get("namespace", ""))
             return found if found is not None and found["metadata"]["uid"] == reference["uid"] else None
     return None
 

@@ -1,0 +1,179 @@
+"""Mutants of the guards and of the permissions of operations, against their unit tests.
+
+`make soak` tries every mutant. The result is a section of docs/results/mutants.md.
+
+python -m tests.unit.api.guards.mutants [--only plans members …] [--sample 50 --seed 1] [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.mutant_results import record
+from tools.mutant_tests import KILLED, SURVIVED, TIMED_OUT, judge
+from tools.mutants import Mutant, mutants_of, source_of
+
+OPERATIONS = "herder.api.rke.operations"
+MODULES = (
+    "herder.api.guards",
+    *(
+        f"herder.api.guards.{name}"
+        for name in ("evictions", "example", "machines", "members", "observe_only", "plan_changes", "plans")
+    ),
+    OPERATIONS,
+)
+PRELOADED = ("herder.api.rke.node.plan_secret", "herder.engine.runtime.controller", "tests.support.builders")
+GOAL = 0.95
+_UNIT = Path(__file__).parents[2]
+_TESTS: Mapping[str, tuple[str, ...]] = {
+    "guards": ("api/test_guards_by_distribution.py",),
+    "example": ("api/guards/test_example.py", "api/test_guards.py"),
+    "evictions": ("api/guards/test_evictions.py", "api/test_eviction_guards.py"),
+    "machines": ("api/guards/test_machines.py", "api/test_machine_guards.py"),
+    "observe_only": ("api/guards/test_observe_only.py", "api/test_observe_only_guard.py"),
+    "members": ("api/guards/test_members.py", "api/test_plan_guards.py"),
+    "plan_changes": ("api/guards/test_plan_changes.py", "api/test_plan_guards.py"),
+    "plans": ("api/guards/test_plans.py", "api/guards/test_concurrency.py", "api/test_plan_guards.py"),
+    "operations": ("api/rke/test_operations.py",),
+}
+"""Tests of each module, the most specific first."""
+
+
+EQUIVALENT: Mapping[tuple[str, str], str] = {
+    (
+        "TraitFilter = Callable[[PlanTraits], bool]",
+        "[PlanTraits]: PlanTraits dropped",
+    ): "a type, which nothing uses when it runs",
+    (
+        "if machine is None or found is None:",
+        "machine is None dropped",
+    ): "without a Machine, no plans are found either",
+    (
+        'existing = view.get(MACHINE, meta["name"], meta.get("namespace", ""))',
+        "meta.get('namespace', ''): argument '' dropped",
+    ): "a Machine has a namespace, so the default is not used",
+    (
+        'control_plane = view.get(CONTROL_PLANE, meta["labels"][CLUSTER_NAME], meta["namespace"]) or {}',
+        "{} dropped",
+    ): "members of a cluster without a control plane are not checked",
+    (
+        'return view.get(CLUSTER, machine["spec"]["clusterName"], machine["metadata"].get("namespace", ""))',
+        "'' → 'XX'",
+    ): "a Machine has a namespace, so the default is not used",
+}
+"""Mutants that no test can kill, by the line of the source and the change, with the reason."""
+
+
+def _key(mutant: Mutant) -> tuple[str, str]:
+    lines = source_of(mutant.module).read_text().splitlines()
+    return lines[mutant.line - 1].strip(), mutant.change
+
+
+def tests_of(module: str) -> list[Path]:
+    found = [_UNIT / path for path in _TESTS[module.rpartition(".")[2]]]
+    return [path for path in found if path.exists()]
+
+
+def sample(module: str, count: int, seed: int) -> list[Mutant]:
+    """Mutants of the module: all of them if `count` is 0."""
+    everything = mutants_of(module)
+    return Random(f"{module} {seed}").sample(everything, min(count or len(everything), len(everything)))
+
+
+def run(modules: Sequence[str], count: int, seed: int, report: Callable[[str], Any]) -> list[Row]:
+    rows = []
+    for module in modules:
+        verdicts = judge(sample(module, count, seed), tests_of, PRELOADED)
+        alive = tuple(mutant for mutant, verdict in verdicts.items() if verdict == SURVIVED)
+        row = Row(module, len(mutants_of(module)), Counter(verdicts.values()), alive)
+        report("\n".join([str(row), *(f"  {mutant}" for mutant in alive)]))
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result of one module."""
+
+    module: str
+    mutants: int  # all that the operators make of it
+    verdicts: Counter[str]
+    alive: tuple[Mutant, ...]
+
+    @property
+    def tried(self) -> int:
+        return sum(self.verdicts.values())
+
+    @property
+    def survivors(self) -> list[Mutant]:
+        return [each for each in self.alive if each not in self.equivalent]
+
+    @property
+    def equivalent(self) -> dict[Mutant, str]:
+        """Survivors that no test can kill, with the reason."""
+        return {each: EQUIVALENT[key] for each in self.alive if (key := _key(each)) in EQUIVALENT}
+
+    def __str__(self) -> str:
+        killed, ended, survived = self.verdicts[KILLED], self.verdicts[TIMED_OUT], len(self.survivors)
+        equivalent = len(self.equivalent)
+        return f"| {self.module} | {self.mutants} | {self.tried} | {killed} | {ended} | {survived} | {equivalent} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="last parts of module names")
+    parser.add_argument("--sample", type=int, default=0, help="mutants of each module; 0: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--record", action="store_true", help="write the section of docs/results/mutants.md")
+    options = parser.parse_args()
+    modules = [name for name in MODULES if not options.only or name.rpartition(".")[2] in options.only]
+    rows = run(modules, options.sample, options.seed, lambda text: print(text, flush=True))
+    if not options.sample and not options.only:
+        check_equivalents(rows)
+    if options.record:
+        record("Guards", page(rows, options.sample, options.seed))
+    print(summary(rows, options.sample, options.seed), flush=True)
+
+
+def check_equivalents(rows: Sequence[Row]) -> None:
+    """Fail if the table of equivalent mutants names one that does not survive any more."""
+    found = {_key(each) for row in rows for each in row.alive}
+    stale = sorted(set(EQUIVALENT) - found)
+    if stale:
+        raise RuntimeError(f"not survivors any more: {stale}; remove them from EQUIVALENT")
+
+
+def summary(rows: Sequence[Row], count: int, seed: int) -> str:
+    """Fails below the goal: mutants that end by their CPU limit are killed too."""
+    tried, alive = sum(row.tried for row in rows), sum(len(row.survivors) for row in rows)
+    killed = sum(row.verdicts[KILLED] + row.verdicts[TIMED_OUT] for row in rows)
+    share = killed / (killed + alive)
+    which = f"seed {seed}: a sample of {count} mutants of each module, {tried}" if count else f"all {tried}"
+    text = f"{which} mutants of the guards: {killed} killed by unit tests, {alive} survived: {share:.1%}"
+    if share < GOAL:
+        raise RuntimeError(f"{text}, the goal is {GOAL:.0%}")
+    return text
+
+
+def page(rows: Sequence[Row], count: int, seed: int) -> list[str]:
+    lines = [f"{summary(rows, count, seed)}.", ""]
+    lines += [
+        "| module | mutants | tried | killed | timed out | survived | equivalent |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [str(row) for row in rows]
+    survivors = [f"- `{each}`" for row in rows for each in row.survivors]
+    equivalent = [f"- `{each}`: {reason}" for row in rows for each, reason in row.equivalent.items()]
+    lines += ["", "Survivors:", "", *survivors] if survivors else []
+    lines += ["", "Equivalent, so that no test can kill them:", "", *equivalent] if equivalent else []
+    return lines
+
+
+if __name__ == "__main__":
+    main()
