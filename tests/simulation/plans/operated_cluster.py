@@ -39,9 +39,7 @@ class OperatedCluster:
     ) -> None:
         distribution = next((name for name in ("kubeadm", "herder") if name in version), "")
         distribution = distribution.replace("herder", "embedded")
-        self.simulation = ProvisioningSimulation(
-            seed, faults, guards=guards, distribution=distribution, strict=strict
-        )
+        self.simulation = ProvisioningSimulation(seed, faults, guards=guards, distribution=distribution, strict=strict)
         self._version, self._servers = version, servers
 
     async def create(self, **etcd: Any) -> None:
