@@ -170,10 +170,13 @@ def _outputs(secret: Object) -> str:
 
 
 def _tasks(secret: Object) -> list[list[str]]:
-    """The tasks of operations in a plan, with their arguments."""
+    """The tasks of operations in a plan, with their arguments and the files that they read."""
     plan = PlanSecret(secret).plan
-    found = plan.instructions if plan is not None else ()
-    return [[each.name, *each.args[2:]] for each in found if each.name in operations.TASK_INSTRUCTIONS]
+    if plan is None:
+        return []
+    files = [each.content for each in plan.files]
+    tasks = (each for each in plan.instructions if each.name in operations.TASK_INSTRUCTIONS)
+    return [[each.name, *each.args[2:], *files] for each in tasks]
 
 
 # --- drains ---------------------------------------------------------------------------------------------------------
