@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 import msgspec
 
 from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
-from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK
+from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, without_tasks
 from herder.api.rke.strategy import is_lost
+from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.certificates import CERTIFICATES
@@ -50,6 +51,8 @@ from herder.engine.runtime.decision import NORMAL, WARNING, Create, Patch, Write
 
 OPERATIONS: Sequence[RequestedOperation] = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS, UPGRADE_SNAPSHOT)
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
+WORKER_TIMEOUT = timedelta(minutes=10)
+"""How long a phase waits for a worker whose step is optional, since its plan was written."""
 MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
@@ -236,6 +239,8 @@ class _Drive:
     def _run_step(self, step: Step) -> str:
         """What the step waits for; empty if it is done."""
         entry = step.entry
+        if self._is_overdue(step):
+            return ""
         if not self._is_delivered(step):
             if _is_busy(step) and not self._is_unresponsive(step):
                 return self._redact(messages.plan_status(entry, self._now)) or messages.NOT_APPLIED
@@ -252,6 +257,16 @@ class _Drive:
         """Whether the phase continues without the machine."""
         is_silent = step.is_optional and messages.is_silent(step.entry, self._now)
         return (step.task is None or step.is_optional) and (is_lost(step.entry.machine) or is_silent)
+
+    def _is_overdue(self, step: Step) -> bool:
+        """Whether the phase continues without a worker that has failed, or that does not finish in time.
+
+        Workers report what they like. None may fail an operation of servers, or keep its last phases from running.
+        """
+        if not step.is_of_worker or step.entry.plan.is_done:
+            return False
+        due = _overdue_since(step)
+        return (step.entry.plan.failed and self._is_delivered(step)) or (due is not None and self._now >= due)
 
     def _is_delivered(self, step: Step) -> bool:
         """A task that an earlier attempt at the phase has finished is not repeated."""
@@ -281,6 +296,7 @@ class _Drive:
         )
         self._check_deadline(phase, message)
         wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
+        wakes += [_overdue_since(step) for step in batch if step.is_of_worker]
         self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
         self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background
@@ -351,6 +367,12 @@ def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
         return Plan(files=tuple(files.values()), instructions=task.instructions)
     instructions = (*current.instructions, *task.instructions)
     return msgspec.structs.replace(current, files=tuple(files.values()), instructions=instructions)
+
+
+def _overdue_since(step: Step) -> datetime | None:
+    """When the plan that the machine has is too old to wait for."""
+    written = parse_time(step.entry.annotations.get(PLAN_UPDATED))
+    return written + WORKER_TIMEOUT if written is not None else None
 
 
 def _is_busy(step: Step) -> bool:

@@ -57,6 +57,11 @@ class Step:
     is_optional: bool = False
     """Replaces a task that the machine has not begun, and does not wait for a machine that is lost or silent."""
 
+    @property
+    def is_of_worker(self) -> bool:
+        """Whether the operation succeeds without this machine: a worker, which does nothing that others need."""
+        return self.entry.roles.only_worker and (self.task is None or self.is_optional)
+
 
 Batch = Sequence[Step]
 """Steps that run at the same time."""
