@@ -34,6 +34,7 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
     Task,
 )
+from herder.kubeadm import csr_approver as approver
 
 CREDENTIAL = Reference("Secret", "fleet-default", "s3")
 KEYS = {
@@ -203,3 +204,24 @@ def test_a_kubeadm_server_is_started_and_fenced_before_the_installer_runs() -> N
     ):
         plan = Kubeadm().task(given, joining, task)
         assert [each.name for each in plan.instructions] == [name, "install"]
+@pytest.mark.parametrize(
+    "task",
+    [
+        StopServices("mark", ("server-2", "worker-1")),
+        RestoreSnapshot("mark", IN_S3, ("server-2", "worker-1")),
+        Rejoin("mark", nodes=("server-2", "worker-1")),
+        Rejoin("mark", drop_data=True, nodes=("server-2", "worker-1")),
+    ],
+    ids=["stop", "restore", "rejoin", "rejoin without data"],
+)
+def test_tasks_of_a_restore_reserve_the_names_of_all_nodes_on_kubeadm_servers(task: Task) -> None:
+    """Each server has them before the data is replaced: records of machines that joined later are lost with it."""
+    plan = Kubeadm().task(cluster(Kubeadm()), SERVER, task)
+    (reserved,) = (each for each in plan.files if each.path == approver.RESERVED_NAMES)
+    assert (json.loads(reserved.decoded), reserved.permissions) == (["server-2", "worker-1"], "0600")
+    assert (reserved.dynamic, reserved.minor) == (True, True)
+    assert reserved not in operations.without_tasks(plan).files
+    before = Kubeadm().render(cluster(Kubeadm()), SERVER)
+    assert Plan(files=(*before.files, reserved)).disruptive_parts() == Plan(files=before.files).disruptive_parts()
+
+

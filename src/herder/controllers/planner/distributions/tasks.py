@@ -81,6 +81,8 @@ class StopServices(Task):
     """Stop Kubernetes and its containers; the data stays."""
 
     mode = Mode.ALONE
+    nodes: Sequence[str] = ()
+    """Names of the Nodes of all machines. The restored data may lack the records of some."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class RestoreSnapshot(Task):
 
     file: SnapshotFile
     mode = Mode.RENDERED
+    nodes: Sequence[str] = ()  # as in StopServices
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Rejoin(Task):
 
     drop_data: bool = False
     mode = Mode.RENDERED
+    nodes: Sequence[str] = ()  # as in StopServices
 
 
 @dataclass(frozen=True)
