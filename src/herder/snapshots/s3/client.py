@@ -8,7 +8,7 @@ from pathlib import Path
 
 from herder.snapshots.config import S3Config
 from herder.snapshots.errors import NotFound, SnapshotError
-from herder.snapshots.files import Digest, digest_of, writing
+from herder.snapshots.files import Digest, digest_of, room, writing
 from herder.snapshots.s3.answers import Answer, InvalidAnswer, page_of, uploads_of
 from herder.snapshots.s3.connection import PIECE, Answered, Body, Connection, Request
 from herder.snapshots.s3.errors import S3Error
@@ -54,12 +54,19 @@ class Bucket:
 
         def receive(answer: Answered) -> Digest:
             path.unlink(missing_ok=True)
+            if answer.length > (left := room(path.parent)):
+                raise SnapshotError(
+                    f"S3 object {key}: has {answer.length} bytes, and the disk is full after {left} more; "
+                    f"free some space in {path.parent}, or use another snapshot"
+                )
             hashed, size = hashlib.sha256(), 0
             with writing(path) as file:
                 for piece in answer.pieces():
                     file.write(piece)
                     hashed.update(piece)
                     size += len(piece)
+                    if size > answer.length:
+                        break
                 if size != answer.length:
                     raise SnapshotError(f"S3 object {key}: the download ended after {size} of {answer.length} bytes")
             return Digest(size, hashed.hexdigest())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from herder.snapshots.config import S3Config
-from herder.snapshots.errors import SnapshotError
+from herder.snapshots.errors import SnapshotError, TooLarge
 from herder.snapshots.s3.answers import LIMIT, error_of
 from herder.snapshots.s3.errors import S3Error, connection_failure, refusal
 from herder.snapshots.s3.signature import (
@@ -106,7 +106,7 @@ class Answered:
                 return bytes(content)
             self._check(len(content))
             content += piece
-        raise SnapshotError(f"S3: an answer is larger than {limit} bytes")
+        raise TooLarge(f"S3: an answer is larger than {limit} bytes")
 
 
 class Connection:

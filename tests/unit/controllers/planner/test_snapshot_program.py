@@ -174,6 +174,15 @@ def test_instructions_of_tasks(distribution: Distribution, task: Task, names: li
 
 
 @DISTRIBUTIONS
+@pytest.mark.parametrize("task", [CheckSnapshot, RestoreSnapshot])
+def test_a_restore_requires_the_hash_that_the_manager_has_recorded(
+    distribution: Distribution, task: type[CheckSnapshot | RestoreSnapshot]
+) -> None:
+    plan = distribution.task(cluster(distribution), SERVER, task("mark", replace(IN_S3, sha256="a" * 64)))
+    assert plan.instructions[-1].args[-3:] == ("file-1", f"--sha256={'a' * 64}", "--s3")
+
+
+@DISTRIBUTIONS
 def test_a_server_is_installed_without_a_start_before_it_is_restored(distribution: Distribution) -> None:
     install = distribution.task(cluster(distribution), SERVER, RestoreSnapshot("mark", IN_S3)).instructions[0]
     variables = dict(each.split("=", 1) for each in install.env)
@@ -195,15 +204,6 @@ def test_the_description_of_a_snapshot_is_part_of_its_task_only(distribution: Di
     assert not [each for each in distribution.render(given, SERVER).files if each.path == described.path]
 
 
-def test_a_kubeadm_server_is_started_and_fenced_before_the_installer_runs() -> None:
-    """The installer refuses servers that an operation has stopped."""
-    given, joining = cluster(Kubeadm()), replace(SERVER, is_init=False, join_url="https://10.0.0.9:6443")
-    for task, name in (
-        (StartServices("mark"), operations.START_SERVICES),
-        (Rejoin("mark", drop_data=True), operations.DROP_DATA),
-    ):
-        plan = Kubeadm().task(given, joining, task)
-        assert [each.name for each in plan.instructions] == [name, "install"]
 @pytest.mark.parametrize(
     "task",
     [
@@ -225,3 +225,12 @@ def test_tasks_of_a_restore_reserve_the_names_of_all_nodes_on_kubeadm_servers(ta
     assert Plan(files=(*before.files, reserved)).disruptive_parts() == Plan(files=before.files).disruptive_parts()
 
 
+def test_a_kubeadm_server_is_started_and_fenced_before_the_installer_runs() -> None:
+    """The installer refuses servers that an operation has stopped."""
+    given, joining = cluster(Kubeadm()), replace(SERVER, is_init=False, join_url="https://10.0.0.9:6443")
+    for task, name in (
+        (StartServices("mark"), operations.START_SERVICES),
+        (Rejoin("mark", drop_data=True), operations.DROP_DATA),
+    ):
+        plan = Kubeadm().task(given, joining, task)
+        assert [each.name for each in plan.instructions] == [name, "install"]

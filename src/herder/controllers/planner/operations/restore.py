@@ -19,7 +19,7 @@ from herder.api.rke import operations
 from herder.api.rke.cluster_spec import decode_spec
 from herder.api.rke.distributions import Release, release_in, release_of
 from herder.api.rke.kinds import ETCD_SNAPSHOT
-from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK
+from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
 from herder.api.rke.strategy import is_lost
@@ -80,7 +80,8 @@ def source_of(scope: OperationScope) -> Source | str:
         return f'snapshot "{name}" has an invalid file name'
     if str(file["name"]).endswith(".zip"):
         return f'snapshot "{name}" is compressed; unpack it on its machine, and restore the file that results'
-    snapshot = SnapshotFile(str(file["name"]), in_s3=file.get("nodeName") == _S3 or bool(file.get("s3")))
+    in_s3 = file.get("nodeName") == _S3 or bool(file.get("s3"))
+    snapshot = SnapshotFile(str(file["name"]), in_s3, annotations_of(found).get(SNAPSHOT_SHA256, ""))
     if snapshot.in_s3:
         return Source(found, snapshot)
     owners = [each["name"] for each in found["metadata"].get("ownerReferences") or () if each["kind"] == _MACHINE]
