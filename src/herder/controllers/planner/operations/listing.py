@@ -124,7 +124,7 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
     in_s3 = {str(each["snapshotFile"].get("location")): each for each in known.values() if is_in_s3(each)}
     wanted: dict[str, Object] = {}
     for entry, each in files_of(reports.values()):
-        recorded = in_s3.get(printable(each.location, _MAX_TEXT)) if each.in_s3 else None
+        recorded = in_s3.get(each.location) if each.in_s3 else None
         obj = recorded or _object(scope, entry, each)
         wanted[obj["metadata"]["name"]] = obj
     created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in sorted(wanted.keys() - known.keys())]
