@@ -185,11 +185,26 @@ def client_certificate(directory: Path, issued: bytes, key: ec.EllipticCurvePriv
     return "--client-certificate", str(certificate), "--client-key", str(private)
 
 
+RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import csr_approver
+csr_approver.RESERVED_NAMES = sys.argv[2]
+sys.argv[1:] = ["--kubeconfig", sys.argv[3]]
+csr_approver.main()
+"""
+
+
+def reserved_names(kube: RealKube) -> Path:
+    """The file that tasks of a restore write on each server."""
+    return kube.directory / "reserved-node-names.json"
+
+
 @contextlib.contextmanager
 def approver(kube: RealKube, number: int) -> Iterator[None]:
     """The CSR approver, as it runs on each server."""
     path = f"{peer('kubectl').parent}:{os.environ['PATH']}"
-    command = [sys.executable, str(APPROVER), "--kubeconfig", str(kube.kubeconfig)]
+    command = [sys.executable, "-c", RUN, str(APPROVER.parent), str(reserved_names(kube)), str(kube.kubeconfig)]
     with (kube.directory / f"approver-{number}.log").open("wb") as log:
         process = subprocess.Popen(command, env={"PATH": path}, stderr=log, start_new_session=True)
     try:
@@ -319,6 +334,19 @@ def test_the_name_of_the_first_server_is_not_issued_after_its_node(api: Api) -> 
         assert api.outcome(api.request(BOOTSTRAP, SERVER, new_key()))[0] == "Denied"
     finally:
         api.create_node(SERVER)
+
+
+def test_a_name_is_not_issued_again_after_a_restore_of_data_without_its_record(api: Api) -> None:
+    """The restored data has neither Node nor record of a machine that joined after the snapshot."""
+    name = "joined-later"
+    api.certificate(api.request(BOOTSTRAP, name, new_key()))
+    reserved_names(api.kube).write_text(json.dumps([SERVER, name]))
+    api.admin("delete", "configmap", "-n", "kube-system", f"kubelet-certificate.{name}")  # as the restore does
+    assert api.outcome(api.request(BOOTSTRAP, name, new_key()))[0] == "Denied"
+    with approver(api.kube, 4):  # a server that starts records the names
+        api.wait_recorded(name)
+    reserved_names(api.kube).unlink()
+    assert api.outcome(api.request(BOOTSTRAP, name, new_key()))[0] == "Denied"
 
 
 def test_a_node_does_not_renew_the_certificate_of_another(api: Api, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ name for it, so root on one worker could become a control plane node. Its approv
 - a renewal, which a node requests for its own name with the certificate it has;
 - the first certificate of a node name. A ConfigMap records the name and its public key before the approval. A request
   for the same name is denied unless it has the same key. Names of Nodes that have another certificate are recorded too.
+  After a restore, the records are those of the snapshot. So the manager names the Nodes of all machines in a file, and
+  the names in it are issued to no key that has no record.
 
 The program runs on every server with the machine's Python (3.6 or newer) and kubectl. Servers need no leader: of two
 that create the ConfigMap of one name, the API server accepts one.
@@ -22,7 +24,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 from urllib.parse import quote, urlencode
 
 SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
@@ -34,6 +36,9 @@ USAGES = (
     frozenset(("digital signature", "client auth", "key encipherment")),  # of RSA keys
 )
 DECIDED = ("Approved", "Denied", "Failed")
+
+RESERVED_NAMES = "/etc/rancher/kubeadm/reserved-node-names.json"
+RESERVED_SECONDS = 24 * 3600  # until then, the names are recorded in the restored cluster
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 RECORDS = "/api/v1/namespaces/kube-system/configmaps"
@@ -249,10 +254,10 @@ def kubelet_request(spec: Object) -> Optional[Request]:
 
 
 def claim(api: Any, node: str, key: str) -> bool:
-    """Record the name for the key; False if the name is another key's, or that of a Node without a record."""
+    """Record the name for the key; False if the name is another key's, or of a Node or machine without a record."""
     recorded = find(api, f"{RECORDS}/{RECORD_PREFIX}{node}")
     if recorded is None:
-        if find(api, f"{NODES_PATH}/{node}") is not None:
+        if node in reserved_names() or find(api, f"{NODES_PATH}/{node}") is not None:
             return False
         try:
             api.create(RECORDS, record(node, key))
@@ -262,6 +267,17 @@ def claim(api: Any, node: str, key: str) -> bool:
                 raise
         recorded = api.get(f"{RECORDS}/{RECORD_PREFIX}{node}")
     return bool((recorded.get("data") or {}).get("publicKey") == key)
+
+
+def reserved_names() -> Set[str]:
+    """The names of Nodes that the file of the last restore contains; none if it is old."""
+    try:
+        with open(RESERVED_NAMES) as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > RESERVED_SECONDS:
+                return set()
+            return {each for each in json.load(file) if len(each) <= MAX_NAME and NODE_NAME.fullmatch(each)}
+    except FileNotFoundError:
+        return set()
 
 
 def find(api: Any, path: str) -> Optional[Object]:
@@ -285,14 +301,14 @@ def record(node: str, key: str) -> Object:
 
 
 def record_nodes(api: Any) -> None:
-    """Record the names of Nodes that have no record, with no key.
+    """Record the names of Nodes and machines that have no record, with no key.
 
     kubeadm signs the certificate of the first server, an administrator may approve one, and others are older than this
     program. Without a record, the name could be issued once the Node is deleted, while pods are still bound to it.
     """
     known = {each["metadata"]["name"] for each in listed(api, RECORDS, labelSelector=f"{RECORD_LABEL}={RECORD_OWNER}")}
-    for each in listed(api, NODES_PATH, limit=PAGE_OF_NODES):
-        node = each["metadata"]["name"]
+    nodes = {each["metadata"]["name"] for each in listed(api, NODES_PATH, limit=PAGE_OF_NODES)}
+    for node in sorted(nodes | reserved_names()):
         if RECORD_PREFIX + node in known or len(node) > MAX_NAME:
             continue
         try:

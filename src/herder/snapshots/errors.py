@@ -11,6 +11,10 @@ class SnapshotError(Exception):
     """`<object or field>: <what is wrong>; <what to do>`, on one line and without secrets."""
 
 
+class TooLarge(SnapshotError):
+    """An answer exceeds its limit."""
+
+
 class NotFound(SnapshotError):
     """The snapshot does not exist."""
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,10 +74,18 @@ def decompress(source: Path, target: Path, limit: int) -> None:
             while piece := packed.read(PIECE):
                 left -= len(piece)
                 if left < 0:
-                    raise SnapshotError(f"{source.name}: expands to more than {limit} bytes; the file is corrupt")
+                    raise SnapshotError(
+                        f"{source.name}: expands to more than {limit} bytes; the file is corrupt, or the disk is full"
+                    )
                 file.write(piece)
-    except (EOFError, gzip.BadGzipFile):
+    except (EOFError, gzip.BadGzipFile, zlib.error):
         raise SnapshotError(f"{source.name}: is not a complete gzip file; the file is corrupt") from None
+
+
+def room(directory: Path) -> int:
+    """Bytes that a file from elsewhere may take: etcd and the kubelet need the rest of the disk."""
+    usage = shutil.disk_usage(directory)
+    return max(0, usage.free - min(usage.total // 20, 1 << 30))
 
 
 def sync(path: Path) -> None:

@@ -11,7 +11,9 @@ COMPRESSED = ".gz"
 PARTIAL = ".part"
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,200}[A-Za-z0-9])?")
-_SNAPSHOT = re.compile(r".+-[0-9]{9,12}(?:\.gz)?")
+_SNAPSHOT = re.compile(r".+-[0-9]{9,10}(?:\.gz)?")
+LATEST = 10**10 - 1
+"""Latest time in a name, of the year 2286: later ones are no snapshots."""
 
 
 def check_name(field: str, name: str) -> str:
@@ -35,4 +37,4 @@ def seconds_of(name: str) -> int:
 
 def series(name: str, node: str) -> re.Pattern[str]:
     """Match the snapshots to which one retention applies: those of one node with the same NAME."""
-    return re.compile(rf"{re.escape(name)}-{re.escape(node)}-[0-9]{{9,12}}(?:\.gz)?")
+    return re.compile(rf"{re.escape(name)}-{re.escape(node)}-[0-9]{{9,10}}(?:\.gz)?")

@@ -13,8 +13,8 @@ from herder.snapshots.data import Data
 from herder.snapshots.directory import Directory
 from herder.snapshots.errors import SnapshotError
 from herder.snapshots.files import compress, digest_of
-from herder.snapshots.names import COMPRESSED, ON_DEMAND, check_name, seconds_of, series
-from herder.snapshots.records import Record
+from herder.snapshots.names import COMPRESSED, LATEST, ON_DEMAND, check_name, seconds_of, series
+from herder.snapshots.records import FAILED, Record
 from herder.snapshots.remote import Remote
 from herder.snapshots.restore import Workplace, fetch
 
@@ -66,6 +66,8 @@ def _new_name(config: Config, directory: Directory, remote: Remote | None, name:
     names = [*(each.name for each in directory.records()), *(remote.sizes() if remote else ())]
     latest = max((seconds_of(each) for each in names if own.fullmatch(each)), default=0)
     seconds = max(int(time.time()), latest + 1)
+    if seconds > LATEST:
+        raise SnapshotError(f"snapshot {name}: a file or object of this name has the time {latest}; delete it first")
     return f"{name}-{config.node}-{seconds}{COMPRESSED if config.compress else ''}"
 
 
@@ -115,8 +117,20 @@ def _beyond(names: list[str], retention: int) -> list[str]:
 
 
 def list_all(config: Config) -> list[Record]:
+    local = Directory(config.directory).records()
+    by_name = {each.name: each for each in local if each.sha256}
     with remote_of(config) as remote:
-        return [*Directory(config.directory).records(), *(remote.records() if remote else ())]
+        return [*local, *(_compared(each, by_name.get(each.name)) for each in (remote.records() if remote else ()))]
+
+
+def _compared(record: Record, local: Record | None) -> Record:
+    """The record of an object, with the metadata of the local file of its name: that in S3 could have been replaced."""
+    if local is None or record.status == FAILED:
+        return record
+    if record.size == local.size and record.sha256 in ("", local.sha256):
+        return local.at(record.location)
+    message = "it is not the file that this node saved: size or SHA-256 differ from those of the local file"
+    return replace(local, location=record.location, status=FAILED, message=message)
 
 
 def delete(config: Config, name: str, *, s3: bool) -> None:
@@ -132,15 +146,15 @@ def delete(config: Config, name: str, *, s3: bool) -> None:
             remote.delete(name)
 
 
-def check(config: Config, data: Data, name: str, *, s3: bool) -> Record:
-    """Read the whole snapshot, as a restore would, and change nothing."""
+def check(config: Config, data: Data, name: str, *, s3: bool, sha256: str = "") -> Record:
+    """Read the whole snapshot, as a restore would, and change nothing. `sha256`: see `fetch`."""
     check_name("snapshot", name)
     with Directory(config.directory).locked():
         place = Workplace(config.directory)
         place.refuse_unfinished()
         try:
             with source_of(config, s3) as remote:
-                file, record = fetch(config, place, name, remote)
+                file, record = fetch(config, place, name, remote, sha256)
             return _verified(record, data, file)
         finally:
             place.remove()

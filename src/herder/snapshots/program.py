@@ -2,8 +2,8 @@
 
 herder-snapshots save    --config FILE --name NAME [--metadata FILE]
 herder-snapshots list    --config FILE
-herder-snapshots check   --config FILE NAME [--s3]
-herder-snapshots restore --config FILE NAME [--s3]
+herder-snapshots check   --config FILE NAME [--s3] [--sha256 HASH]
+herder-snapshots restore --config FILE NAME [--s3] [--sha256 HASH]
 herder-snapshots delete  --config FILE NAME [--s3]
 herder-snapshots stop    --config FILE
 herder-snapshots start   --config FILE
@@ -71,10 +71,11 @@ def _run(options: argparse.Namespace, config: Config, reached: Reached) -> dict[
             _SERVER_COMMANDS[options.operation](config, data, reached)
         return {"done": options.operation}
     if options.operation == "check":
-        return _printed([operations.check(config, data, options.snapshot, s3=options.s3)])
+        return _printed([operations.check(config, data, options.snapshot, s3=options.s3, sha256=options.sha256)])
     name = check_name("snapshot", options.snapshot)
     with Directory(config.directory).locked():
-        Restore(config, data, reached).run(name, lambda: operations.source_of(config, options.s3))
+        source = operations.source_of
+        Restore(config, data, reached).run(name, lambda: source(config, options.s3), sha256=options.sha256)
     return {"restored": name}
 
 
@@ -139,4 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         elif name not in ("list", *_SERVER_COMMANDS):
             operation.add_argument("snapshot", metavar="NAME", help="Name of the snapshot")
             operation.add_argument("--s3", action="store_true", help="Use the snapshot in S3, not the local file")
+            if name != "delete":
+                help_ = "SHA-256 that the file must have, whatever its metadata says"
+                operation.add_argument("--sha256", default="", metavar="HASH", help=help_)
     return parser

@@ -63,7 +63,7 @@ def found(name: str, size: int, location: str, kept: bytes | None) -> Record:
     unknown = Record(name, location=location, created_at=seconds, size=size)
     try:
         document = json.loads(kept) if kept is not None else None
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or document.get("name") != name:
         return replace(unknown, message="it has no metadata; its hash is unknown")

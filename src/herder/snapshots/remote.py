@@ -6,11 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from herder.snapshots.config import S3Config
-from herder.snapshots.errors import NotFound
+from herder.snapshots.errors import NotFound, TooLarge
 from herder.snapshots.files import Digest
-from herder.snapshots.names import is_snapshot
+from herder.snapshots.names import is_snapshot, seconds_of
 from herder.snapshots.records import LIMIT, Record, found
 from herder.snapshots.s3.client import Bucket
+
+MAX_LISTED = 200
+MAX_LISTED_METADATA = 512 << 10  # bytes, of all snapshots together
 
 
 class Remote:
@@ -41,7 +44,21 @@ class Remote:
         return self.bucket.get(self._key(name), path)
 
     def records(self) -> list[Record]:
-        return [self.record(name, size) for name, size in self.sizes().items()]
+        """Return the newest snapshots, in the order of their age.
+
+        Who can write to the bucket chooses the number of objects and their metadata. So both are limited: the manager
+        reads no report that is too large, and would not learn of local snapshots either.
+        """
+        newest = sorted(self.sizes().items(), key=lambda each: seconds_of(each[0]))[-MAX_LISTED:]
+        left, records = MAX_LISTED_METADATA, []
+        for name, size in reversed(newest):
+            try:
+                kept = self._kept(name, left)
+            except TooLarge:
+                kept = None
+            left -= len(kept or b"")
+            records.append(found(name, size, self._location(name), kept))
+        return records[::-1]
 
     def sizes(self) -> dict[str, int]:
         """Return the names of all snapshots, with their sizes."""
@@ -59,9 +76,9 @@ class Remote:
         """Remove the parts of killed uploads of snapshots whose names start with this one."""
         self.bucket.abort_uploads(self._key(name))
 
-    def _kept(self, name: str) -> bytes | None:
+    def _kept(self, name: str, limit: int = LIMIT) -> bytes | None:
         try:
-            return self.bucket.get_bytes(self._metadata(name), LIMIT)
+            return self.bucket.get_bytes(self._metadata(name), limit)
         except NotFound:
             return None
 

@@ -19,7 +19,7 @@ from herder.snapshots.config import Config
 from herder.snapshots.data import Data
 from herder.snapshots.directory import Directory
 from herder.snapshots.errors import SnapshotError
-from herder.snapshots.files import decompress, digest_of, make_private, remove, write_durably
+from herder.snapshots.files import decompress, digest_of, make_private, remove, room, write_durably
 from herder.snapshots.names import COMPRESSED, is_compressed
 from herder.snapshots.records import LIMIT, Record
 from herder.snapshots.remote import Remote
@@ -75,8 +75,14 @@ class Workplace:
             raise SnapshotError(f"snapshot {journal.name}: its restore is unfinished; run the restore again first")
 
 
-def fetch(config: Config, place: Workplace, name: str, remote: Remote | None) -> tuple[Path, Record]:
-    """Return a local file with the data of a snapshot, and its record. Size and hash are verified."""
+def fetch(
+    config: Config, place: Workplace, name: str, remote: Remote | None, expected: str = ""
+) -> tuple[Path, Record]:
+    """Return a local file with the data of a snapshot, and its record. Size and hash are verified.
+
+    `expected` is the hash that the caller knows. The metadata in S3 proves nothing: who replaces an object can replace
+    its metadata too.
+    """
     directory = Directory(config.directory)
     make_private(place.path)
     if remote is None:
@@ -92,11 +98,16 @@ def fetch(config: Config, place: Workplace, name: str, remote: Remote | None) ->
         )
     if record.sha256 and digest.sha256 != record.sha256:
         raise SnapshotError(f"snapshot {name}: {record.location} does not match its SHA-256; the file is corrupt")
+    if expected and digest.sha256 != expected:
+        raise SnapshotError(
+            f"snapshot {name}: {record.location} is not the file that was saved: its SHA-256 is {digest.sha256} "
+            f"instead of {expected}; use another snapshot, and check who can write there"
+        )
     if not is_compressed(name):
         return file, record
     unpacked = place.path / name[: -len(COMPRESSED)]
     remove(unpacked)
-    decompress(file, unpacked, record.unpacked_size or MAX_UNPACKED)
+    decompress(file, unpacked, min(record.unpacked_size or MAX_UNPACKED, room(place.path)))
     return unpacked, record
 
 
@@ -107,8 +118,11 @@ class Restore:
         self._place = Workplace(config.directory)
         self._reached = reached
 
-    def run(self, name: str, source: Source) -> None:
-        """Begin a restore, or resume the one that was interrupted. The caller holds the lock of the directory."""
+    def run(self, name: str, source: Source, sha256: str = "") -> None:
+        """Begin a restore, or resume the one that was interrupted. The caller holds the lock of the directory.
+
+        `sha256`: see `fetch`.
+        """
         journal = self._place.journal()
         if journal is not None and journal.phase == UNDOING:
             self._undo(journal)
@@ -119,7 +133,7 @@ class Restore:
         else:
             journal = self._place.record(Journal(name, str(int(time.time()))))
         try:
-            self._advance(journal, source)
+            self._advance(journal, source, sha256)
         except Exception as error:
             self._undo_after(error, self._place.journal() or journal)
             raise
@@ -130,10 +144,10 @@ class Restore:
         if journal is not None:
             self._undo(journal)
 
-    def _advance(self, journal: Journal, source: Source) -> None:
+    def _advance(self, journal: Journal, source: Source, sha256: str) -> None:
         self._reached("begun")
         if journal.phase == STAGING:
-            journal = self._stage(journal, source)
+            journal = self._stage(journal, source, sha256)
         if journal.phase == STAGED:
             self._data.stop()
             self._reached("stopped")
@@ -146,9 +160,9 @@ class Restore:
         self._data.clean(journal.identity)
         self._place.remove()
 
-    def _stage(self, journal: Journal, source: Source) -> Journal:
+    def _stage(self, journal: Journal, source: Source, sha256: str) -> Journal:
         with source() as remote:  # not opened by a resumed restore, which must not depend on S3
-            file, _ = fetch(self._config, self._place, journal.name, remote)
+            file, _ = fetch(self._config, self._place, journal.name, remote, sha256)
         self._reached("fetched")
         content = self._data.verify(file)
         staged = self._data.stage(file, journal.identity, content.revision)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import base64
+import json
+import os
 import random
 import sys
 from pathlib import Path
@@ -149,6 +151,39 @@ def test_the_name_of_a_node_without_a_record_is_not_issued_after_its_deletion() 
     assert decision_of(csr(), api) == "Denied"
     assert [path for path in api.objects if "?" not in path] == [f"{approver.RECORDS}/kubelet-certificate.worker-1"]
     approver.record_nodes(api)  # the record exists now, as if another server had created it
+
+
+def test_a_name_is_not_issued_again_after_a_restore_of_data_without_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine joined after the snapshot, so neither its record nor its Node exists until its kubelet restarts."""
+    names = tmp_path / "reserved-node-names.json"
+    monkeypatch.setattr(approver, "RESERVED_NAMES", str(names))
+    names.write_text(json.dumps(["server-2", "worker-1", "../../secrets", "a" * 253]))
+    api = Api()
+    assert decision_of(csr(), api) == "Denied"
+    assert decision_of(renewal(), api) == "Approved"
+    assert decision_of(csr(pem(request(((O, "system:nodes"), (CN, "system:node:worker-2"))))), api) == "Approved"
+    api.objects |= {
+        f"{approver.RECORDS}?labelSelector=app.kubernetes.io%2Fmanaged-by%3Dherder&limit=500": listing(),
+        f"{approver.NODES_PATH}?limit=100": listing(),
+    }
+    approver.record_nodes(api)
+    recorded = {path.rpartition(".")[2] for path in api.objects if "kubelet-certificate." in path}
+    assert recorded == {"server-2", "worker-1", "worker-2"}
+    del api.objects[f"{approver.RECORDS}/kubelet-certificate.worker-1"]  # by an administrator, much later
+    os.utime(names, (0, 0))
+    assert decision_of(csr(), api) == "Approved"
+
+
+def test_nothing_is_approved_while_the_names_of_a_restore_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tmp_path / "reserved-node-names.json"
+    monkeypatch.setattr(approver, "RESERVED_NAMES", str(names))
+    names.write_text('["worker')
+    with pytest.raises(ValueError, match="Unterminated"):
+        decision_of(csr(), Api())
 
 
 def listing(*items: Any, more: str = "") -> Any:

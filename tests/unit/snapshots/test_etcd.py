@@ -8,12 +8,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from herder.snapshots.etcd import MIN_BUMP, bump
+from herder.snapshots.remote import MAX_LISTED
 from tests.support.s3 import SECRET_KEY, S3Server
 from tests.support.snapshots import SnapshotProgram, small_disk
 from tests.support.static_pods import StaticPodServer
@@ -361,6 +363,60 @@ def test_a_truncated_object_is_not_restored(program: SnapshotProgram, server: St
     assert [each["status"] for each in program("list")["snapshots"]] == ["successful", "failed"]
     assert server.values()["kept"] == "after"
     assert_runs(server)
+
+
+def replace_object(s3: S3Server, name: str, by: str) -> None:
+    """Put another snapshot in the place of one, with valid metadata, as who can write to the bucket may."""
+    s3.file(f"farm/one/{name}").write_bytes(s3.file(f"farm/one/{by}").read_bytes())
+    forged = json.loads(s3.file(f"farm/one/.metadata/{by}").read_bytes()) | {"name": name}
+    s3.file(f"farm/one/.metadata/{name}").write_text(json.dumps(forged))
+
+
+def test_a_replaced_object_is_neither_listed_as_the_snapshot_nor_restored(
+    program: SnapshotProgram, server: StaticPodServer, s3: S3Server
+) -> None:
+    server.put("kept", "saved")
+    program.configure(s3=s3.settings())
+    saved = program.save()[0]
+    server.put("kept", "forged")
+    other = program.save()[0]
+    server.put("kept", "after")
+    replace_object(s3, saved["name"], by=other["name"])
+    found = {each["location"]: each for each in program("list")["snapshots"]}
+    listed = found[f"s3://snaps/farm/one/{saved['name']}"]
+    assert (listed["sha256"], listed["status"]) == (saved["sha256"], "failed")
+    assert "is not the file that this node saved" in listed["message"]
+    program("check", saved["name"], "--s3")  # nothing in the bucket shows it
+    expected = f"--sha256={saved['sha256']}"
+    for operation in ("check", "restore"):
+        assert "is not the file that was saved" in program.fail(operation, saved["name"], "--s3", expected)
+    assert server.values()["kept"] == "after"
+    assert_runs(server)
+    program("restore", saved["name"], expected)
+    assert server.values()["kept"] == "saved"
+
+
+def test_objects_that_others_add_to_the_bucket_hide_no_snapshot(
+    program: SnapshotProgram, server: StaticPodServer, s3: S3Server
+) -> None:
+    program.configure(s3=s3.settings())
+    local, remote = program.save()
+    folder = s3.file("farm/one")
+    for number in range(250):
+        (folder / f"x-server-1-{1_000_000_000 + number}").write_bytes(b"x")
+    later = f"y-server-1-{int(time.time()) + 60}"
+    (folder / later).write_bytes(b"y")
+    (folder / ".metadata" / later).write_bytes(b"[" * (1 << 20))
+    (folder / "z-server-1-999999999999").write_bytes(b"z")
+    done = program.start("list")
+    found = json.loads(done.stdout)["snapshots"]
+    assert found[0] == local
+    assert remote in found
+    assert len(found) == 1 + MAX_LISTED
+    assert len(done.stdout) < 1 << 20
+    assert not [each for each in found if each["name"].endswith("-999999999999")]
+    (folder / "last-server-1-9999999999").write_bytes(b"x")
+    assert "has the time 9999999999; delete it first" in program.fail("save", "--name", "last")
 
 
 def test_s3_must_be_configured(program: SnapshotProgram) -> None:

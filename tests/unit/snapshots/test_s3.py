@@ -16,8 +16,8 @@ import pytest
 from herder.snapshots.config import S3Config, load_s3
 from herder.snapshots.errors import NotFound, SnapshotError
 from herder.snapshots.files import digest_of
-from herder.snapshots.s3 import answers
-from herder.snapshots.s3.answers import InvalidAnswer
+from herder.snapshots.s3 import answers, client, connection
+from herder.snapshots.s3.answers import InvalidAnswer, page_of
 from herder.snapshots.s3.client import Bucket
 from herder.snapshots.s3.connection import ATTEMPTS, Connection, Request
 from herder.snapshots.s3.errors import S3Error
@@ -165,6 +165,33 @@ def test_an_answer_has_a_limit(bucket: Bucket) -> None:
 def test_an_invalid_listing_is_rejected(content: bytes) -> None:
     with pytest.raises(InvalidAnswer):
         answers.page_of(content)
+
+
+def test_a_listing_without_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the save holds its lock for ever, and the agent of the server applies no other plan."""
+    monkeypatch.setattr(client, "MAX_PAGES", 3)
+    more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+    page = b"<ListBucketResult>" + more + b"</ListBucketResult>"
+    script = [answer("200 OK", page)] * 3
+    with (
+        scripted(tmp_path, *script) as (_, bucket, _delays),
+        pytest.raises(SnapshotError, match="has more than 3 pages"),
+    ):
+        list(bucket.keys(""))
+
+
+def test_requests_without_a_snapshot_have_one_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MAX_SECONDS", 0.0)
+    with scripted(tmp_path, answer("204 No Content")) as (server, bucket, _delays):
+        bucket.delete("key")
+        with pytest.raises(SnapshotError, match="for requests without a snapshot"):
+            bucket.delete("key")
+        assert len(server.requests) == 1
+
+
+def test_sizes_without_end_are_no_numbers() -> None:
+    page = b"<ListBucketResult><Contents><Key>a</Key><Size>" + b"9" * 5_000 + b"</Size></Contents></ListBucketResult>"
+    assert page_of(page).keys == [("a", 0)]
 
 
 def test_entities_are_not_expanded() -> None:

@@ -58,6 +58,8 @@ REDEPLOY_AGENT = "redeploy-node-agent"
 DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
 SNAPSHOT_METADATA = "/.snapshot-metadata.json"
 """End of the path of the file that describes a new snapshot. Only its task has it."""
+RESERVED_NAMES = "/reserved-node-names.json"
+"""End of the path of the file with the names of all Nodes. Only tasks of a restore have it."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,7 @@ _HARMLESS = frozenset({SAVE_SNAPSHOT, DELETE_SNAPSHOTS, CHECK_SNAPSHOT, DELETE_N
 
 def without_tasks(plan: Plan) -> Plan:
     """The plan without instructions and files of operations."""
-    files = tuple(each for each in plan.files if not each.path.endswith(SNAPSHOT_METADATA))
+    files = tuple(each for each in plan.files if not each.path.endswith((SNAPSHOT_METADATA, RESERVED_NAMES)))
     return _without(msgspec.structs.replace(plan, files=files), TASK_INSTRUCTIONS)
 
 

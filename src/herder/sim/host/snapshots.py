@@ -252,12 +252,16 @@ def _pem(text: str) -> str:
         return text
 
 
-_OPTIONS = {"save": ("--config", "--name", "--metadata")}
+_OPTIONS = {
+    "save": ("--config", "--name", "--metadata"),
+    "check": ("--config", "--sha256"),
+    "restore": ("--config", "--sha256"),
+}
 _WITHOUT_NAME = ("list", "stop", "start", "drop")
 
 
 async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
-    """Run `COMMAND --config FILE [--name NAME] [--metadata FILE] [NAME] [--s3]`."""
+    """Run `COMMAND --config FILE [--name NAME] [--metadata FILE] [NAME] [--sha256 HASH] [--s3]`."""
     if node.disk.installed is None or node.runtime not in RUNTIMES:
         return Finished(1, stderr=b"/usr/bin/python3: No module named herder\n")
     command, *rest = arguments or ("",)
@@ -272,7 +276,7 @@ async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
         else:
             names.append(argument)
     unknown = options.keys() - set(_OPTIONS.get(command, ("--config",)))
-    if unknown or len(names) > (0 if command in (*_OPTIONS, *_WITHOUT_NAME) else 1):
+    if unknown or len(names) > (0 if command in ("save", *_WITHOUT_NAME) else 1):
         return Finished(2, stderr=b"herder-snapshots: error: unrecognized arguments\n")
     path = options.get("--config", "")
     content = node.disk.files.get(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import unquote_plus
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 
 LIMIT = 4 << 20  # a page of 1,000 keys of 1 KiB fits
 _CODE_LIMIT = 80
+_SIZE = re.compile(r"[0-9]{1,18}")
 
 
 class InvalidAnswer(Exception):
@@ -60,7 +62,7 @@ def page_of(content: bytes) -> Page:
     keys = []
     for each in answer.elements("Contents"):
         size = _text(each, "Size")
-        keys.append((decode(_text(each, "Key")), int(size) if size.isdecimal() else 0))
+        keys.append((decode(_text(each, "Key")), int(size) if _SIZE.fullmatch(size) else 0))
     more = answer.text("IsTruncated") == "true"
     token = answer.text("NextContinuationToken") if more else ""
     if more and not token:

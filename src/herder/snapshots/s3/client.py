@@ -8,7 +8,7 @@ from pathlib import Path
 
 from herder.snapshots.config import S3Config
 from herder.snapshots.errors import NotFound, SnapshotError
-from herder.snapshots.files import Digest, digest_of, writing
+from herder.snapshots.files import Digest, digest_of, room, writing
 from herder.snapshots.s3.answers import Answer, InvalidAnswer, page_of, uploads_of
 from herder.snapshots.s3.connection import PIECE, Answered, Body, Connection, Request
 from herder.snapshots.s3.errors import S3Error
@@ -16,6 +16,7 @@ from herder.snapshots.s3.errors import S3Error
 PART = 64 << 20
 MAX_PARTS = 10_000
 MAX_KEYS = 100_000  # of a listing
+MAX_PAGES = 1_000
 
 
 class Bucket:
@@ -44,7 +45,8 @@ class Bucket:
         if digest.size > self._part:
             self._put_parts(key, path, digest.size)
         else:
-            self._call(Request("PUT", key, body=Body(digest.sha256, digest.size, file=path)))
+            body = Body(digest.sha256, digest.size, file=path)
+            self._connection.exchange(Request("PUT", key, body=body), Answered.read, transfers=True)
 
     def put_bytes(self, key: str, content: bytes) -> None:
         self._call(Request("PUT", key, body=Body(hashlib.sha256(content).hexdigest(), len(content), content)))
@@ -54,18 +56,25 @@ class Bucket:
 
         def receive(answer: Answered) -> Digest:
             path.unlink(missing_ok=True)
+            if answer.length > (left := room(path.parent)):
+                raise SnapshotError(
+                    f"S3 object {key}: has {answer.length} bytes, and the disk is full after {left} more; "
+                    f"free some space in {path.parent}, or use another snapshot"
+                )
             hashed, size = hashlib.sha256(), 0
             with writing(path) as file:
                 for piece in answer.pieces():
                     file.write(piece)
                     hashed.update(piece)
                     size += len(piece)
+                    if size > answer.length:
+                        break
                 if size != answer.length:
                     raise SnapshotError(f"S3 object {key}: the download ended after {size} of {answer.length} bytes")
             return Digest(size, hashed.hexdigest())
 
         try:
-            return self._connection.exchange(Request("GET", key), receive)
+            return self._connection.exchange(Request("GET", key), receive, transfers=True)
         except S3Error as error:
             raise _missing(error, key) from None
 
@@ -78,7 +87,7 @@ class Bucket:
     def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yield keys and sizes directly below a prefix that is empty or ends with a slash."""
         token, count = "", 0
-        while True:
+        for _ in range(MAX_PAGES):
             query = [("list-type", "2"), ("delimiter", "/"), ("prefix", prefix)]
             if token:
                 query.append(("continuation-token", token))
@@ -93,6 +102,9 @@ class Bucket:
             if not page.next_token:
                 return
             token = page.next_token
+        raise SnapshotError(
+            f"S3 bucket {self.config.bucket}: the listing of {prefix!r} has more than {MAX_PAGES} pages"
+        )
 
     def delete(self, key: str) -> None:
         """Delete an object. It is no error if it does not exist."""
@@ -133,7 +145,7 @@ class Bucket:
         digest = digest_of(path, offset, size)
         query = (("partNumber", str(number)), ("uploadId", upload))
         body = Body(digest.sha256, size, file=path, offset=offset)
-        return self._connection.exchange(Request("PUT", key, query, body), _tag)
+        return self._connection.exchange(Request("PUT", key, query, body), _tag, transfers=True)
 
     def _complete(self, key: str, upload: str, tags: list[str]) -> None:
         parts = "".join(

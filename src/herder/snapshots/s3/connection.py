@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from herder.snapshots.config import S3Config
-from herder.snapshots.errors import SnapshotError
+from herder.snapshots.errors import SnapshotError, TooLarge
 from herder.snapshots.s3.answers import LIMIT, error_of
 from herder.snapshots.s3.errors import S3Error, connection_failure, refusal
 from herder.snapshots.s3.signature import (
@@ -30,6 +30,8 @@ PIECE = 1 << 20
 ATTEMPTS = 4
 FIRST_DELAY = 0.5
 SLOWEST = 64 << 10  # bytes per second that every transfer must reach
+MAX_SECONDS = 600.0
+"""For all requests that transfer no snapshot. A bucket chooses how many there are: pages, uploads, old snapshots."""
 _PARTIAL_CHAIN = 0x80000  # X509_V_FLAG_PARTIAL_CHAIN: trust the given certificates even if they are no roots
 
 T = TypeVar("T")
@@ -106,7 +108,7 @@ class Answered:
                 return bytes(content)
             self._check(len(content))
             content += piece
-        raise SnapshotError(f"S3: an answer is larger than {limit} bytes")
+        raise TooLarge(f"S3: an answer is larger than {limit} bytes")
 
 
 class Connection:
@@ -118,14 +120,30 @@ class Connection:
         self._context = _tls(config)
         self._sleep = sleep
         self._http: http.client.HTTPSConnection | None = None
+        self._spent = 0.0  # seconds, in requests that transfer no snapshot
 
     def close(self) -> None:
         if self._http is not None:
             self._http.close()
             self._http = None
 
-    def exchange(self, request: Request, receive: Callable[[Answered], T]) -> T:
-        """Send a request and pass its successful response to `receive`, which is called again after a reset."""
+    def exchange(self, request: Request, receive: Callable[[Answered], T], *, transfers: bool = False) -> T:
+        """Send a request and pass its successful response to `receive`, which is called again after a reset.
+
+        `transfers`: the request uploads or downloads a snapshot, whose size limits its time.
+        """
+        if self._spent > MAX_SECONDS:
+            raise SnapshotError(
+                f"S3 endpoint {self.config.endpoint}: has taken more than {MAX_SECONDS:g} s for requests without a "
+                "snapshot; check the bucket for objects that do not belong there"
+            )
+        begun = time.monotonic()
+        try:
+            return self._repeat(request, receive)
+        finally:
+            self._spent += 0.0 if transfers else time.monotonic() - begun
+
+    def _repeat(self, request: Request, receive: Callable[[Answered], T]) -> T:
         for attempt in range(ATTEMPTS):
             try:
                 return self._exchange(request, receive)

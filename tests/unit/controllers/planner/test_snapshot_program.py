@@ -34,6 +34,7 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
     Task,
 )
+from herder.kubeadm import csr_approver as approver
 
 CREDENTIAL = Reference("Secret", "fleet-default", "s3")
 KEYS = {
@@ -173,6 +174,15 @@ def test_instructions_of_tasks(distribution: Distribution, task: Task, names: li
 
 
 @DISTRIBUTIONS
+@pytest.mark.parametrize("task", [CheckSnapshot, RestoreSnapshot])
+def test_a_restore_requires_the_hash_that_the_manager_has_recorded(
+    distribution: Distribution, task: type[CheckSnapshot | RestoreSnapshot]
+) -> None:
+    plan = distribution.task(cluster(distribution), SERVER, task("mark", replace(IN_S3, sha256="a" * 64)))
+    assert plan.instructions[-1].args[-3:] == ("file-1", f"--sha256={'a' * 64}", "--s3")
+
+
+@DISTRIBUTIONS
 def test_a_server_is_installed_without_a_start_before_it_is_restored(distribution: Distribution) -> None:
     install = distribution.task(cluster(distribution), SERVER, RestoreSnapshot("mark", IN_S3)).instructions[0]
     variables = dict(each.split("=", 1) for each in install.env)
@@ -192,6 +202,27 @@ def test_the_description_of_a_snapshot_is_part_of_its_task_only(distribution: Di
     }
     assert operations.without_tasks(task).files == tuple(each for each in task.files if each is not described)
     assert not [each for each in distribution.render(given, SERVER).files if each.path == described.path]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        StopServices("mark", ("server-2", "worker-1")),
+        RestoreSnapshot("mark", IN_S3, ("server-2", "worker-1")),
+        Rejoin("mark", nodes=("server-2", "worker-1")),
+        Rejoin("mark", drop_data=True, nodes=("server-2", "worker-1")),
+    ],
+    ids=["stop", "restore", "rejoin", "rejoin without data"],
+)
+def test_tasks_of_a_restore_reserve_the_names_of_all_nodes_on_kubeadm_servers(task: Task) -> None:
+    """Each server has them before the data is replaced: records of machines that joined later are lost with it."""
+    plan = Kubeadm().task(cluster(Kubeadm()), SERVER, task)
+    (reserved,) = (each for each in plan.files if each.path == approver.RESERVED_NAMES)
+    assert (json.loads(reserved.decoded), reserved.permissions) == (["server-2", "worker-1"], "0600")
+    assert (reserved.dynamic, reserved.minor) == (True, True)
+    assert reserved not in operations.without_tasks(plan).files
+    before = Kubeadm().render(cluster(Kubeadm()), SERVER)
+    assert Plan(files=(*before.files, reserved)).disruptive_parts() == Plan(files=before.files).disruptive_parts()
 
 
 def test_a_kubeadm_server_is_started_and_fenced_before_the_installer_runs() -> None:

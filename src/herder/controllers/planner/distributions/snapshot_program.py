@@ -153,7 +153,9 @@ def program_instruction(name: str, task: Task, place: Place, command: str, *argu
 
 
 def snapshot_arguments(snapshot: SnapshotFile) -> tuple[str, ...]:
-    return (snapshot.name, "--s3") if snapshot.in_s3 else (snapshot.name,)
+    """The hash that the manager has recorded: the bucket could return another one with another file."""
+    expected = (f"--sha256={snapshot.sha256}",) if snapshot.sha256 else ()
+    return (snapshot.name, *expected, *(("--s3",) if snapshot.in_s3 else ()))
 
 
 def without_start(instruction: Instruction, runtime: str) -> Instruction:

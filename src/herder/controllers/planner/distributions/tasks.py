@@ -68,6 +68,7 @@ class SnapshotFile:
 
     name: str  # of the file
     in_s3: bool = False
+    sha256: str = ""  # that the server reported when it had saved it; empty if it is not known
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class CheckSnapshot(Task):
 class StopServices(Task):
     """Stop Kubernetes and its containers; the data stays."""
 
+    nodes: Sequence[str] = ()
+    """Names of the Nodes of all machines. The restored data may lack the records of some."""
     mode = Mode.ALONE
 
 
@@ -103,6 +106,7 @@ class RestoreSnapshot(Task):
     """Replace the data of etcd by a snapshot, as a cluster of one member. On failure the data is as before."""
 
     file: SnapshotFile
+    nodes: Sequence[str] = ()  # as in StopServices
     mode = Mode.RENDERED
 
 
@@ -111,6 +115,7 @@ class Rejoin(Task):
     """Start with the plan of the current spec; a server that was not restored drops its etcd data first."""
 
     drop_data: bool = False
+    nodes: Sequence[str] = ()  # as in StopServices
     mode = Mode.RENDERED
 
 

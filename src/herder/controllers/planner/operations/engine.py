@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 import msgspec
 
 from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
-from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK
+from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
 from herder.api.rke.strategy import is_lost
+from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.agents import NODE_AGENTS
@@ -58,6 +59,8 @@ OPERATIONS: Sequence[RequestedOperation] = (
     UPGRADE_SNAPSHOT,
 )
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
+WORKER_TIMEOUT = timedelta(minutes=10)
+"""How long a phase waits for a worker whose step is optional, since its plan was written."""
 MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
@@ -244,6 +247,8 @@ class _Drive:
     def _run_step(self, step: Step) -> str:
         """What the step waits for; empty if it is done."""
         entry = step.entry
+        if self._is_overdue(step):
+            return ""
         if not self._is_delivered(step):
             if _is_busy(step) and not self._is_unresponsive(step):
                 return self._redact(messages.plan_status(entry, self._now)) or messages.NOT_APPLIED
@@ -256,11 +261,11 @@ class _Drive:
             raise _StepFailed(entry, _evidence(entry, self._redact))
         if not entry.plan.is_done:
             return self._redact(messages.plan_status(entry, self._now))
-        if self._is_overdue(step):
+        if self._lacks_report(step):
             raise _StepFailed(entry, f"{step.missing} within {int(step.report_timeout.total_seconds()) // 60} minutes")
         return step.missing
 
-    def _is_overdue(self, step: Step) -> bool:
+    def _lacks_report(self, step: Step) -> bool:
         """Whether the machine must have reported by now that its task had an effect."""
         return step.report_due is not None and self._now >= step.report_due
 
@@ -269,6 +274,16 @@ class _Drive:
         is_silent = step.is_optional and messages.is_silent(step.entry, self._now)
         return (step.task is None or step.is_optional) and (is_lost(step.entry.machine) or is_silent)
 
+    def _is_overdue(self, step: Step) -> bool:
+        """Whether the phase continues without a worker that has failed, or that does not finish in time.
+
+        Workers report what they like. None may fail an operation of servers, or keep its last phases from running.
+        """
+        if not step.is_of_worker or step.entry.plan.is_done:
+            return False
+        due = _overdue_since(step)
+        return (step.entry.plan.failed and self._is_delivered(step)) or (due is not None and self._now >= due)
+
     def _is_delivered(self, step: Step) -> bool:
         """A task that an earlier attempt at the phase has finished is not repeated."""
         delivered, plan = step.entry.annotations.get(PLAN_TASK, ""), step.entry.plan
@@ -276,7 +291,7 @@ class _Drive:
             return not delivered
         if delivered == step.task.mark:
             return True
-        return self.scope.run.is_own_phase(delivered) and plan.in_sync and not self._is_overdue(step)
+        return self.scope.run.is_own_phase(delivered) and plan.in_sync and not self._lacks_report(step)
 
     def _delivery(self, step: Step) -> Patch:
         """Add the task to the plan that the machine has, so that nothing else changes with it."""
@@ -303,6 +318,7 @@ class _Drive:
         self._check_deadline(phase, message)
         wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
         wakes += [step.report_due for step in batch]
+        wakes += [_overdue_since(step) for step in batch if step.is_of_worker]
         self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
         self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background
@@ -379,6 +395,12 @@ def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
         instructions=instructions,
         periodic_instructions=tuple(periodic.values()),
     )
+
+
+def _overdue_since(step: Step) -> datetime | None:
+    """When the plan that the machine has is too old to wait for."""
+    written = parse_time(step.entry.annotations.get(PLAN_UPDATED))
+    return written + WORKER_TIMEOUT if written is not None else None
 
 
 def _is_busy(step: Step) -> bool:

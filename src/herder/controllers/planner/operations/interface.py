@@ -68,6 +68,11 @@ class Step:
         delivered = parse_time(self.entry.annotations.get(PLAN_UPDATED)) if self.missing else None
         return delivered + self.report_timeout if delivered else None
 
+    @property
+    def is_of_worker(self) -> bool:
+        """Whether the operation succeeds without this machine: a worker, which does nothing that others need."""
+        return self.entry.roles.only_worker and (self.task is None or self.is_optional)
+
 
 Batch = Sequence[Step]
 """Steps that run at the same time."""

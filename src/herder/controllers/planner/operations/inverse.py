@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from herder.api.capi.conditions import timestamp
 from herder.api.rke import operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.restore import VERSION, mode_of
@@ -13,6 +14,9 @@ from herder.api.times import parse_time
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Create, Write
+
+SKEW = timedelta(hours=1)
+"""How far the clock of a server may be ahead. A snapshot of a later time would hide what its restore loses."""
 
 
 def saved_inverse(scope: OperationScope, writes: Sequence[Write]) -> Mapping[str, str]:
@@ -37,7 +41,10 @@ def _saved(scope: OperationScope, writes: Sequence[Write]) -> list[Object]:
     begun = scope.run.started_at.replace(microsecond=0)
     recorded = [each for each in known if (at := _created(each)) is not None and at >= begun]
     created = [each.obj for each in writes if isinstance(each, Create) and each.kind == ETCD_SNAPSHOT]
-    return [each for each in (*recorded, *created) if (each.get("snapshotFile") or {}).get("status") != "failed"]
+    found = [each for each in (*recorded, *created) if _file(each).get("status") != "failed"]
+    saved = {_file(each).get("name") for each in found if not is_in_s3(each)}
+    # Who can write to the bucket can add objects with any name. Those of this run have a file on their server too.
+    return [each for each in found if _file(each).get("name") in saved and _time(each) <= timestamp(view.now + SKEW)]
 
 
 def _created(snapshot: Object) -> datetime | None:
@@ -49,6 +56,10 @@ def _preference(snapshot: Object) -> tuple[str, bool, str]:
     return _time(snapshot), is_in_s3(snapshot), str(snapshot["metadata"]["name"])
 
 
+def _file(snapshot: Object) -> Object:
+    found: Object = snapshot.get("snapshotFile") or {}
+    return found
+
+
 def _time(snapshot: Object) -> str:
-    file: Object = snapshot.get("snapshotFile") or {}
-    return str(file.get("createdAt") or snapshot["metadata"].get("creationTimestamp") or "")
+    return str(_file(snapshot).get("createdAt") or snapshot["metadata"].get("creationTimestamp") or "")

@@ -120,10 +120,13 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
     reports = {entry.uid: (entry, found) for entry in scope.members() if (found := reported_by(entry)) is not None}
     if not reports:
         return ()
-    wanted: dict[str, Object] = {}
-    for entry, found in reports.values():
-        wanted |= {obj["metadata"]["name"]: obj for obj in _objects(scope, entry, found)}
     known = {each["metadata"]["name"]: each for each in _known(scope, reports.keys())}
+    in_s3 = {str(each["snapshotFile"].get("location")): each for each in known.values() if is_in_s3(each)}
+    wanted: dict[str, Object] = {}
+    for entry, each in files_of(reports.values()):
+        recorded = in_s3.get(each.location) if each.in_s3 else None
+        obj = recorded or _object(scope, entry, each)
+        wanted[obj["metadata"]["name"]] = obj
     created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in sorted(wanted.keys() - known.keys())]
     gone = [known[name] for name in sorted(known.keys() - wanted.keys())]
     return [*created, *(write for each in gone for write in delete_snapshot(each))]
@@ -149,10 +152,25 @@ def _known(scope: OperationScope, machines: Collection[str]) -> Iterator[Object]
             yield each
 
 
-def _objects(scope: OperationScope, entry: PlanEntry, found: Sequence[Reported]) -> Iterator[Object]:
-    for each in found:
-        planning, machine = scope.planning, None if each.in_s3 else entry.machine
-        yield snapshot_object(planning.view, planning.control_plane, planning.cluster, machine, each)
+def files_of(reports: Iterable[tuple[PlanEntry, Sequence[Reported]]]) -> Iterator[tuple[PlanEntry, Reported]]:
+    """Each file once. One in S3 is listed as by the server that has saved it, which compares it with its own file.
+
+    The metadata in S3 proves nothing, so what was recorded first counts: it has the hash that a restore requires.
+    """
+    in_s3: dict[str, tuple[PlanEntry, Reported]] = {}
+    for entry, found in reports:
+        own = {each.name for each in found if not each.in_s3}
+        for each in found:
+            if not each.in_s3:
+                yield entry, each
+            elif each.location not in in_s3 or each.name in own:
+                in_s3[each.location] = entry, each
+    yield from in_s3.values()
+
+
+def _object(scope: OperationScope, entry: PlanEntry, found: Reported) -> Object:
+    planning, machine = scope.planning, None if found.in_s3 else entry.machine
+    return snapshot_object(planning.view, planning.control_plane, planning.cluster, machine, found)
 
 
 def snapshot_object(

@@ -19,7 +19,7 @@ from herder.api.rke import operations
 from herder.api.rke.cluster_spec import decode_spec
 from herder.api.rke.distributions import Release, release_in, release_of
 from herder.api.rke.kinds import ETCD_SNAPSHOT
-from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK
+from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
 from herder.api.rke.strategy import is_lost
@@ -80,7 +80,8 @@ def source_of(scope: OperationScope) -> Source | str:
         return f'snapshot "{name}" has an invalid file name'
     if str(file["name"]).endswith(".zip"):
         return f'snapshot "{name}" is compressed; unpack it on its machine, and restore the file that results'
-    snapshot = SnapshotFile(str(file["name"]), in_s3=file.get("nodeName") == _S3 or bool(file.get("s3")))
+    in_s3 = file.get("nodeName") == _S3 or bool(file.get("s3"))
+    snapshot = SnapshotFile(str(file["name"]), in_s3, annotations_of(found).get(SNAPSHOT_SHA256, ""))
     if snapshot.in_s3:
         return Source(found, snapshot)
     owners = [each["name"] for each in found["metadata"].get("ownerReferences") or () if each["kind"] == _MACHINE]
@@ -170,7 +171,14 @@ def _check(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _stop(scope: OperationScope) -> Sequence[Batch]:
-    return [[Step(entry, StopServices(scope.run.mark)) for entry in _servers(scope)]]
+    nodes = _nodes(scope)
+    return [[Step(entry, StopServices(scope.run.mark, nodes)) for entry in _servers(scope)]]
+
+
+def _nodes(scope: OperationScope) -> Sequence[str]:
+    """Names of the Nodes of all machines, also of those that have joined since the snapshot."""
+    references = [(entry.machine.get("status") or {}).get("nodeRef") or {} for entry in scope.machines]
+    return sorted({str(each["name"]) for each in references if each.get("name")})
 
 
 def _elect(scope: OperationScope) -> Sequence[Write]:
@@ -189,15 +197,16 @@ def _restore(scope: OperationScope) -> Sequence[Batch]:
     source, leader = source_of(scope), scope.leader()
     if isinstance(source, str) or leader is None:
         return []
-    return [[Step(leader, RestoreSnapshot(scope.run.mark, source.file))]]
+    return [[Step(leader, RestoreSnapshot(scope.run.mark, source.file, _nodes(scope)))]]
 
 
 def _restart(scope: OperationScope) -> Sequence[Batch]:
     """Start the restored server, then the others one at a time: each adds a member."""
     leader = scope.leader()
     others = [entry for entry in _servers(scope) if leader is None or entry.name != leader.name]
-    first = [[Step(leader, Rejoin(scope.run.mark))]] if leader is not None else []
-    servers = first + [[Step(entry, Rejoin(scope.run.mark, drop_data=entry.roles.etcd))] for entry in others]
+    mark, nodes = scope.run.mark, _nodes(scope)
+    first = [[Step(leader, Rejoin(mark, nodes=nodes))]] if leader is not None else []
+    servers = first + [[Step(entry, Rejoin(mark, drop_data=entry.roles.etcd, nodes=nodes))] for entry in others]
     return [*servers, [Step(entry, Rejoin(scope.run.mark), is_optional=True) for entry in _newer_workers(scope)]]
 
 

@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 
 from herder.api.rke import operations
+from herder.api.rke.distributions import Release
 from herder.sim import loop
 from tests.unit.controllers.planner.operations.test_operations import ENDS, Agents, create, run
-from tests.unit.controllers.planner.operations.test_restore import create_snapshot
-from tests.unit.controllers.planner.simulated_cluster import SimulatedCluster
+from tests.unit.controllers.planner.operations.test_restore import SERVERS, Witness, create_snapshot
+from tests.unit.controllers.planner.operations.test_restored_versions import (
+    create_upgraded,
+    releases,
+    request,
+    set_version,
+    until_ended,
+)
+from tests.unit.controllers.planner.simulated_cluster import VERSION, SimulatedCluster
 
 UNHEALTHY = {"probe_statuses": '{"x":{"healthy":false}}'}
 UNFINISHED = {"plan_state": "in-progress"}
+FAILING = {"plan_state": "failed"}
 OF_SERVERS: dict[str, dict[str, Any]] = {
     operations.SNAPSHOT: {"generation": 1},
     operations.ENCRYPTION_KEYS: {"generation": 1},
@@ -54,3 +63,24 @@ def test_a_task_that_a_guard_refuses_until_the_deadline_fails_its_operation(repo
     assert status["operation"]["phase"] == "Failed"
     assert "not finished within 60 minutes" in status["operation"]["message"]
     assert "limit-upgrade-concurrency" in status["operation"]["message"]
+
+
+@pytest.mark.parametrize("report", [UNFINISHED, UNHEALTHY, FAILING], ids=["unfinished", "unhealthy", "failing"])
+def test_a_worker_neither_fails_the_restore_of_a_version_nor_keeps_deleted_nodes(report: dict[str, str]) -> None:
+    """Without the clean-up, Nodes of machines that were deleted since the snapshot would be back."""
+
+    async def scenario() -> None:
+        witness = Witness()
+        async with SimulatedCluster(answer=witness) as cluster:
+            await create_upgraded(cluster)
+            hostile = asyncio.ensure_future(repeat(cluster, "worker-0", report))
+            try:
+                await set_version(cluster, VERSION, etcdSnapshotRestore=request("kubernetesVersion"))
+                ended = await until_ended(cluster)
+            finally:
+                hostile.cancel()
+            assert ended.phase == "Finished", ended.message
+            assert len(witness.positions(operations.DELETE_NODES)) == 1
+            assert await releases(cluster, (*SERVERS, "worker-1")) == {Release(1, 33, 4)}
+
+    loop.run(scenario())

@@ -12,10 +12,10 @@ import pytest
 from herder.api.capi.kinds import CLUSTER
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.node.plan_secret import encoded, zipped
-from herder.api.rke.operations import SAVE_SNAPSHOT, SNAPSHOT
+from herder.api.rke.operations import RESTORE, SAVE_SNAPSHOT, SNAPSHOT
 from herder.api.rke.snapshots import FINALIZER, S3
 from herder.controllers.planner import etcd_snapshot
-from herder.controllers.planner.operations.listing import MAX_SNAPSHOTS, Reported, reported_by
+from herder.controllers.planner.operations.listing import MAX_SNAPSHOTS, Reported, files_of, reported_by
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
@@ -185,6 +185,64 @@ def test_a_name_that_another_cluster_uses_does_not_block_a_snapshot() -> None:
             await cluster.client.delete(ETCD_SNAPSHOT.resource, name, namespace=NAMESPACE)
             (kept,) = await snapshots_after(cluster, 4, reported)
             assert kept["metadata"]["name"] == renamed != name
+
+    loop.run(scenario())
+
+
+SAVED, FORGED = "a" * 64, "b" * 64
+
+
+def in_s3(name: str, **fields: Any) -> Object:
+    return {"name": name, "location": f"s3://bucket/farm/{name}", "nodeName": "server-0", **fields}
+
+
+def test_what_was_recorded_of_an_object_in_s3_outlasts_its_metadata() -> None:
+    """Who can write to the bucket can replace a snapshot with its metadata. A restore requires the recorded hash."""
+
+    async def scenario() -> None:
+        async with SimulatedCluster() as cluster:
+            await create_server(cluster)
+            (own,) = await snapshots_after(cluster, 1, in_s3("a", sha256=SAVED))
+            for generation, forged in enumerate(
+                (in_s3("a", sha256=FORGED), in_s3("a", nodeName="", sha256=FORGED), in_s3("a", nodeName="other")), 2
+            ):
+                assert await snapshots_after(cluster, generation, forged) == [own]
+
+    loop.run(scenario())
+
+
+def test_an_object_in_s3_is_recorded_as_its_own_server_reports_it() -> None:
+    """Another server knows only the metadata in the bucket."""
+    entries = [reporting(b""), reporting(b"")]
+    bucket = Reported("a", "s3://bucket/a", sha256=FORGED)
+    saved = [Reported("a", "file:///a", sha256=SAVED), Reported("a", "s3://bucket/a", sha256=SAVED)]
+    for reports in ([(entries[0], saved), (entries[1], [bucket])], [(entries[1], [bucket]), (entries[0], saved)]):
+        assert {(each.location, each.sha256) for _, each in files_of(reports)} == {
+            ("file:///a", SAVED),
+            ("s3://bucket/a", SAVED),
+        }
+
+
+def test_an_object_that_was_added_to_the_bucket_does_not_undo_an_operation() -> None:
+    """`herder rollback cluster` restores what `inverse` names. Only a server saves a file beside its object in S3."""
+
+    async def scenario() -> None:
+        async with SimulatedCluster() as cluster:
+            await create_server(cluster)
+            await snapshots_after(cluster, 1, in_s3("to-restore", sha256=SAVED))
+            (restored,) = (await cluster.client.list_all(ETCD_SNAPSHOT.resource, namespace=NAMESPACE)).items
+            own = {"name": "own", "location": "file:///own", "createdAt": "2020-01-01T00:00:00Z"}
+            planted = in_s3("planted", createdAt="2020-01-02T00:00:00Z")
+            future = {"name": "future", "location": "file:///future", "createdAt": "2999-01-01T00:00:00Z"}
+            twin = in_s3("own", createdAt="2020-01-01T00:00:00Z")
+            reported = [in_s3("to-restore", sha256=SAVED), own, twin, planted, future]
+            cluster.outputs = {SAVE_SNAPSHOT: json.dumps({"snapshots": reported}).encode()}
+            status = await run(cluster, RESTORE, {"generation": 1, "name": restored["metadata"]["name"]})
+            assert status["operation"]["phase"] == "Finished", status["operation"]
+            chosen = await cluster.client.get(
+                ETCD_SNAPSHOT.resource, status["operation"]["inverse"]["name"], namespace=NAMESPACE
+            )
+            assert (chosen["snapshotFile"]["name"], chosen["snapshotFile"]["nodeName"]) == ("own", "s3")
 
     loop.run(scenario())
 

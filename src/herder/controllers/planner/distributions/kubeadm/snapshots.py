@@ -6,10 +6,13 @@ The installer refuses to change a stopped server, so no rollout starts one with 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from herder.api.rke import operations
-from herder.api.rke.node.plan import File, Plan
+from herder.api.rke.node.plan import File, Plan, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.kubeadm.paths import CONFIG_DIR, STATE_DIR, addresses
 from herder.controllers.planner.distributions.snapshot_program import (
@@ -41,6 +44,9 @@ from herder.controllers.planner.distributions.tasks import (
 
 PLACE = Place("/usr/local/bin/herder-snapshots", f"{CONFIG_DIR}/snapshots.json", f"{STATE_DIR}/snapshots")
 KUBECTL = ("/usr/local/bin/kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf")
+
+RESERVED_NAMES = f"{CONFIG_DIR}{operations.RESERVED_NAMES}"
+"""Names that `csr_approver.py` issues to no other key. Its own records of them may be newer than the restored data."""
 
 RESTORE_SCRIPT = """set -eu
 program=$1 config=$2 state=$3
@@ -74,7 +80,7 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
             return check_snapshot(task, PLACE, config)
         case StopServices():
             stop = program_instruction(operations.STOP_SERVICES, task, PLACE, "stop")
-            return Plan(files=(config,), instructions=(stop,))
+            return Plan(files=(config, _reserved(task.nodes)), instructions=(stop,))
         case StartServices():
             start = program_instruction(operations.START_SERVICES, task, PLACE, "start")
             return with_config(replace(plan, instructions=(start, *plan.instructions)), config)
@@ -82,12 +88,18 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
             arguments = (PLACE.program, PLACE.config, STATE_DIR, *snapshot_arguments(task.file))
             restore = script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, *arguments)
             installed = tuple(without_start(each, "KUBEADM") for each in plan.instructions)
-            return with_config(Plan(files=plan.files, instructions=(*installed, restore)), config)
+            files = (*plan.files, _reserved(task.nodes))
+            return with_config(Plan(files=files, instructions=(*installed, restore)), config)
         case Rejoin(drop_data=True):
             drop = program_instruction(operations.DROP_DATA, task, PLACE, "drop")
-            return with_config(replace(plan, instructions=(drop, *plan.instructions)), config)
+            files = (*plan.files, _reserved(task.nodes))
+            return with_config(replace(plan, files=files, instructions=(drop, *plan.instructions)), config)
         case Rejoin():
-            return plan
+            return replace(plan, files=(*plan.files, _reserved(task.nodes)))
         case DeleteStaleNodes():
             return Plan(instructions=(delete_nodes(task, *KUBECTL),))
     raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")
+
+
+def _reserved(nodes: Sequence[str]) -> File:
+    return file(RESERVED_NAMES, json.dumps([*nodes]), permissions="0600", dynamic=True, minor=True)
