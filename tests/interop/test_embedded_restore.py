@@ -87,8 +87,8 @@ class Cluster:
     def fails(self, *arguments: str) -> str:
         """The first line of a command that fails."""
         environment = {"KUBECONFIG": str(self.site.server.kubeconfig), "PATH": "/usr/bin:/bin"}
-        command = [HERDER, *arguments, "--timeout", "150"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=environment)
+        command = [HERDER, *arguments, "--timeout", "400"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=430, env=environment)
         assert done.returncode == 1, done.stdout + done.stderr
         return done.stderr.splitlines()[0]
 
@@ -221,5 +221,5 @@ def test_a_lost_server_is_replaced_and_restored_from_s3(cluster: Cluster) -> Non
 def until_nodes_match_machines(cluster: Cluster) -> None:
     """Nodes of lost machines are deleted, and workers have found the server."""
     site = cluster.site
-    site.herder("wait", "cluster", NAME, "--timeout", "150")
+    site.herder("wait", "cluster", NAME, "--timeout", "400")
     eventually(lambda: set(site.nodes()) == set(site.machines()), "each Node has a machine", 150)

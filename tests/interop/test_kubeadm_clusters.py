@@ -56,7 +56,7 @@ CONDITION_TAINTS = "node.kubernetes.io/"  # taints that follow conditions with a
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("site")
-    with site_in(directory, {}, timeout=150, pods=True) as site:
+    with site_in(directory, {}, timeout=400, pods=True) as site:
         current_programs = programs(directory / "programs")
         for version, source in (
             (VERSION, current_programs),
@@ -358,7 +358,7 @@ def server_processes(farm: Cluster, server: str) -> str:
 
 
 def assert_pods_run_everywhere(farm: Cluster) -> None:
-    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=60)
+    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=300)
     assert_pods_reach_each_other(farm.kubectl)
 
 

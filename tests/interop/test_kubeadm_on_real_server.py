@@ -36,7 +36,7 @@ def croft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "system-default-registry": FROM_MANAGER,
         "agent-image": f"{FROM_MANAGER}/{AGENT}",
     }
-    with site_in(directory, settings, timeout=150, pods=False, engine=REAL) as site:
+    with site_in(directory, settings, timeout=400, pods=False, engine=REAL) as site:
         arguments = (
             "--version",
             VERSION,
@@ -64,7 +64,7 @@ def test_the_cluster_becomes_ready_and_its_agent_is_a_pod(croft: Cluster) -> Non
 
 
 def test_pods_on_each_node_reach_each_other(croft: Cluster) -> None:
-    serve_on_each_node(croft.kubectl, croft.nodes(), f"{FROM_MANAGER}/{BUSYBOX}", timeout=60)
+    serve_on_each_node(croft.kubectl, croft.nodes(), f"{FROM_MANAGER}/{BUSYBOX}", timeout=300)
     assert_pods_reach_each_other(croft.kubectl)
 
 

@@ -35,7 +35,7 @@ LOST = "Restoration from etcd snapshot is required"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("site")
-    with site_in(directory, {}, timeout=300, pods=True) as site:
+    with site_in(directory, {}, timeout=400, pods=True) as site:
         push_installer(site, VERSION, programs(directory / "programs"))
         yield site
 
@@ -72,7 +72,7 @@ def farm(site: Site, s3: S3Server) -> Cluster:
 def test_two_servers_join(farm: Cluster) -> None:
     farm.until_ready("servers=3")
     assert len(members(farm)) == 3
-    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=60)
+    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=300)
 
 
 def test_every_server_saves_a_snapshot_in_s3(farm: Cluster, s3: S3Server) -> None:
@@ -116,7 +116,7 @@ def test_a_new_server_gets_the_data_and_the_pods(farm: Cluster) -> None:
     assert set(farm.nodes()) == {each["status"]["nodeRef"]["name"] for each in farm.machines().values()}
     assert worker_pods(farm) == pods, "pods of workers have survived"
     farm.site.eventually(lambda: pods_nodes(farm) <= set(farm.nodes()), "pods of lost Nodes are deleted")
-    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=60)
+    serve_on_each_node(farm.kubectl, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", timeout=300)
     assert_pods_reach_each_other(farm.kubectl)
 
 

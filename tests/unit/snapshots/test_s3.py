@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import ssl
 import threading
@@ -221,7 +222,7 @@ class Scripted:
             except OSError:
                 return
             with suppress(ssl.SSLError), self._context.wrap_socket(plain, server_side=True) as connection:
-                self.requests.append(connection.recv(1 << 16))
+                self.requests.append(_whole_request(connection))
                 if answer:
                     connection.sendall(answer)
                 else:
@@ -230,6 +231,19 @@ class Scripted:
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
         self._socket.close()
+
+
+def _whole_request(connection: ssl.SSLSocket) -> bytes:
+    """Closing a connection with an unread body resets it, and the client may lose the answer."""
+    request, length = b"", 0
+    while b"\r\n\r\n" not in request or len(request.partition(b"\r\n\r\n")[2]) < length:
+        received = connection.recv(1 << 16)
+        if not received:
+            break
+        request += received
+        if found := re.search(rb"(?i)\r\ncontent-length: ([0-9]+)\r\n", request):
+            length = int(found[1])
+    return request
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from herder.api.capi.names import PAUSED
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import BEACON, PLAN_SECRET
+from herder.api.rke.node.agents import ServedAgent
 from herder.api.rke.node.plan import Instruction, Plan
 from herder.api.rke.node.plan_secret import encoded
 from herder.engine.meta.kinds import Object
@@ -153,9 +154,16 @@ def operating(sample: Sample, kind: str, phase: str, leader: str = "b") -> tuple
     return (cluster, {**control_plane, "status": {"operation": run.to_status()}}, beacon), run.mark
 
 
+_AGENT = ServedAgent("1.1.0", "a" * 64)
+"""Each task that redeploys an agent names it."""
+
+
 def task(sample: Sample, *instructions: str, mark: str = "") -> Patch:
     plan = sample.plan(joins=JOINED)
-    added = tuple(Instruction(name=name, command="sh") for name in instructions)
+    added = tuple(
+        Instruction(name=name, command="sh", env=_AGENT.environment if name == operations.REDEPLOY_AGENT else ())
+        for name in instructions
+    )
     patch = sample.write("a", msgspec.structs.replace(plan, instructions=(*plan.instructions, *added)))
     patch.patch["metadata"]["annotations"][names.PLAN_TASK] = mark
     return patch
