@@ -22,6 +22,7 @@ from herder.sim.host.certificates import leaves
 from herder.sim.host.disk import Snapshot
 from herder.sim.provisioned import NAME
 from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster
+from tests.simulation.plans.test_redeployments import serve, versions
 from tests.simulation.plans.test_restore_modes import upgrade
 from tests.simulation.plans.test_restores import create_with_s3, lose_all_servers, saved_in_s3
 from tests.simulation.plans.test_rotations import loaded_keys, plans
@@ -79,7 +80,9 @@ class CrashedOperation:
         await self._edit({"generation": self.generation})
 
     async def _edit(self, request: dict[str, Any]) -> None:
-        await self.cluster.simulation.sim.edit({"rkeConfig": {self.kind: request}})
+        change: Object = {"spec": {"rkeConfig": {}}}
+        operations.set_request(change, self.kind, request)
+        await self.cluster.simulation.sim.edit(change["spec"])
 
     async def _history(self) -> list[Object]:
         plane = await self.cluster.control_plane()
@@ -369,6 +372,22 @@ class EncryptionKeys(CrashedOperation):
         return not self._used() & self.old and len({loaded_keys(node) for node in self.cluster.servers}) == 1
 
 
+# --- node agents ------------------------------------------------------------------------------------------------------
+
+
+class NodeAgents(CrashedOperation):
+    kind = operations.AGENTS
+    title = "Redeployment of node agents"
+    _served = "1.1.0"
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await serve(self.cluster, self._served)
+
+    async def is_achieved(self) -> bool:
+        return versions(self.cluster) == {self._served}
+
+
 # --- aborted operations -----------------------------------------------------------------------------------------------
 
 
@@ -428,6 +447,7 @@ _BASES: Sequence[type[CrashedOperation]] = (
     RestoreOnNewServers,
     Certificates,
     EncryptionKeys,
+    NodeAgents,
 )
 _ABORTABLE = {base.kind: base for base in reversed(_BASES)}
 MATRIX: dict[str, type[CrashedOperation]] = {base.title: base for base in _BASES} | {

@@ -77,8 +77,14 @@ async def _stop(command: Command) -> Finished:
 
 async def _drop(command: Command) -> Finished:
     unit, data = command.arguments
+    disk, marker = command.node.disk, f"{data}/server/db/dropped-for"
+    restore = command.environment["OPERATION"].partition("/")[0]
+    if disk.files.get(marker) == restore:
+        return Finished(0)
     await execute(command, "systemctl", "stop", unit)
-    return await execute(command, "rm", "-rf", f"{data}/server/db/etcd")
+    await execute(command, "rm", "-rf", f"{data}/server/db/etcd")
+    disk.files[marker] = restore
+    return Finished(0)
 
 
 async def _undo(command: Command, data: str) -> None:

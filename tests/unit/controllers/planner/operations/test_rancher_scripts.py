@@ -30,8 +30,8 @@ class Machine:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": f"{self.programs}:{os.environ['PATH']}"}
+    def run(self, script: str, *arguments: str, operation: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{self.programs}:{os.environ['PATH']}", "OPERATION": operation}
         command = ["/bin/sh", "-c", script, "task", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
@@ -108,6 +108,20 @@ def test_a_restore_that_was_interrupted_is_repeated_from_the_old_data(machine: M
     assert machine.run(*arguments).returncode == 1
     assert (machine.db / "etcd" / "member").read_text() == "old"
     assert sorted(each.name for each in machine.db.iterdir()) == ["etcd"]
+
+
+def test_data_is_dropped_once_in_each_restore(machine: Machine) -> None:
+    """The second time, the server may have joined the restored cluster."""
+    for operation, dropped in {
+        "run-1/InitialRestartCluster/1": True,
+        "run-1/InitialRestartCluster/2": False,
+        "run-2/InitialRestartCluster/1": True,
+    }.items():
+        (machine.db / "etcd").mkdir(exist_ok=True)
+        done = machine.run(tasks.DROP_SCRIPT, "k3s", str(machine.data), operation=operation)
+        assert done.returncode == 0, done.stderr
+        assert (machine.db / "etcd").exists() != dropped
+    assert (machine.programs / "systemctl.log").read_text() == "stop k3s\nstop k3s\n"
 
 
 def test_a_new_server_without_data_is_restored(machine: Machine) -> None:

@@ -124,8 +124,20 @@ STOP_SCRIPT = """set -eu
 
 DROP_SCRIPT = """set -eu
 unit=$1 data=$2
+marker=$data/server/db/dropped-for
+restore=${OPERATION%%/*}
+if [ "$(cat "$marker" 2> /dev/null)" = "$restore" ]; then
+    echo "the data was dropped already; it is that of the restored cluster"
+    exit 0
+fi
 systemctl stop "$unit"
 rm -rf "$data/server/db/etcd"
+mkdir -p "$data/server/db"
+printf '%s\\n' "$restore" > "$marker"
+sync
+"""
+"""Drops the data once in each restore. An agent that was killed runs the task again when the server may have joined;
+without its data, its member would count as lost, and etcd could lose its quorum.
 """
 
 _UNDO = """unit=$1 data=$2
