@@ -14,6 +14,8 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import KubeconfigError, load
 from herder.engine.meta.errors import NotFound, StatusError
 
+TRIES, RETRY_SECONDS = 24, 5.0  # two minutes, as on the other distributions
+
 
 async def delete_stale_nodes(client: Client, machines: Collection[str]) -> list[str]:
     """Delete Nodes of other Machines, and return their names. Nodes without a Machine stay."""
@@ -29,10 +31,20 @@ async def delete_stale_nodes(client: Client, machines: Collection[str]) -> list[
     return deleted
 
 
+async def delete_with_retries(client: Client, machines: Collection[str], seconds: float = RETRY_SECONDS) -> list[str]:
+    """Delete them as soon as the API server answers: it may restart meanwhile."""
+    for _ in range(TRIES - 1):
+        try:
+            return await delete_stale_nodes(client, machines)
+        except (StatusError, OSError):
+            await asyncio.sleep(seconds)
+    return await delete_stale_nodes(client, machines)
+
+
 async def _run(machines: Collection[str]) -> None:
     client = Client(HttpTransport(load(CONFIG_DIR / "herder.yaml")))
     try:
-        for name in await delete_stale_nodes(client, machines):
+        for name in await delete_with_retries(client, machines):
             print(f"node/{name} deleted")
     finally:
         await client.close()

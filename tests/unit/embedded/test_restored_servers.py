@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -13,9 +15,10 @@ import yaml
 from herder.api.capi.kinds import NODE
 from herder.api.rke.names import MACHINE_UID
 from herder.controllers.planner.distributions import embedded_tasks
-from herder.embedded import keys
-from herder.embedded.stale_nodes import delete_stale_nodes
+from herder.embedded import keys, stale_nodes
+from herder.embedded.stale_nodes import TRIES, delete_stale_nodes, delete_with_retries
 from herder.engine.client.client import Client
+from herder.engine.meta.errors import ServiceUnavailable
 from tests.support.builders import new_manifest
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
@@ -65,6 +68,27 @@ async def test_nodes_of_other_machines_are_deleted(tmp_path: Path) -> None:
         left = (await client.list(NODE.resource)).items
         assert sorted(each["metadata"]["name"] for each in left) == ["a", "c"]
         await client.close()
+
+
+@pytest.mark.parametrize("failures", [0, TRIES - 1, TRIES])
+async def test_an_api_server_that_restarts_is_waited_for(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    async def delete(_client: Client, _machines: Collection[str]) -> list[str]:
+        nonlocal calls
+        calls += 1
+        if calls <= failures:
+            raise ServiceUnavailable("connection refused")
+        return ["b"]
+
+    monkeypatch.setattr(stale_nodes, "delete_stale_nodes", delete)
+    client = Client(cast(Any, None))
+    if failures < TRIES:
+        assert await delete_with_retries(client, ["uid-a"], seconds=0) == ["b"]
+    else:
+        with pytest.raises(ServiceUnavailable):
+            await delete_with_retries(client, ["uid-a"], seconds=0)
+    assert calls == min(failures + 1, TRIES)
 
 
 # --- scripts of tasks, without systemd --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from herder.agent.core.events import Finished
 from herder.controllers.planner.distributions import certificate_report
-from herder.embedded.stale_nodes import delete_stale_nodes
+from herder.embedded.stale_nodes import RETRY_SECONDS, TRIES, delete_stale_nodes
 from herder.sim.host import configuration, snapshots
 from herder.sim.host.certificates import certificates_at
 from herder.sim.host.command import Command, Script
@@ -285,10 +285,12 @@ async def _stale_nodes(command: Command) -> Finished:
     node = command.node
     if node.runtime != "herder":
         return command.not_found()
-    if not node.running or not node.cluster.has_api:
-        return Finished(1, stderr=b"cannot delete stale nodes: connection refused\n")
-    await delete_stale_nodes(node.cluster.api, command.arguments)
-    return Finished(0)
+    for _ in range(TRIES):
+        if node.running and node.cluster.has_api:
+            await delete_stale_nodes(node.cluster.api, command.arguments)
+            return Finished(0)
+        await asyncio.sleep(RETRY_SECONDS)
+    return Finished(1, stderr=b"cannot delete stale nodes: connection refused\n")
 
 
 async def _python(command: Command) -> Finished:
