@@ -24,7 +24,7 @@ settings.register_profile("seeded", derandomize=True)
 if not os.environ.get("HERDER_RANDOM_EXAMPLES"):
     settings.load_profile("seeded")
 
-FIRST = ("test_kubeadm_clusters.py", "test_demo.py", "test_capi_both_engines.py", "test_kubeadm_restore.py")
+FIRST = ("test_kubeadm_clusters.py", "test_demo.py", "test_capi_both_engines.py")
 
 __all__ = ["admin", "api", "client", "embedded_engine", "engine", "real_engine"]
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the longest files first, and the unit tests last: workers take whole files, and should end together.
 
-    The files with Kubernetes by kubeadm are apart from each other, because each of them can keep both cores busy.
+    The other files with Kubernetes by kubeadm follow much later, because each of them can keep both cores busy.
     """
     items.sort(key=lambda item: next((n for n, name in enumerate(FIRST) if item.path.name == name), len(FIRST)))
 
