@@ -17,7 +17,7 @@ from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.api.rke.strategy import is_lost, quorum
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal
+from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal, Update
 from herder.engine.runtime.executor import Action
 from herder.engine.runtime.view import Observed, UndeclaredKind, View
 
@@ -146,12 +146,24 @@ def _deleted(act: Action, view: View) -> Object | None:
 
 def _released(act: Action, view: View) -> Object | None:
     """Return the Machine whose pre-terminate hook the write removes."""
-    if not isinstance(act, Patch) or act.ref.kind != MACHINE or act.target:
+    if not isinstance(act, (Patch, Update)) or act.target:
         return None
-    annotations = (act.patch.get("metadata") or {}).get("annotations") or {}
-    if names.ETCD_HOOK not in annotations or annotations[names.ETCD_HOOK] is not None:
-        return None
-    return view.get(MACHINE, act.ref.name, act.ref.namespace)
+    if isinstance(act, Update):
+        kind, meta = act.kind, act.obj["metadata"]
+        name, namespace = meta["name"], meta.get("namespace", "")
+    else:
+        kind, name, namespace = act.ref.kind, act.ref.name, act.ref.namespace
+    machine = view.get(MACHINE, name, namespace) if kind == MACHINE else None
+    return machine if machine is not None and _removes_hook(act, machine) else None
+
+
+def _removes_hook(act: Patch | Update, machine: Object) -> bool:
+    has_hook = names.ETCD_HOOK in annotations_of(machine)
+    if isinstance(act, Update):
+        return has_hook and not act.subresource and names.ETCD_HOOK not in annotations_of(act.obj)
+    metadata = act.patch.get("metadata", {})
+    annotations = metadata.get("annotations", {}) if metadata is not None else None
+    return has_hook if annotations is None else annotations.get(names.ETCD_HOOK, "") is None
 
 
 def _member_plans(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from herder.api.rke import names
 from herder.api.rke.kinds import BEACON
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Delete, Patch, Ref
+from herder.engine.runtime.decision import DONE, Apply, Delete, Patch, Ref, Update
 from tests.support.builders import object_reference
 from tests.support.views import view_of
 from tests.unit.api.guards.refusals import refusal
@@ -226,7 +227,7 @@ def test_a_member_that_others_need_is_not_released_before_its_removal(sample: Sa
         assert found(*own, *other, nodes=[removed(SAMPLES["k3s"])], cluster=unknown) == message
 
 
-def test_which_patches_release_a_machine() -> None:
+def test_which_writes_release_a_machine() -> None:
     existing = (machine("a", deleting=True), MEMBER, objects.bootstrap("a"))
     joined = machine("b"), plan_secret("b", annotations={names.JOINED_TO: JOINED})
     hook, ref = names.ETCD_HOOK, Ref(MACHINE, "a", NAMESPACE)
@@ -248,6 +249,23 @@ def test_which_patches_release_a_machine() -> None:
         Apply(MACHINE, machine("a"), "all of it"),
     ]
     assert [found(action) for action in allowed] == [""] * len(allowed)
+
+    held = copy.deepcopy(existing[0])
+    held["metadata"]["annotations"] = {hook: "owner"}
+    existing = (held, *existing[1:])
+    released: list[Any] = [
+        Patch(ref, {"metadata": {"annotations": None}}, "all of them"),
+        Patch(ref, {"metadata": None}, "all of it"),
+        Update(MACHINE, machine("a", deleting=True), "without it"),
+    ]
+    assert [found(action) for action in released] == ["deny-release-of-join-server"] * len(released)
+    kept: list[Any] = [
+        Update(MACHINE, held, "with it"),
+        Update(MACHINE, machine("a", deleting=True), "its status", subresource="status"),
+        Update(MACHINE, machine("a", deleting=True), "downstream", target="downstream"),
+        Update(CONFIG_MAP, machine("a", deleting=True), "a log"),
+    ]
+    assert [found(action) for action in kept] == [""] * len(kept)
 
 
 # --- Nodes ------------------------------------------------------------------------------------------------------------
