@@ -44,6 +44,7 @@ def test_help_lists_every_command() -> None:
         "upgrade",
         "snapshot",
         "rotate",
+        "redeploy",
         "rollback",
         "operations",
         "delete",
