@@ -100,9 +100,10 @@ def run(
     faults: Faults = NONE,
     servers: int = 3,
     prepare: Scenario = OperatedCluster.create,
+    seed: int = 7,
 ) -> None:
     async def run_scenario() -> None:
-        cluster = OperatedCluster(version, faults, servers)
+        cluster = OperatedCluster(version, faults, servers, seed=seed)
         async with cluster.simulation:
             await prepare(cluster)
             await scenario(cluster)

@@ -6,13 +6,16 @@ before a restore is served again, and no server begins a second cluster.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from herder.api.capi.kinds import SECRET
 from herder.api.rke import operations
-from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT, PLAN_SECRET
+from herder.api.rke.names import JOIN_URL, JOINED_TO
+from herder.api.rke.node.plan_secret import PlanSecret
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
 from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
@@ -74,6 +77,30 @@ def test_a_cluster_that_lost_all_servers_is_restored_on_new_ones(version: str, f
         await cluster.write("later")
 
     run(version, scenario, faults, servers=servers_of(version), prepare=create_with_s3)
+
+
+def test_a_server_that_had_not_joined_yet_does_not_block_a_restore() -> None:
+    """With this seed, the last server is lost when its replacement has the plan to join it. No server can be joined
+    then, which the tasks before the restore must not wait for."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        await lose_all_servers(cluster)
+        await cluster.simulation.sim.world.until(partial(_has_new_servers, cluster), within=HOUR)
+        secrets = [PlanSecret(each) for each in cluster.simulation.invariants.objects[PLAN_SECRET].values()]
+        joining = [plan for plan in secrets if plan.is_etcd and plan.annotations.get(JOINED_TO)]
+        assert [plan.annotations.get(JOIN_URL) for plan in joining] == [None]
+        restored = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert restored.phase == "Finished", restored.message
+        assert await cluster.has("before")
+
+    run("v1.34.1+rke2r1", scenario, prepare=create_with_s3, seed=1)
+
+
+async def _has_new_servers(cluster: OperatedCluster) -> bool:
+    nodes = cluster.simulation.nodes
+    return len(nodes) == cluster.simulation.desired.machines and all(node.powered for node in nodes)
 
 
 def _truncate(cluster: OperatedCluster) -> None:

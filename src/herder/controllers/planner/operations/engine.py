@@ -42,6 +42,7 @@ from herder.controllers.planner.operations.restore import RESTORE
 from herder.controllers.planner.operations.schedule import SCHEDULED_SNAPSHOT, record_schedule
 from herder.controllers.planner.operations.snapshot import SNAPSHOT
 from herder.controllers.planner.operations.upgrade_snapshot import UPGRADE_SNAPSHOT
+from herder.controllers.planner.plan.inputs import InputsNotReady
 from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.plan.writes import deliver_task
 from herder.controllers.planner.rollout import messages
@@ -252,7 +253,11 @@ class _Drive:
         if not self._is_delivered(step):
             if _is_busy(step) and not self._is_unresponsive(step):
                 return self._redact(messages.plan_status(entry, self._now)) or messages.NOT_APPLIED
-            self.result.writes.append(self._delivery(step))
+            try:
+                self.result.writes.append(self._delivery(step))
+            except InputsNotReady as missing:  # the deadline of the phase counts for this too
+                self.result.effects += [each for each in missing.effects if each not in self.result.effects]
+                return str(missing)
             self.result.plans = True
             return messages.NOT_APPLIED
         if self._is_unresponsive(step):

@@ -23,7 +23,7 @@ from herder.api.rke.operations import Run, active_run
 from herder.api.rke.restore import restores_spec
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
-from herder.controllers.planner.distributions.tasks import RestoreSnapshot, SaveSnapshot, StartServices, Task
+from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, SaveSnapshot, StartServices, Task
 from herder.controllers.planner.etcd.force_removal import force_remove_members
 from herder.controllers.planner.operations.engine import RenderedTask, RenderTask, run_operation
 from herder.controllers.planner.operations.restore import version_to_start
@@ -174,8 +174,10 @@ def _run_operation(scope: PlanScope, result: Result) -> None:
         inputs = _plan_inputs(scope)
 
         def rendered(entry: PlanEntry, task: Task) -> RenderedTask:
-            begins = isinstance(task, RestoreSnapshot)
-            machine = inputs.first_machine(entry) if begins else inputs.machine(entry)
+            if isinstance(task, RestoreSnapshot):
+                machine = inputs.first_machine(entry)
+            else:
+                machine = inputs.machine(entry, must_join=task.mode is Mode.RENDERED)
             cluster = _inputs_for_task(scope, inputs.cluster, task)
             return RenderedTask(scope.distribution.task(cluster, machine, task), machine.join_url)
 
@@ -300,9 +302,10 @@ class _PlanInputs:
     cluster: ClusterInputs
     servers: Servers
 
-    def machine(self, entry: PlanEntry, *, reports_agent: bool = False) -> MachineInputs:
+    def machine(self, entry: PlanEntry, *, reports_agent: bool = False, must_join: bool = True) -> MachineInputs:
+        """`must_join`: whether the plan needs a server to join, which does not exist while none is the init node."""
         joins = self.servers.server_for(entry)
-        if not joins and not entry.is_init:
+        if must_join and not joins and not entry.is_init:
             where = f"{self.scope.view.namespace}/{entry.name}"
             raise InputsNotReady(f"no suitable join URL found to join machine {where} to")
         return machine_inputs(self.scope.view, entry, joins, reports_agent=reports_agent)
