@@ -24,7 +24,7 @@ from herder.api.references.catalogue import KINDS, FieldReference, field_referen
 from herder.api.rke import kinds as rke
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.engine.meta.kinds import Kind, Object
-from tests.conformance.objects import define, definition, ensure_defined
+from tests.conformance.objects import definition, ensure_defined
 from tests.support.admission_servers import provisioning_cluster, resource_path
 from tests.support.api import Api
 from tests.support.rbac import grant, grant_everywhere
@@ -78,7 +78,7 @@ def configurations(*resource_path: str) -> dict[str, Object]:
 
 RKE2 = {"spec.kubernetesVersion": "v1.34.1+rke2r1"}  # K3s has no cloud-provider-config
 SHEDS = {"kind": DRIVER.config.kind, "name": "theirs"}
-CONTROL_PLANE = {"clusterName": "", "kubernetesVersion": "v1.34.1+k3s1"}
+CONTROL_PLANE = {"clusterName": "", "managementClusterName": "", "kubernetesVersion": "v1.34.1+k3s1"}
 MACHINE_FIELDS: dict[str, Any] = {
     "infrastructureRef": reference("Machine"),
     "bootstrap.configRef": reference("Config"),
@@ -117,10 +117,11 @@ CASES: Mapping[tuple[Kind, str], Object] = {
     (rke.CONTROL_PLANE, "spec.managementClusterName"): with_spec(
         rke.CONTROL_PLANE, CONTROL_PLANE | {"managementClusterName": "c-theirs"}
     ),
-    **{
-        (kind, "spec.clusterName"): with_spec(kind, {"clusterName": "theirs"})
-        for kind in (rke.CONTROL_PLANE, rke.BOOTSTRAP, rke.BOOTSTRAP_TEMPLATE)
-    },
+    (rke.CONTROL_PLANE, "spec.clusterName"): with_spec(rke.CONTROL_PLANE, CONTROL_PLANE | {"clusterName": "theirs"}),
+    (rke.BOOTSTRAP, "spec.clusterName"): with_spec(rke.BOOTSTRAP, {"clusterName": "theirs"}),
+    (rke.BOOTSTRAP_TEMPLATE, "spec.clusterName"): with_spec(
+        rke.BOOTSTRAP_TEMPLATE, {"clusterName": "theirs", "template": {"spec": {}}}
+    ),
     **{
         (capi.CLUSTER, f"spec.{field}"): changed(objects.CLUSTER, {f"spec.{field}": reference("Cluster")})
         for field in ("infrastructureRef", "controlPlaneRef")
@@ -235,7 +236,7 @@ async def create_targets(admin: Api) -> None:
 @pytest.fixture(scope="module")
 async def admin(admission_admin: Api) -> Api:
     for kind in DEFINED:
-        await define(admission_admin, definition(kind.group, kind.plural, kind.kind, UNCHECKED))
+        await ensure_defined(admission_admin, definition(kind.group, kind.plural, kind.kind, UNCHECKED))
     for kind, crds in ((management.MANAGEMENT_CLUSTER, MANAGEMENT_CRDS), (IN_MEMORY_CONTROL_PLANE, IN_MEMORY_CRDS)):
         name = f"{kind.plural}.{kind.group}"
         await ensure_defined(admission_admin, next(crd for crd in crds if crd["metadata"]["name"] == name))
