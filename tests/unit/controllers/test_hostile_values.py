@@ -169,8 +169,8 @@ def test_plan_rendering_keeps_nothing_of_a_deleted_cluster() -> None:
     cluster = ClusterInputs("fleet-default", "gone", "", "v1.33.4+k3s1", {}, server_token="hunter2")
     machine = MachineInputs(name="m", uid="u", roles=Roles(True, True, True), is_init=True)
     request = render.Request.of(distribution_of("v1.33.4+k3s1"), cluster, machine)
-    first = render._checksum(request)
-    assert render._checksum(request) == first
+    first = render._checksums_of(request)
+    assert render._checksums_of(request) == first
     reference = weakref.ref(cluster)
     del request, cluster
     gc.collect()
