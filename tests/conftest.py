@@ -36,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "extended: needs a peer that `make test` does not build; run by `make interop`, results committed"
     )
+    config.addinivalue_line("markers", "soak: takes long; run by `make soak`, results committed")
     SCANNER.watch_stores()
     STATUS_WRITERS.watch()
 

@@ -16,6 +16,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from bench.__main__ import RESULTS, machine
 
@@ -28,6 +29,11 @@ class Case:
     outcome: str
     seconds: float
 
+    @property
+    def label(self) -> str:
+        """The parameters of the test."""
+        return self.name.partition("[")[2].rstrip("]")
+
 
 def interop() -> int:
     status, cases = run("-m", "extended")
@@ -37,7 +43,7 @@ def interop() -> int:
 
 
 def slowest() -> int:
-    status, cases = run("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not extended")
+    status, cases = run("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not extended and not soak")
     ranked = sorted(cases, key=lambda case: -case.seconds)[:SLOWEST]
     rows = [f"| `{case.name}` | {case.seconds:.0f} |" for case in ranked]
     title = f"The {SLOWEST} slowest tests of {len(cases)}"
@@ -45,11 +51,11 @@ def slowest() -> int:
     return status
 
 
-def run(*selection: str) -> tuple[int, list[Case]]:
+def run(*selection: str, output: TextIO | None = None) -> tuple[int, list[Case]]:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         status = subprocess.run(
-            [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"], check=False
+            [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"], stdout=output, check=False
         ).returncode
         return status, [case(element) for element in ElementTree.parse(report).iter("testcase")]
 

@@ -24,6 +24,7 @@ from bench.__main__ import machine
 from herder.sim import loop
 from herder.sim.faults import ROUGH, Faults
 from herder.sim.world import World
+from tests.results import run as run_tests
 
 SAMPLED_CELLS = 400
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "soak.md"
@@ -134,6 +135,14 @@ def machine_kills(scale: float) -> str:
     return f"seeds 1–{seeds}, of each: no instance leaked, none created twice, no machine lost, nothing left behind"
 
 
+def operation_scenarios(_scale: float) -> str:
+    status, cases = run_tests("-q", "tests/provisioning/operations", "-m", "soak", output=sys.stderr)
+    if status:
+        raise RuntimeError(f"failed: {[case.name for case in cases if case.outcome not in ('passed', 'skipped')]}")
+    seconds = [f"{case.label} {case.seconds:.0f} s" for case in cases if case.outcome == "passed"]
+    return f"{len(seconds)} passed, {len(cases) - len(seconds)} skipped: {', '.join(seconds)}"
+
+
 def manager_upgrade(_scale: float) -> str:
     command("pytest", "-q", "tests/interop/test_upgrade_kubeadm.py")
     return "a running kubeadm cluster is taken over from the previous release: same plans, same processes"
@@ -179,6 +188,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),
     "rolling-updates": ("Rolling updates through conflicts, losses and crashes", rollouts("rolling update")),
     "machine-kills": ("Managers, machine programs and host daemons killed while machines come and go", machine_kills),
+    "operations": ("Operation scenarios of the upstream suite, on real clusters", operation_scenarios),
     "manager-upgrade": ("Upgrade of the manager with a running kubeadm cluster", manager_upgrade),
     "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
     "kills": ("The store killed and its disk cut off, at any moment", kills),

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.conformance.differences import DIFFERENCES as API
 from tests.fuzz.differences import DIFFERENCES as BAD_INPUT
 from tests.interop.kubectl.differences import DIFFERENCES as KUBECTL
+from tests.provisioning.operations.scenarios import SCENARIOS as OPERATIONS
 from tests.provisioning.scenarios import SCENARIOS, SIMULATED
 from tests.unit.api.capi.admission.cases import CASES as ADMISSION
 
@@ -44,7 +45,8 @@ def capi_admission() -> str:
 
 def provisioning_suite() -> str:
     nodes = {name: "simulated" if name in SIMULATED else "real" for name in SCENARIOS if "General" not in name}
-    rows = "".join(f"| `Test_{name}` | {nodes.get(name, 'none')} |\n" for name in sorted(SCENARIOS))
+    nodes |= dict.fromkeys(OPERATIONS, "real, kubeadm")
+    rows = "".join(f"| `Test_{name}` | {nodes.get(name, 'none')} |\n" for name in sorted({*SCENARIOS, *OPERATIONS}))
     return f"| upstream test | nodes |\n|---|---|\n{rows}"
 
 

@@ -36,6 +36,7 @@ ROLES = {  # of machines, by pool name
     "servers": ("etcd", "controlplane"),
     "members": ("etcd",),
     "planes": ("controlplane",),
+    "others": ("controlplane", "worker"),
     "workers": ("worker",),
 }
 GO_AGENT = f"rancher-system-agent-{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"

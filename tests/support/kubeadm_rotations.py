@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cryptography import x509
 
-from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.node.certificates import certificates_of
 from herder.kubeadm.reencrypt import PREFIX
 from tests.support.embedded import HERDER
@@ -31,7 +30,7 @@ CONNECTION = (
 
 def on_server(farm: Cluster, command: str) -> str:
     server = min(name for name, node in farm.nodes().items() if CONTROL_PLANE in node["metadata"]["labels"])
-    return farm.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", command)
+    return farm.ssh(server, command)
 
 
 def create_secret(farm: Cluster) -> None:
@@ -112,7 +111,7 @@ def _certificate_files(directory: Path) -> Iterator[Path]:
 def kubelet_serial(farm: Cluster, machine: str) -> str:
     """The serial number of the kubelet's client certificate, which it presents now."""
     command = "head -n 30 /var/lib/kubelet/pki/kubelet-client-current.pem"
-    pem = farm.site(HERDER, "ssh", machine, "-n", DEFAULT_WORKSPACE, "--", command)
+    pem = farm.ssh(machine, command)
     return str(x509.load_pem_x509_certificate(pem.encode()).serial_number)
 
 

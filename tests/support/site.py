@@ -202,6 +202,9 @@ class Cluster:
         conditions = json.loads(found).get("status", {}).get("conditions", ())
         return "\n".join(each.get("message") or "" for each in conditions)
 
+    def ssh(self, machine: str, command: str) -> str:
+        return self.site(HERDER, "ssh", machine, "-n", DEFAULT_WORKSPACE, "--", command)
+
     def assert_agent_is_a_pod(self) -> None:
         ready = "jsonpath={.status.readyReplicas}"
         arguments = ("get", "deployment", "-n", "cattle-system", "cattle-cluster-agent", "-o", ready)
