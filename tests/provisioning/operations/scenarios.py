@@ -41,9 +41,11 @@ class Run:
         config = {"etcd": {"disableSnapshots": True, **etcd}}
         return create(self.site, full_name, self.distribution, groups, registered=self.registered, **config)
 
-    def storage(self) -> Object:
+    def storage(self, folder: str) -> Object:
+        """Each cluster has its own folder: the snapshots of others would be listed too."""
         return {
             "cloudCredentialName": CREDENTIAL,
+            "folder": folder,
             "endpoint": self.s3.endpoint,
             "endpointCA": self.s3.authority.path.read_text(),
         }
@@ -132,7 +134,7 @@ def on_new_node_of_three(run: Run) -> OperatedCluster:
 def restore_on_new_machines(run: Run, name: str, groups: Mapping[str, int]) -> OperatedCluster:
     """All etcd machines are lost with their disks; a new one gets the data from S3."""
     (etcd, *_) = groups
-    farm = run.create(name, groups, s3=run.storage())
+    farm = run.create(name, groups, s3=run.storage(f"{name}-{'custom' if run.registered else 'mp'}"))
     farm.kubectl("create", "configmap", "before")
     snapshot = take_snapshot(farm, on="s3")
     farm.kubectl("create", "configmap", "after")

@@ -20,8 +20,6 @@ from tests.support.site import HOST, Object, Site, site_in
 
 pytestmark = pytest.mark.soak
 
-FOLDER = "snapshots"
-
 
 @dataclass(frozen=True)
 class Place:
@@ -70,7 +68,7 @@ def _k3s(site: Site, k3s: k3s_clusters.K3s) -> Distribution:
 
 
 def _credential() -> Object:
-    keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY, "defaultBucket": BUCKET, "defaultFolder": FOLDER}
+    keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY, "defaultBucket": BUCKET}
     meta = {"name": CREDENTIAL, "namespace": DEFAULT_WORKSPACE}
     data = {f"s3credentialConfig-{name}": value for name, value in keys.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data}
