@@ -124,3 +124,51 @@ async def test_a_user_without_rights_on_snapshots_restores_those_of_the_own_clus
     rule = {"apiGroups": [PROVISIONING_CLUSTER.group], "resources": ["clusters"], "verbs": ["get", "patch", "update"]}
     await grant(admin, "owner", "owner", [rule])
     assert (await patch(admin.as_user("owner"), request("all"))).expect(200)["spec"]["kubernetesVersion"] == OLD
+
+
+FOREIGN = (
+    "absent",
+    "theirs",
+    "elsewhere",
+    "one/saved",
+    "../etcdsnapshots/saved",
+    "saved%2f..",
+    "SAVED",
+    "saved?x=y",
+    "",
+)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+async def test_snapshots_of_others_are_refused_like_those_that_do_not_exist(admin: Api, name: str) -> None:
+    """The owner of a cluster names snapshots by guessing. Admission reads them with the rights of the manager."""
+    await create(admin, saved())
+    theirs = new_manifest(ETCD_SNAPSHOT, "theirs", admin.namespace, spec={"clusterName": "two"})
+    metadata = base64.b64encode(json.dumps({restore.SPEC_KEY: saved()}).encode()).decode()
+    await admin.create(SNAPSHOTS, {**theirs, "snapshotFile": {"metadata": metadata}})
+    other = await admin.in_new_namespace()
+    elsewhere = new_manifest(ETCD_SNAPSHOT, "elsewhere", other.namespace, spec={"clusterName": "one"})
+    await other.create(SNAPSHOTS, {**elsewhere, "snapshotFile": {"metadata": metadata}})
+    rule = {"apiGroups": [PROVISIONING_CLUSTER.group], "resources": ["clusters"], "verbs": ["get", "patch", "update"]}
+    await grant(admin, "owner", "owner", [rule])
+    for mode in ("all", "kubernetesVersion"):
+        answer = await patch(admin.as_user("owner"), request(mode, name=name))
+        assert answer.status == 422, answer.text
+        assert [found for _, found, _ in answer.causes] == ["spec.rkeConfig.etcdSnapshotRestore.name"]
+        assert "this cluster has no such snapshot" in answer.message
+    assert (await admin.get(admin.at(CLUSTERS, "one"))).body["spec"]["kubernetesVersion"] == NEW
+
+
+async def test_a_snapshot_that_was_replaced_after_the_request_is_not_approved_by_it(admin: Api) -> None:
+    """The same request applies once: what the name stands for later changes nothing, and a new request is checked."""
+    await create(admin, saved())
+    (await patch(admin, request("all"))).expect(200)
+    (await admin.delete(admin.at(SNAPSHOTS, "saved"))).expect(200)
+    forged = base64.b64encode(json.dumps({restore.SPEC_KEY: saved("v1.33.9+k3s1")}).encode()).decode()
+    replaced = new_manifest(ETCD_SNAPSHOT, "saved", admin.namespace, spec={"clusterName": "one"})
+    await admin.create(SNAPSHOTS, {**replaced, "snapshotFile": {"metadata": forged}})
+    kept = (await patch(admin, request("all"))).expect(200)
+    assert kept["spec"]["kubernetesVersion"] == OLD
+    answer = await patch(admin, request("all", generation=2))
+    assert answer.status == 422, answer.text
+    assert "the manager does not know the copy of the spec" in answer.message

@@ -249,9 +249,14 @@ def test_a_new_machine_gets_its_certificate_and_renews_it(api: Api, tmp_path: Pa
     key = new_key()
     issued = api.certificate(api.request(BOOTSTRAP, WORKER, key))
     credentials = client_certificate(tmp_path, issued, key)
+    api.create_node(WORKER)
     renewed = api.certificate(api.request(credentials, WORKER, new_key()))
     (name,) = x509.load_pem_x509_certificate(renewed).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     assert name.value == f"system:node:{WORKER}"
+    api.admin("delete", "node", WORKER)
+    kind, message = api.outcome(api.request(credentials, WORKER, new_key()))
+    assert kind == "Denied"
+    assert f"Node {WORKER} does not exist" in message
 
 
 def test_a_retry_with_the_same_key_gets_the_certificate(api: Api) -> None:

@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import pytest
 
+from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.capi.inventory import PROVIDER_CRD, PROVIDERS
-from herder.api.capi.kinds import NAMESPACE
+from herder.api.capi.kinds import CLUSTER, NAMESPACE
 from herder.api.identity.crds import CRDS
 from herder.api.identity.tenancy_policies import POLICIES
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
@@ -63,7 +64,7 @@ ALL = (
     *SIGNS_OF_A_CORE,
     *OTHER_WORKLOADS,
 )
-CUSTOM = (PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN, PROVIDERS)
+CUSTOM = (CLUSTER, PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN, PROVIDERS)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,9 @@ async def user_api(engine: Engine) -> AsyncIterator[Api]:
     """The user of the table, on a server with all policies enforced."""
     client, api = engine.client(), Api(engine.connection)
     kinds = {f"{kind.plural}.{kind.group}" for kind in CUSTOM}
-    definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD) if each["metadata"]["name"] in kinds]
+    definitions = [
+        each for each in (*CRDS, *MANAGEMENT_CRDS, *CORE_CRDS, PROVIDER_CRD) if each["metadata"]["name"] in kinds
+    ]
     await install_kinds(client, definitions)
     await install_tenancy_policies(client)
     await tenancy.grant_rights(client)

@@ -13,7 +13,7 @@ from typing import Any
 
 from herder.api.capi.core import DEPLOYMENT, LEASE, LEASE_NAME
 from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
-from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID
@@ -56,6 +56,7 @@ RULES = [
         "resources": ["clusters"],
         "verbs": ["create", "delete", "patch", "update", "get"],
     },
+    {"apiGroups": [CLUSTER.group], "resources": [CLUSTER.plural], "verbs": ["create", "delete", "patch", "get"]},
     {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["create", "delete", "patch", "update", "get"]},
     {"apiGroups": [PROVIDERS.group], "resources": [PROVIDERS.plural], "verbs": ["create", "patch"]},
     {"apiGroups": [LEASE.group], "resources": [LEASE.plural], "verbs": ["create", "patch"]},
@@ -370,6 +371,12 @@ OWNED = (
 )
 """Owners of clusters. The garbage collector deletes a cluster with its owner, whoever deletes that."""
 
+
+def _core(id_: str, name: str, patch: Object | None = None, **annotations: str) -> Case:
+    meta = {"name": name, "namespace": "fleet-default", "annotations": annotations}
+    return Case(id_, CLUSTER, meta, {"spec": {"paused": False}}, patch)
+
+
 _MARK, _NO_MARK = ({"metadata": {"annotations": {OBSERVE_ONLY: value}}} for value in ("", None))
 WITHHELD = (
     _managed("a management Cluster becomes observe-only", "c-observed", _MARK),
@@ -394,6 +401,9 @@ WITHHELD = (
         {"spec": {}},
         _MARK,
     ),
+    _core("a Cluster API Cluster is created observe-only", "observed", **{OBSERVE_ONLY: "x"}),
+    _core("a Cluster API Cluster becomes observe-only", "observed-2", _MARK),
+    _core("a Cluster API Cluster is resumed", "observed-3", _NO_MARK, **{OBSERVE_ONLY: "x"}),
 )
 """Clusters that the manager only observes. It would not even end rights in them."""
 

@@ -4,7 +4,8 @@ Every machine of the cluster holds the same bootstrap token. kube-controller-man
 name for it, so root on one worker could become a control plane node. Its approving controller is therefore disabled
 (see run.sh), and this program approves instead:
 
-- a renewal, which a node requests for its own name with the certificate it has;
+- a renewal, which a node requests for its own name with the certificate it has, while its Node exists. A certificate
+  cannot be revoked, but that of a removed machine is not renewed;
 - the first certificate of a node name. A ConfigMap records the name and its public key before the approval. A request
   for the same name is denied unless it has the same key. Names of Nodes that have another certificate are recorded too.
   After a restore, the records are those of the snapshot. So the manager names the Nodes of all machines in a file, and
@@ -222,6 +223,14 @@ def decide(api: Any, csr: Object) -> Optional[Decision]:
         return None
     node, groups = request.common_name[len(NODE_PREFIX) :], spec.get("groups") or []
     if spec.get("username") == request.common_name and NODES in groups:
+        # After a restore, the Nodes of machines that joined since the snapshot do not exist until they register again.
+        if find(api, f"{NODES_PATH}/{node}") is None and node not in reserved_names():
+            return Decision(
+                "Denied",
+                "NodeRemoved",
+                f"Node {node} does not exist, so its certificate is not renewed; if the machine belongs to the "
+                "cluster, restart its kubelet, which registers the Node.",
+            )
         return Decision("Approved", "AutoApproved", "Auto approving self kubelet client certificate.")
     if BOOTSTRAPPERS not in groups:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,9 @@ from herder.snapshots.names import COMPRESSED, LATEST, ON_DEMAND, check_name, se
 from herder.snapshots.records import FAILED, Record
 from herder.snapshots.remote import Remote
 from herder.snapshots.restore import Workplace, fetch
+
+MAC = "mac"
+"""Key of the metadata: a MAC of the name and the SHA-256."""
 
 
 @contextmanager
@@ -35,8 +38,13 @@ def remote_of(config: Config, *, required: bool = False) -> Iterator[Remote | No
         remote.close()
 
 
-def save(config: Config, data: Data, name: str) -> list[Record]:
-    """Take a snapshot, verify it, upload it and apply the retention, which does not count snapshots on demand."""
+def save(
+    config: Config, data: Data, name: str, authenticate: Callable[[str, str], str] = lambda _name, _sha256: ""
+) -> list[Record]:
+    """Take a snapshot, verify it, upload it and apply the retention, which does not count snapshots on demand.
+
+    `authenticate` returns a MAC of the name and the SHA-256, which is stored in the metadata.
+    """
     if config.disabled and name != ON_DEMAND:
         raise SnapshotError(f"snapshot {name}: snapshots are disabled; only --name {ON_DEMAND} is saved")
     directory = Directory(config.directory)
@@ -45,7 +53,7 @@ def save(config: Config, data: Data, name: str) -> list[Record]:
         directory.clean()
         full_name = _new_name(config, directory, remote, check_name("name", name))
         try:
-            record = directory.commit(_write(config, data, directory, full_name))
+            record = directory.commit(_authenticated(_write(config, data, directory, full_name), authenticate))
             records = [record]
             if remote is not None:
                 remote.abort_uploads(f"{name}-{config.node}-")
@@ -94,6 +102,11 @@ def _write(config: Config, data: Data, directory: Directory, name: str) -> Recor
         unpacked_size=unpacked,
         metadata=config.metadata,
     )
+
+
+def _authenticated(record: Record, authenticate: Callable[[str, str], str]) -> Record:
+    mac = authenticate(record.name, record.sha256)
+    return replace(record, metadata={**record.metadata, MAC: mac}) if mac else record
 
 
 def _apply_retention(config: Config, directory: Directory, remote: Remote | None, name: str) -> str:

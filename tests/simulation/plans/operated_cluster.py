@@ -34,17 +34,18 @@ class OperatedCluster:
         servers: int = 3,
         guards: Sequence[Guard] = GUARDS,
         *,
+        workers: int = 1,
         seed: int = 7,
         strict: bool = True,
     ) -> None:
         distribution = next((name for name in ("kubeadm", "herder") if name in version), "")
         distribution = distribution.replace("herder", "embedded")
         self.simulation = ProvisioningSimulation(seed, faults, guards=guards, distribution=distribution, strict=strict)
-        self._version, self._servers = version, servers
+        self._version, self._servers, self._workers = version, servers, workers
 
     async def create(self, **etcd: Any) -> None:
         """`etcd`: fields of rkeConfig.etcd."""
-        pools = {"servers": (self._servers, ("etcd", "controlPlane")), "workers": (1, ("worker",))}
+        pools = {"servers": (self._servers, ("etcd", "controlPlane")), "workers": (self._workers, ("worker",))}
         config = {"secrets-encryption": True} if "k3s" in self._version else {}
         await self.simulation.create_cluster(DesiredState(self._version, pools, config, etcd=etcd))
         await self.simulation.until_settled()
@@ -56,6 +57,12 @@ class OperatedCluster:
     @property
     def servers(self) -> list[SimulatedNode]:
         return [node for node in self.simulation.nodes if not node.is_worker]
+
+    @property
+    def first_worker(self) -> SimulatedNode:
+        """The worker that comes first in operations: that whose Machine has the first name."""
+        workers = [node for node in self.simulation.nodes if node.is_worker]
+        return min(workers, key=lambda node: self.simulation.machine_of(node) or "")
 
     async def run(self, kind: str, *, settles: bool = True, **request: Any) -> operations.Run:
         """Request an operation, and wait until it has ended and the cluster is settled, if it can be."""
@@ -101,9 +108,10 @@ def run(
     servers: int = 3,
     prepare: Scenario = OperatedCluster.create,
     seed: int = 7,
+    workers: int = 1,
 ) -> None:
     async def run_scenario() -> None:
-        cluster = OperatedCluster(version, faults, servers, seed=seed)
+        cluster = OperatedCluster(version, faults, servers, workers=workers, seed=seed)
         async with cluster.simulation:
             await prepare(cluster)
             await scenario(cluster)

@@ -121,10 +121,35 @@ def test_a_silent_machine_is_waited_for() -> None:
         worker: SimulatedNode = next(node for node in cluster.simulation.nodes if node.is_worker)
         await serve(cluster, "1.1.0")
         worker.line.cut()
-        asyncio.get_running_loop().call_later(1800, worker.line.heal)
+        asyncio.get_running_loop().call_later(400, worker.line.heal)
         ended = await cluster.run(operations.AGENTS)
         assert ended.phase == "Finished", ended.message
+        assert not ended.skipped
         assert versions(cluster) == {"1.1.0"}
-        assert ended.timings["Workers"] >= 1500
 
     run("v1.34.1+k3s1", scenario)
+
+
+def test_a_worker_that_stays_silent_is_skipped_and_named() -> None:
+    """The others go on, although only one at a time replaces its agent."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        worker = cluster.first_worker
+        await serve(cluster, "1.1.0")
+        worker.line.cut()
+        ended = await cluster.run(operations.AGENTS, settles=False)
+        name = cluster.simulation.machine_of(worker)
+        assert ended.phase == "Finished", ended.message
+        assert ended.skipped == (name,)
+        assert f"skipped worker(s) {name}" in ended.skipped_message
+        assert ended.timings["Workers"] < 1200, "not the four hours of the phase"
+        old = [node.name for node in cluster.simulation.nodes if node.running_agent.version != "1.1.0"]
+        assert old == [worker.name]
+        assert (await condition(cluster))[0] == "False"
+        worker.line.heal()
+        await cluster.simulation.until_settled()
+        ended = await cluster.run(operations.AGENTS, generation=2)
+        assert (ended.phase, ended.skipped) == ("Finished", ())
+        assert versions(cluster) == {"1.1.0"}
+
+    run("v1.34.1+k3s1", scenario, workers=3)

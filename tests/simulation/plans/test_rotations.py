@@ -178,6 +178,27 @@ def test_rotations_survive_a_crash_in_each_phase(version: str, actor: str) -> No
     run(version, scenario, servers=VERSIONS[version])
 
 
+@pytest.mark.parametrize("version", ["v1.34.1+k3s1", "v1.34.1+kubeadm1"])
+def test_a_dead_worker_is_skipped_by_a_certificate_rotation(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        worker, before = cluster.first_worker, certificates(cluster)
+        worker.power_off()
+        rotated = await cluster.run(operations.CERTIFICATES, settles=False)
+        assert rotated.phase == "Finished", rotated.message
+        assert rotated.skipped == (cluster.simulation.machine_of(worker),)
+        after = certificates(cluster)
+        assert all(after[each].serial != old.serial for each, old in before.items() if each[0] != worker.name)
+        worker.boot()
+        await cluster.simulation.until_settled()
+        rotated = await cluster.run(operations.CERTIFICATES, generation=2)
+        assert (rotated.phase, rotated.skipped) == ("Finished", ())
+        last = certificates(cluster)
+        assert all(last[each].serial != old.serial for each, old in before.items())
+        assert not any(operations.task_instructions(plan.plan) for plan in plans(cluster))
+
+    run(version, scenario, servers=VERSIONS[version], workers=2)
+
+
 @pytest.mark.parametrize("version", OWNED)
 def test_only_certificates_of_the_named_services_are_new(version: str) -> None:
     async def scenario(cluster: OperatedCluster) -> None:

@@ -13,7 +13,7 @@ from herder.api.guards.observe_only import deny_while_observe_only
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.jobs import JOB, ROLE, ROLE_BINDING
-from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, ROLE_TEMPLATE
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.app.manager import Roles, controllers
@@ -140,29 +140,41 @@ NOT_REVOKED: dict[str, Action] = {
 }
 
 
-def of_binding(action: Action, *, deleted: bool = True) -> bool:
+TEMPLATE = new_object(ROLE_TEMPLATE, "reader")
+LIVING, DELETED = (
+    new_object(CLUSTER_BINDING, "rita", ID, deleting=deleted, roleTemplateName="reader") for deleted in (False, True)
+)
+OF_DELETED: dict[str, tuple[Any, ...]] = {
+    "binding": (DELETED, TEMPLATE),
+    "binding without its finalizer": (TEMPLATE,),
+    "RoleTemplate": (LIVING,),
+}
+
+
+def of_binding(action: Action, *existing: Any) -> bool:
     """Whether the action is denied that the controller of a binding decides."""
-    binding = new_object(CLUSTER_BINDING, "rita", ID, deleting=deleted)
     watches = (*cluster_bindings.CONTROLLER.watches, Watches(PROVISIONING_CLUSTER))
     declared = {**cluster_bindings.CONTROLLER.indexes, **dict.fromkeys(observe_only.MARKED_KINDS, INDEXES)}
     reader = replace(cluster_bindings.CONTROLLER, watches=watches, indexes=declared)
-    view = view_of(reader, f"{ID}/rita", (*MARKED, binding))
+    view = view_of(reader, f"{ID}/rita", (*MARKED, *existing))
     return deny_while_observe_only(action, view, Reconciled(CLUSTER_BINDING, ID)) is not None
 
 
+@pytest.mark.parametrize("deleted", OF_DELETED)
 @pytest.mark.parametrize("action", REVOKED.values(), ids=REVOKED)
-def test_rights_end_with_a_binding_that_is_deleted(action: Action) -> None:
-    assert not of_binding(action)
+def test_rights_end_with_what_is_deleted(action: Action, deleted: str) -> None:
+    assert not of_binding(action, *OF_DELETED[deleted])
 
 
+@pytest.mark.parametrize("deleted", OF_DELETED)
 @pytest.mark.parametrize("action", NOT_REVOKED.values(), ids=NOT_REVOKED)
-def test_a_binding_that_is_deleted_allows_nothing_else(action: Action) -> None:
-    assert of_binding(action)
+def test_what_is_deleted_allows_nothing_else(action: Action, deleted: str) -> None:
+    assert of_binding(action, *OF_DELETED[deleted])
 
 
 def test_rights_do_not_end_for_another_reason() -> None:
     """A restored manager does not know bindings that were created after the backup."""
-    assert of_binding(REVOKED["in the cluster"], deleted=False)
+    assert of_binding(REVOKED["in the cluster"], LIVING, TEMPLATE)
 
 
 GLOBAL = {

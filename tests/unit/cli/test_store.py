@@ -6,11 +6,14 @@ import gzip
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from herder.snapshots.config import load_s3
+from herder.snapshots.remote import Remote
 from tests.support.embedded import Embedded
 from tests.support.node_agents import eventually
 from tests.support.peers import peer
@@ -104,6 +107,72 @@ def test_a_backup_is_restored_from_s3_on_another_host(stopped: Path, s3_config: 
     newest = backups(elsewhere, "--s3-config", s3_config)[0]["name"]
     herder("store", "restore", newest, "--data-dir", elsewhere, "--s3-config", s3_config)
     assert has_config_map(elsewhere)
+
+
+def replace_in_bucket(s3_config: Path, data: Path, scratch: Path) -> tuple[str, str]:
+    """As someone who can write to the bucket: the newest backup is another one now, with metadata that fit it.
+
+    Returns its name and its hash."""
+    newest = backups(data, "--s3-config", s3_config)[0]
+    remote = Remote(load_s3(s3_config))
+    try:
+        sizes = remote.sizes()
+        other = next(remote.record(name, sizes[name]) for name in sizes if name != newest["name"])
+        remote.download(other.name, scratch / "other")
+        forged = replace(other, name=newest["name"])
+        remote.upload(forged, scratch / "other")
+    finally:
+        remote.close()
+    return newest["name"], forged.sha256
+
+
+def test_a_backup_that_was_replaced_in_s3_is_refused(
+    stopped: Path, s3_config: Path, s3: S3Server, tmp_path: Path
+) -> None:
+    """Size and hash in the bucket prove nothing: who replaces the backup replaces them too."""
+    mine = tmp_path / "s3.json"
+    mine.touch(mode=0o600)
+    mine.write_text(json.dumps(s3.settings(folder="replaced")))
+    copy_objects(s3_config, mine, tmp_path)
+    elsewhere = copied_keys(stopped, tmp_path / "elsewhere")
+    name, sha256 = replace_in_bucket(mine, elsewhere, tmp_path)
+    restore = ("store", "restore", name, "--data-dir", elsewhere, "--s3-config", mine)
+    assert "is not authenticated by a key in" in expect_failure(*restore)
+    assert not (elsewhere / "store" / "store.db").exists()
+    listed = {each["name"]: each["message"] for each in backups(elsewhere, "--s3-config", mine)}
+    assert listed[name] == "no manager with this encryption key has made it"
+    assert set(listed.values()) == {listed[name], ""}
+    assert "is not the file that was saved" in expect_failure(*restore, "--sha256", "0" * 64)
+    assert "64 hexadecimal digits" in expect_failure(*restore, "--sha256", "0")
+    herder(*restore, "--sha256", sha256.upper())
+    herder(*restore, "--insecure-skip-verify")
+
+
+def copy_objects(source: Path, target: Path, scratch: Path) -> None:
+    remotes = Remote(load_s3(source)), Remote(load_s3(target))
+    for name, size in remotes[0].sizes().items():
+        remotes[0].download(name, scratch / "copy")
+        remotes[1].upload(remotes[0].record(name, size), scratch / "copy")
+    for each in remotes:
+        each.close()
+
+
+def test_the_hash_on_this_host_vouches_for_a_backup_in_s3(stopped: Path, s3_config: Path, tmp_path: Path) -> None:
+    elsewhere = copied_keys(stopped, tmp_path / "elsewhere")
+    newest = backups(stopped)[0]["name"]
+    subprocess.run(["cp", "-a", stopped / "backups", elsewhere / "backups"], check=True)
+    metadata = elsewhere / "backups" / ".metadata" / newest
+    known = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps({**known, "sha256": "0" * 64}))
+    restore = ("store", "restore", newest, "--data-dir", elsewhere, "--s3-config", s3_config)
+    assert "is not the file that was saved" in expect_failure(*restore)
+
+
+def test_a_file_with_another_hash_is_not_restored(stopped: Path, tmp_path: Path) -> None:
+    elsewhere, newest = copied_keys(stopped, tmp_path / "elsewhere"), stopped / "backups" / backups(stopped)[0]["name"]
+    restore = ("store", "restore", newest, "--data-dir", elsewhere)
+    assert "instead of 0000" in expect_failure(*restore, "--sha256", "0" * 64)
+    herder(*restore, "--sha256", backups(stopped)[0]["sha256"])
 
 
 def test_a_downloaded_backup_is_restored_as_a_file(stopped: Path, tmp_path: Path) -> None:

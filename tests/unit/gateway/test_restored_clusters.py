@@ -11,10 +11,12 @@ import pytest
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke.crds import CRDS
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.operations import RESTORE, SNAPSHOT
 from herder.app.install import install_kinds
+from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 from herder.gateway.agents.clusters import SETTLING, Clusters
 from tests.support.builders import new_manifest
@@ -52,23 +54,86 @@ CASES: dict[str, tuple[Object, bool]] = {
 }
 
 
+def ended(kind: str, age: float, *finished: str) -> Object:
+    """An entry of the history."""
+    entry = {**operation(kind, "Finished", *finished), "endedAt": timestamp(NOW - timedelta(seconds=age))}
+    entry.pop("phaseStartedAt")
+    return entry
+
+
+NEXT = operation(SNAPSHOT, "Started")
+LATER_RUNS: dict[str, tuple[Object, list[Object], bool]] = {
+    "restore, then a snapshot": (NEXT, [ended(RESTORE, 1, *STOPPED)], True),
+    "restore, then another restore": (operation(RESTORE, "Started"), [ended(RESTORE, 1, *STOPPED)], True),
+    "restore, then two snapshots": (NEXT, [ended(RESTORE, 2, *STOPPED), ended(SNAPSHOT, 1, "Started")], True),
+    "restore some time ago": (NEXT, [ended(RESTORE, LATER, *STOPPED)], False),
+    "restore that replaced nothing": (NEXT, [ended(RESTORE, 1, *BEFORE)], False),
+    "two snapshots": (NEXT, [ended(SNAPSHOT, 1, *STOPPED)], False),
+}
+CONNECTIONS: dict[str, tuple[float, float, bool]] = {
+    "connected before the restore": (LATER, 3600, False),
+    "connected a moment ago": (3600, 1, True),
+    "connected after the restore": (3600, LATER, False),
+}
+"""Seconds since the end of the restore, and since the agent connected."""
+
+
+async def create_control_plane(client: Client, cluster: str, status: Object) -> None:
+    spec = {"clusterName": "x", "kubernetesVersion": "v1.33.5+k3s1", "managementClusterName": cluster}
+    plane = new_manifest(CONTROL_PLANE, cluster, "fleet-default", spec=spec)
+    await client.create(CONTROL_PLANE.resource, plane, namespace="fleet-default")
+    patch = {"status": status}
+    await client.patch(CONTROL_PLANE.resource, cluster, patch, namespace="fleet-default", subresource="status")
+
+
+async def create_connected(client: Client, cluster: str, age: float) -> None:
+    await client.create(MANAGEMENT_CLUSTER.resource, new_manifest(MANAGEMENT_CLUSTER, cluster))
+    connected = {"type": "Connected", "status": "True", "lastTransitionTime": timestamp(NOW - timedelta(seconds=age))}
+    patch = {"status": {"conditions": [connected]}}
+    await client.patch(MANAGEMENT_CLUSTER.resource, cluster, patch, subresource="status")
+
+
+async def test_an_operation_after_the_restore_does_not_open_the_cluster() -> None:
+    async with environment() as env:
+        await install_kinds(env.outside, [*CRDS, *MANAGEMENT_CRDS])
+        await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "fleet-default"))
+        for number, (status, history, _) in enumerate(LATER_RUNS.values()):
+            fields = {"operation": status, "operationHistory": history}
+            await create_control_plane(env.outside, f"{CLUSTER}-{number}", fields)
+        clusters = Clusters(env.outside)
+        running = asyncio.ensure_future(clusters.run())
+        try:
+            await clusters.ready()
+            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(LATER_RUNS)}
+            assert found == {name: expected for name, (_, _, expected) in LATER_RUNS.items()}
+        finally:
+            running.cancel()
+
+
+async def test_rights_are_compared_only_after_the_agent_has_connected() -> None:
+    async with environment() as env:
+        await install_kinds(env.outside, [*CRDS, *MANAGEMENT_CRDS])
+        await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "fleet-default"))
+        for number, (restored, connected, _) in enumerate(CONNECTIONS.values()):
+            status = {"operation": operation(RESTORE, "Finished", *STOPPED, age=restored)}
+            await create_control_plane(env.outside, f"{CLUSTER}-{number}", status)
+            await create_connected(env.outside, f"{CLUSTER}-{number}", connected)
+        clusters = Clusters(env.outside)
+        running = asyncio.ensure_future(clusters.run())
+        try:
+            await clusters.ready()
+            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(CONNECTIONS)}
+            assert found == {name: expected for name, (_, _, expected) in CONNECTIONS.items()}
+        finally:
+            running.cancel()
+
+
 async def test_a_cluster_is_restored_until_its_rights_are_compared() -> None:
     async with environment() as env:
         await install_kinds(env.outside, [*CRDS, *MANAGEMENT_CRDS])
         await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "fleet-default"))
         for number, (status, _) in enumerate(CASES.values()):
-            spec = {
-                "clusterName": "x",
-                "kubernetesVersion": "v1.33.5+k3s1",
-                "managementClusterName": f"{CLUSTER}-{number}",
-            }
-            plane = new_manifest(CONTROL_PLANE, f"plane-{number}", "fleet-default", spec=spec)
-            await env.outside.create(CONTROL_PLANE.resource, plane, namespace="fleet-default")
-            patch = {"status": {"operation": status}}
-            name = plane["metadata"]["name"]
-            await env.outside.patch(
-                CONTROL_PLANE.resource, name, patch, namespace="fleet-default", subresource="status"
-            )
+            await create_control_plane(env.outside, f"{CLUSTER}-{number}", {"operation": status})
         clusters = Clusters(env.outside)
         running = asyncio.ensure_future(clusters.run())
         try:

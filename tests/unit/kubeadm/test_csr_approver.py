@@ -212,6 +212,15 @@ def test_a_node_renews_its_own_certificate() -> None:
     assert decision_of(renewal(usages=[*USAGES, "key encipherment"]), api) == "Approved"
 
 
+def test_the_certificate_of_a_removed_node_is_not_renewed() -> None:
+    """Its record stays, so that nobody else gets the name."""
+    api = Api(f"{approver.RECORDS}/kubelet-certificate.worker-1", "/api/v1/nodes/worker-2")
+    assert decision_of(renewal(), api) == "Denied"
+    api.failure = "InternalError"
+    with pytest.raises(ApiError):
+        decision_of(renewal(), api)
+
+
 @pytest.mark.parametrize(
     "request_obj",
     [
@@ -304,6 +313,7 @@ def test_a_failed_request_does_not_stop_others(capsys: pytest.CaptureFixture[str
     request_obj = csr()
     request_obj["metadata"]["name"] = "\x1b[2Jname"
     assert approver.attempt(api, request_obj) is False
+    api = Api("/api/v1/nodes/worker-1")
     assert approver.attempt(api, renewal()) is True
     assert "\x1b" not in capsys.readouterr().err
 

@@ -31,7 +31,7 @@ def deny_agent_downgrade(change: PlanChange, view: View, _before: Sequence[Actio
 
 
 def limit_agent_redeployment(change: PlanChange, view: View, before: Sequence[Action]) -> Refusal | None:
-    """Limit the number of machines of a tier whose agents are being replaced."""
+    """Limit the number of machines of a tier whose agents are being replaced. Skipped workers do not count."""
     if not change.starts_run or not _redeploys(change.plan) or _redeploys(change.before.plan):
         return None
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace)
@@ -53,6 +53,7 @@ def limit_agent_redeployment(change: PlanChange, view: View, before: Sequence[Ac
         plan
         for plan in tier
         if plan.name != change.before.name
+        and plan.labels.get(names.MACHINE_NAME) not in run.skipped
         and run.is_own_phase(plan.annotations.get(names.PLAN_TASK, ""))
         and agent.compare(plan.agent_version, plan.agent_checksum).is_redeployed
     ]

@@ -14,7 +14,13 @@ from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting, labels_of
 from herder.api.inmemory.names import SERVE_WORKLOAD
 from herder.api.machines.archive import CONFIG_MAP
-from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROJECT_BINDING, PROVISIONING_CLUSTER
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    MANAGEMENT_CLUSTER,
+    PROJECT_BINDING,
+    PROVISIONING_CLUSTER,
+    ROLE_TEMPLATE,
+)
 from herder.api.management.names import MAKE_KUBECONFIG
 from herder.api.rke import names
 from herder.engine.meta.kinds import Kind, Object
@@ -49,7 +55,7 @@ def _is_harmless(act: Action, view: View, reconciled: Reconciled) -> bool:
     if isinstance(act, Effect):
         return act.performer in READING | SERVING
     kind, namespace, name = _subject(act)
-    if reconciled.kind in _BINDINGS and _is_ending(view, reconciled.kind):
+    if reconciled.kind in _BINDINGS and _is_revoked(view, reconciled.kind):
         return _revokes(act, kind) or (kind, namespace, name) == (reconciled.kind, view.namespace, view.name)
     if act.target:
         return False
@@ -59,9 +65,19 @@ def _is_harmless(act: Action, view: View, reconciled: Reconciled) -> bool:
     return is_own and not isinstance(act, (Create, Delete)) and act.subresource == "status"
 
 
-def _is_ending(view: View, kind: Kind) -> bool:
+def _is_revoked(view: View, kind: Kind) -> bool:
+    """Whether a user has deleted the binding, or the RoleTemplate that it names.
+
+    Without its finalizer, the binding is gone at once. Narrower rules of a template are no sign of that: they can be
+    older than those in the cluster.
+    """
     binding = view.get(kind, view.name)
-    return binding is not None and is_deleting(binding)
+    if binding is None or is_deleting(binding):
+        return True
+    try:
+        return view.get(ROLE_TEMPLATE, str(binding.get("roleTemplateName") or "")) is None
+    except UndeclaredKind:
+        return False
 
 
 def _revokes(act: Action, kind: Kind) -> bool:

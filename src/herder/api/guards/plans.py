@@ -326,8 +326,19 @@ def _down(change: PlanChange, view: View, before: Sequence[Action], belongs: Tra
     down_plans = plans_among(
         view, change, before, lambda trait: belongs(trait) and trait.machine_remains and trait.is_down
     )
-    others = [plan for plan in down_plans if plan.name != change.before.name]
+    skipped = _skipped(view, change)
+    others = [
+        plan
+        for plan in down_plans
+        if plan.name != change.before.name and plan.labels.get(names.MACHINE_NAME) not in skipped
+    ]
     return sum(plan.is_moving or in_drain(plan) for plan in others) if change.before.is_broken else len(others)
+
+
+def _skipped(view: View, change: PlanChange) -> Sequence[str]:
+    """Workers without which the operation of this task continues; none for other plans."""
+    run = active_run(view.get(CONTROL_PLANE, change.cluster, change.namespace))
+    return run.skipped if run is not None and task_instructions(change.plan) else ()
 
 
 def _limit(concurrency: Any, members: int) -> int:

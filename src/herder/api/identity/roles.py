@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 
 from herder.api.identity.builtin_roles import CLUSTER, EVERYTHING, OWNER, PROJECT
@@ -157,6 +158,12 @@ def is_membership(binding: Object) -> bool:
 
 def _membership(cluster_id: str, *, owner: bool) -> str:
     return f"{cluster_id}-cluster{'owner' if owner else 'member'}"
+
+
+def cluster_of_membership(role: Object) -> str:
+    """The cluster whose members or owners have this role; empty for another role."""
+    found = re.fullmatch(r"(.+)-cluster(owner|member)", role["metadata"]["name"])
+    return found[1] if found else ""
 
 
 def _membership_name(binding: Object) -> str:

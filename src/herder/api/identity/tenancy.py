@@ -34,7 +34,7 @@ from herder.api.management.names import (
     TOKEN_READER,
     is_legacy,
 )
-from herder.api.observe_only import OBSERVE_ONLY, mark_of
+from herder.api.observe_only import MARKED_KINDS, OBSERVE_ONLY, mark_of
 from herder.api.rke import names
 from herder.api.rke.kinds import GROUP as RKE_GROUP
 from herder.engine.meta.kinds import Kind, Object
@@ -223,7 +223,7 @@ def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights)
         return BAD_ORPHANS
     if kind in OWNED_CLUSTERS and _owners(new) - _owners(old) and not is_system(user) and not is_manager(may):
         return BAD_OWNERS
-    if kind in OWNED_CLUSTERS and mark_of(new) != mark_of(old):
+    if kind in MARKED_KINDS and mark_of(new) != mark_of(old):
         return "" if is_manager(may) else BAD_OBSERVE_ONLY
     if old is not None and is_deleting(old) and _is_held(kind, old) and not _is_held(kind, new):
         return "" if is_manager(may) else BAD_RELEASE
@@ -504,5 +504,6 @@ _RULES: Mapping[Kind, Callable[[Object | None, Object, str, Rights], Iterator[st
     LEASE: _lease,
     DEPLOYMENT: _deployment,
     PROVIDERS: _provider,
+    CLUSTER: lambda _old, _new, _user, _may: iter(()),  # only that it is observe-only
 }
 KINDS = tuple(_RULES)

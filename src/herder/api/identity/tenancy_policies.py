@@ -18,7 +18,7 @@ from herder.api.machines.jobs import ROLE
 from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
-from herder.api.observe_only import OBSERVE_ONLY
+from herder.api.observe_only import MARKED_KINDS, OBSERVE_ONLY
 from herder.api.policies import policy
 from herder.engine.meta.kinds import Kind
 
@@ -373,7 +373,7 @@ POLICIES = (
     policy("herder-owners-of-clusters", tenancy.OWNED_CLUSTERS, _WRITTEN, _NEW_OWNER, _IS_MANAGER, tenancy.BAD_OWNERS),
     policy(
         "herder-observe-only-clusters",
-        tenancy.OWNED_CLUSTERS,
+        MARKED_KINDS,
         _WRITTEN,
         _marked(_annotation(OBSERVE_ONLY)),
         _IS_MANAGER,

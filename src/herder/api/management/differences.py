@@ -84,14 +84,22 @@ def _operation(state: ClusterState) -> Iterator[Difference]:
 
 
 def _versions(state: ClusterState) -> Iterator[Difference]:
-    wanted = release_of(state.wanted)
+    """A worker alone does not block: it can report any version, and guards refuse to lower that of a machine.
+
+    In an upgrade, servers come first: without a newer server, there was none.
+    """
+    has_servers = any(map(is_server, state.nodes or ()))
     for node in state.nodes or ():
-        running = _release(node)
-        if wanted is not None and running is not None and running > wanted:
-            message = (
-                f"runs {_kubelet(node)}, spec.kubernetesVersion is {state.wanted}: it was upgraded since the backup"
-            )
-            yield Difference("NewerVersion", _node(node), message, True)
+        if _is_newer(node, state):
+            message = f"runs {_kubelet(node)}, spec.kubernetesVersion is {state.wanted}: "
+            blocks = is_server(node) or not has_servers
+            message += "it was upgraded since the backup" if blocks else "a worker; its version is not lowered"
+            yield Difference("NewerVersion", _node(node), message, blocks)
+
+
+def _is_newer(node: Object, state: ClusterState) -> bool:
+    wanted, running = release_of(state.wanted), _release(node)
+    return wanted is not None and running is not None and running > wanted
 
 
 def _unknown_nodes(state: ClusterState) -> Iterator[Difference]:
@@ -125,8 +133,9 @@ def is_server(node: Object) -> bool:
 
 
 def _plans(state: ClusterState) -> Iterator[Difference]:
-    """A newer version explains a newer plan. Without one, configuration, certificates or keys have changed."""
-    upgraded = any(_versions(state))
+    """A newer version of the servers explains a newer plan. Without one, configuration, certificates or keys have
+    changed: a worker that reports a version does not hide that."""
+    upgraded = any(_is_newer(node, state) for node in state.nodes or () if is_server(node))
     for secret in state.plans:
         plan = PlanSecret(secret)
         machine = f"Machine {plan.labels.get(names.MACHINE_NAME, plan.name)}"

@@ -132,6 +132,7 @@ OPERATION = record(
         },
         "inverse": string_map("Request that undoes the operation, or a message that says why none does."),
         "machines": plain_list(PLAIN, "Machines that the phase waits for; at most ten."),
+        "skipped": plain_list(PLAIN, "Workers that did not respond, or failed, and keep what they have."),
     },
     "The operation in progress, or the last one.",
 )
@@ -149,6 +150,7 @@ _ENDED_OPERATION = record(
             "additionalProperties": number("Seconds."),
             "description": "Seconds that each phase took.",
         },
+        "skipped": plain_list(PLAIN, "Workers that did not respond, or failed, and keep what they have."),
     }
 )
 _ROLLBACK = record(

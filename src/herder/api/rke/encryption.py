@@ -96,17 +96,28 @@ class KeyState:
         return KeyState(loaded, known, str(stored.get("rotation") or ""))
 
 
-def needed_by(snapshots: Iterable[Object]) -> set[int]:
-    """Generations that these ETCDSnapshots need. Snapshots that name none are older than the keys of the manager."""
-    return {generation for each in snapshots for generation in _named(each)}
+def needed_by(snapshots: Iterable[Object], stored: Iterable[int]) -> set[int]:
+    """Generations that these ETCDSnapshots need.
+
+    Snapshots with metadata that names none are older than the keys of the manager. One whose metadata is unknown may
+    need all keys that are stored.
+    """
+    unknown = (BEFORE, *stored)
+    return {generation for each in snapshots for generation in _named(each, unknown)}
 
 
-def _named(snapshot: Object) -> tuple[int, ...]:
-    """Servers report the metadata, so its form is checked."""
+def names_keys(text: str) -> bool:
+    """Whether this value of the metadata of a snapshot names generations. Servers report it."""
+    return _GENERATIONS.fullmatch(text) is not None
+
+
+def _named(snapshot: Object, unknown: tuple[int, ...]) -> tuple[int, ...]:
     encoded = str((snapshot.get("snapshotFile") or {}).get("metadata") or "")
     try:
-        metadata = msgspec.json.decode(base64.b64decode(encoded), type=dict[str, str]) if encoded else {}
+        metadata = msgspec.json.decode(base64.b64decode(encoded), type=dict[str, str])
     except (ValueError, RecursionError):
-        metadata = {}
-    found = metadata.get(SNAPSHOT_METADATA, "")
-    return tuple(map(int, found.split(","))) if _GENERATIONS.fullmatch(found) else (BEFORE,)
+        return unknown
+    found = metadata.get(SNAPSHOT_METADATA)
+    if found is None:
+        return (BEFORE,)
+    return tuple(map(int, found.split(","))) if names_keys(found) else unknown

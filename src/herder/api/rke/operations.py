@@ -6,7 +6,7 @@ process can continue it. Guards read the stored run, not the planner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -46,6 +46,7 @@ ABORT_PHASE = "Abort"
 """The phase that starts servers again after a restore that has failed. Other runs skip it."""
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
+_SHOWN = 3  # names of machines in a message
 
 # Names of the instructions of tasks. Guards accept them only while their operation is in the phase that runs them.
 SAVE_SNAPSHOT, DELETE_SNAPSHOTS = "etcd-snapshot-save", "etcd-snapshot-delete"
@@ -80,6 +81,8 @@ class Run:
     inverse: Mapping[str, str] = field(default_factory=dict)
     """How it is undone: a request for a restore (`kind`, `name`, `restoreRKEConfig`, `snapshotTime`), or a `message`
     that says why it cannot be undone or need not be."""
+    skipped: Sequence[str] = ()
+    """Names of workers without which it continues: they did not respond, or failed in each attempt."""
 
     @property
     def is_active(self) -> bool:
@@ -93,6 +96,15 @@ class Run:
     def mark(self) -> str:
         """Identifies the tasks of this attempt; part of their plans, so that a retry is a new plan."""
         return f"{self.id}/{self.phase}/{self.attempt}"
+
+    @property
+    def skipped_message(self) -> str:
+        """Which workers were skipped, and what to do; empty if none were."""
+        if not self.skipped:
+            return ""
+        shown, rest = ", ".join(self.skipped[:_SHOWN]), len(self.skipped) - _SHOWN
+        more = f" and {rest} more" if rest > 0 else ""
+        return f"skipped worker(s) {shown}{more}: no response, or failed; request it again once they respond"
 
     def is_own_phase(self, mark: str) -> bool:
         """Whether a mark is of any attempt at the current phase."""
@@ -119,8 +131,9 @@ class Run:
             "phaseStartedAt": timestamp(self.phase_started_at) if self.phase_started_at else "",
             "timings": dict(self.timings),
             "inverse": dict(self.inverse),
+            "skipped": [*self.skipped],
         }
-        return {name: value for name, value in status.items() if value not in ("", None, {})}
+        return {name: value for name, value in status.items() if value not in ("", None, {}, [])}
 
     @staticmethod
     def of(control_plane: Object | None) -> Run | None:
@@ -142,6 +155,7 @@ class Run:
             phase_started_at=parse_time(str(stored.get("phaseStartedAt") or "")),
             timings={name: _number(value) for name, value in (stored.get("timings") or {}).items()},
             inverse=stored.get("inverse") or {},
+            skipped=tuple(str(each) for each in stored.get("skipped") or ()),
         )
 
 

@@ -6,6 +6,7 @@ A backup is a snapshot of the embedded distribution, with the same files, metada
 from __future__ import annotations
 
 import asyncio
+import hmac
 import re
 import socket
 from collections.abc import Callable, Sequence
@@ -23,11 +24,13 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import NORMAL, WARNING, Event, Ref
+from herder.engine.store import StoreError
+from herder.engine.store.cipher import read_keys
 from herder.snapshots.config import DEFAULT_RETENTION, Config, S3Config, StoreConfig
 from herder.snapshots.directory import Directory
 from herder.snapshots.embedded import StoreData
 from herder.snapshots.errors import SnapshotError, describe
-from herder.snapshots.operations import save
+from herder.snapshots.operations import MAC, save
 from herder.snapshots.records import Record
 
 if TYPE_CHECKING:
@@ -84,7 +87,7 @@ def make_backup(config: Config, *, without_s3: bool = False) -> list[Record]:
     """
     assert config.store is not None
     try:
-        return save(config, StoreData(config.store), SERIES)
+        return save(config, StoreData(config.store), SERIES, Authenticator(config.store.encryption_key).mac)
     except OSError as error:
         raise SnapshotError(describe(error)) from None
     except SnapshotError as error:
@@ -92,6 +95,39 @@ def make_backup(config: Config, *, without_s3: bool = False) -> list[Record]:
             raise
         [kept] = make_backup(replace(config, s3=None))
         raise SnapshotError(f"{error}; the backup is only in {kept.location}") from None
+
+
+class Authenticator:
+    """Proves that this manager made a backup: by a key that is derived from its encryption key.
+
+    Who can write to a bucket can replace a backup together with its metadata. A restore needs the encryption key
+    anyway, so it can verify the backup on another host too.
+    """
+
+    def __init__(self, key_file: Path) -> None:
+        self._key_file = key_file
+
+    def mac(self, name: str, sha256: str) -> str:
+        """Return a MAC by the active key; empty if the store is not encrypted."""
+        return next((_mac(key, name, sha256) for key in self._keys()), "")
+
+    def is_genuine(self, record: Record) -> bool:
+        known = str(record.metadata.get(MAC) or "").encode()
+        macs = [_mac(key, record.name, record.sha256).encode() for key in self._keys()]
+        return bool(record.sha256) and any(hmac.compare_digest(known, each) for each in macs)
+
+    def _keys(self) -> Sequence[bytes]:
+        try:
+            return read_keys(self._key_file)
+        except FileNotFoundError:
+            return ()
+        except StoreError as error:
+            raise SnapshotError(str(error)) from None
+
+
+def _mac(key: bytes, name: str, sha256: str) -> str:
+    derived = hmac.digest(key, b"herder store backup", "sha256")
+    return hmac.digest(derived, f"{name}\0{sha256}".encode(), "sha256").hex()
 
 
 class ScheduledBackups:

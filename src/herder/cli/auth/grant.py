@@ -172,10 +172,16 @@ async def _require(client: Client, kind: Kind, name: str) -> None:
 
 
 async def _project(client: Client, cluster: str, name: str) -> Object:
+    """Members of the cluster choose the names of projects, and could lead an owner into their own project."""
     projects = (await client.list_all(PROJECT.resource, namespace=cluster)).items
-    for each in projects:
-        if name in (each["metadata"]["name"], (each.get("spec") or {}).get("displayName")):
-            return each
+    by_id = {str(each["metadata"]["name"]): each for each in projects}
+    found = {id_ for id_, each in by_id.items() if name in (id_, (each.get("spec") or {}).get("displayName"))}
+    if len(found) > 1:
+        raise click.ClickException(
+            f"{name} is the name or ID of several projects ({', '.join(sorted(found))}); pass an ID that is no name"
+        )
+    if found:
+        return by_id[found.pop()]
     known = ", ".join(str((each.get("spec") or {}).get("displayName") or each["metadata"]["name"]) for each in projects)
     raise click.ClickException(f"cluster {cluster} has no project {name}; its projects are: {known or 'none'}")
 

@@ -28,14 +28,14 @@ BINDINGS = {
 
 
 async def user_named(client: Client, name: str) -> Object:
-    """The user with this user name, else with this ID."""
+    """The user with this user name or ID. Names are not unique, and can equal the ID of another user."""
     known = (await client.list_all(USER.resource)).items
-    for found in (
-        [each for each in known if each.get("username") == name],
-        [each for each in known if each["metadata"]["name"] == name],
-    ):
-        if found:
-            return found[0]
+    found = [each for each in known if name in (each.get("username"), each["metadata"]["name"])]
+    if len(found) > 1:
+        ids = ", ".join(str(each["metadata"]["name"]) for each in found)
+        raise click.ClickException(f'"{name}" is the user name or ID of several users ({ids}); rename one first')
+    if found:
+        return found[0]
     raise click.ClickException(f'user "{name}" not found; list users with: herder users list')
 
 

@@ -144,6 +144,9 @@ class OperationLog:
         if outcome is not None and outcome.has_failed:
             why = outcome.message or "no cause is recorded"
             raise click.ClickException(f"{self.request.title} has failed: {why}")
+        run = run_of(progress.control_plane, self.request) if outcome is not None else None
+        if run is not None and run.skipped:
+            self.say(f"  {run.skipped_message}")
         return outcome is not None
 
     def print(self, progress: ClusterProgress) -> None:

@@ -123,7 +123,8 @@ def operation_line(control_plane: Object | None, now: datetime) -> str:
         return ""
     request, age = Request(run.kind, run.generation), human_duration((now - run.started_at).total_seconds())
     if not run.is_active:
-        why = f": {' '.join(run.message.split())}" if run.message else ""
+        note = "; ".join(each for each in (run.message, run.skipped_message) if each)
+        why = f": {' '.join(note.split())}" if note else ""
         return f"last operation: {request.title}, {run.phase}, started {age} ago{why}"
     attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
     waiting = f": {message}" if (message := progress_message(control_plane)) else ""

@@ -128,7 +128,7 @@ def _cells(run: Run, control_plane: Object | None) -> Sequence[str]:
         run.leader,
         since(timestamp(run.started_at), wall_clock()),
         timestamp(run.deadline) if run.deadline else "",
-        run.message or progress_message(control_plane),
+        run.message or progress_message(control_plane) or run.skipped_message,
     )
 
 

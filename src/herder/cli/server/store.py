@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from herder.cli.table import print_table
 
 if TYPE_CHECKING:
     from herder.snapshots.config import Config
+    from herder.snapshots.directory import Directory
+    from herder.snapshots.records import Record
     from herder.snapshots.s3.client import Bucket
 
 
@@ -58,11 +62,13 @@ def backup(file: Path, data_dir: Path | None, s3_config: Path | None) -> None:
     from herder.engine.store import StoreError
     from herder.engine.store.maintenance.backup import backup_directory
     from herder.snapshots.errors import SnapshotError
+    from herder.snapshots.files import digest_of
 
     try:
         with _bucket(s3_config) as bucket:
             revision = backup_directory((data_dir or data_directory()) / "store", file, now=time.time())
             click.echo(f"Backed up revision {revision} to {file}")
+            click.echo(f"SHA-256: {digest_of(file).sha256}; keep it elsewhere than the backup")
             if bucket is not None:
                 click.echo(f"Uploaded it to {_upload(bucket, file)}")
     except (StoreError, SnapshotError) as error:
@@ -107,7 +113,8 @@ def backups(data_dir: Path | None, backup_dir: Path | None, s3_config: Path | No
     from herder.snapshots.operations import list_all
 
     with _explained():
-        found = list_all(_config(data_dir, backup_dir, s3_config))
+        config = _config(data_dir, backup_dir, s3_config)
+        found = [_vouched(config, each) for each in list_all(config)]
     records = [each.document() for each in sorted(found, key=lambda each: each.created_at, reverse=True)]
     if output is not None:
         print_data({"backups": records}, output)
@@ -115,6 +122,23 @@ def backups(data_dir: Path | None, backup_dir: Path | None, s3_config: Path | No
         print_table(_COLUMNS, (tuple(str(each[key]) for key in _KEYS) for each in records))
     else:
         click.echo("No backups found; make them with: herder up --backup-schedule", err=True)
+
+
+def _vouched(config: Config, record: Record) -> Record:
+    """Say of an object in S3 if only the bucket says what it is."""
+    from herder.app.store.backups import Authenticator
+    from herder.snapshots.directory import Directory
+
+    assert config.store is not None
+    if record.message or not record.location.startswith("s3:") or _local_hash(Directory(config.directory), record.name):
+        return record
+    is_genuine = Authenticator(config.store.encryption_key).is_genuine(record)
+    return record if is_genuine else replace(record, message="no manager with this encryption key has made it")
+
+
+def _local_hash(directory: Directory, name: str) -> str:
+    """The SHA-256 that this host knows of a backup; empty if it has none."""
+    return next((each.sha256 for each in directory.records() if each.name == name), "")
 
 
 _COLUMNS = ("NAME", "CREATED", "REVISION", "SIZE", "STATUS", "SHA256", "LOCATION", "MESSAGE")
@@ -157,10 +181,30 @@ def _explained() -> Iterator[None]:
 @data_dir_option
 @backup_dir_option
 @s3_option
-def restore(backup: str, data_dir: Path | None, backup_dir: Path | None, s3_config: Path | None) -> None:
+@click.option(
+    "--sha256",
+    metavar="HEX",
+    callback=lambda _context, _option, value: _checked_hash(value),
+    help="SHA-256 of the backup FILE, or of the compressed backup NAME. Any other file is refused.",
+)
+@click.option(
+    "--insecure-skip-verify",
+    is_flag=True,
+    help="Restore a backup from S3 although it is not authenticated: whoever can write to the bucket could have "
+    "replaced it.",
+)
+def restore(
+    backup: str,
+    data_dir: Path | None,
+    backup_dir: Path | None,
+    s3_config: Path | None,
+    sha256: str,
+    insecure_skip_verify: bool,
+) -> None:
     """Replace all data with a backup: a FILE, or the NAME of a scheduled one. The server must be stopped.
 
-    With --s3-config, the backup NAME is downloaded from S3. Size and hash are verified. The file encryption.key of the
+    With --s3-config, the backup NAME is downloaded from S3. It must be authentic: made with the file encryption.key of
+    the data directory, or with the hash of --sha256. The file encryption.key of the
     data directory must contain the keys of the backup. Revisions continue above every revision that the server has
     used. When the server starts, all clusters are observe-only until `herder resume cluster`.
     """
@@ -171,7 +215,7 @@ def restore(backup: str, data_dir: Path | None, backup_dir: Path | None, s3_conf
     with _explained():
         config = _config(data_dir, backup_dir, s3_config)
         assert config.store is not None
-        with _fetched(config, backup) as file:
+        with _fetched(config, backup, sha256, skips_verification=insecure_skip_verify) as file:
             StoreData(config.store).verify(file)
             restore_store(file, directory / "store")
     click.echo(f"Restored {backup}; start the server with: herder up")
@@ -182,6 +226,13 @@ def restore(backup: str, data_dir: Path | None, backup_dir: Path | None, s3_conf
             "this CA, and their tokens are signed with a key there",
             err=True,
         )
+
+
+def _checked_hash(value: str | None) -> str:
+    found = (value or "").lower()
+    if found and not re.fullmatch("[0-9a-f]{64}", found):
+        raise click.BadParameter("must be 64 hexadecimal digits")
+    return found
 
 
 def _unpacked(file: Path, scratch: Path) -> Path:
@@ -196,25 +247,44 @@ def _unpacked(file: Path, scratch: Path) -> Path:
     return scratch / file.stem
 
 
+def _check_authentic(config: Config, record: Record) -> None:
+    from herder.app.store.backups import Authenticator
+
+    assert config.store is not None
+    if not Authenticator(config.store.encryption_key).is_genuine(record):
+        raise click.ClickException(
+            f"backup {record.name}: it is not authenticated by a key in {config.store.encryption_key}, so whoever can "
+            "write to the bucket could have replaced it; restore that file first, pass --sha256 with the hash that the "
+            "manager logged, or --insecure-skip-verify"
+        )
+
+
 @contextmanager
-def _fetched(config: Config, backup: str) -> Iterator[Path]:
+def _fetched(config: Config, backup: str, sha256: str, *, skips_verification: bool) -> Iterator[Path]:
     """The file of a backup; of a scheduled one, a verified and unpacked copy beside the backups."""
     from herder.snapshots.directory import Directory
+    from herder.snapshots.files import digest_of
     from herder.snapshots.names import check_name
     from herder.snapshots.operations import source_of
     from herder.snapshots.restore import Workplace, fetch
 
     if config.s3 is None and Path(backup).is_file():
+        if sha256 and (found := digest_of(Path(backup)).sha256) != sha256:
+            raise click.ClickException(f"{backup}: its SHA-256 is {found} instead of {sha256}; use another copy")
         with tempfile.TemporaryDirectory(prefix=".restore-", dir=Path(backup).absolute().parent) as scratch:
             yield _unpacked(Path(backup), Path(scratch))
         return
     if config.s3 is None and not (config.directory / backup).is_file():
         raise click.ClickException(f"backup {backup}: no such file, and not in {config.directory}; check --backup-dir")
     place = Workplace(config.directory)
-    with Directory(config.directory).locked():
+    directory, is_remote = Directory(config.directory), config.s3 is not None
+    with directory.locked():
         try:
-            with source_of(config, config.s3 is not None) as remote:
-                file, _ = fetch(config, place, check_name("backup", backup), remote)
+            expected = sha256 or (_local_hash(directory, backup) if is_remote else "")
+            with source_of(config, is_remote) as remote:
+                file, record = fetch(config, place, check_name("backup", backup), remote, expected)
+            if is_remote and not expected and not skips_verification:
+                _check_authentic(config, record)
             yield file
         finally:
             place.remove()

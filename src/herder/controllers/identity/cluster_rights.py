@@ -288,6 +288,12 @@ def by_management_cluster(provisioning: Object) -> Iterable[str]:
     return (found,) if found else ()
 
 
+def by_membership(role: Object) -> Iterable[str]:
+    """Indexer: the cluster of a role of its members or owners, which is restored if somebody deletes or changes it."""
+    found = roles.cluster_of_membership(role)
+    return (found,) if found else ()
+
+
 WATCHES = (
     Watches(ROLE_TEMPLATE, Indexed(ALL, all_key), changed("rules", "roleTemplateNames", "external", "context")),
     Watches(
@@ -295,9 +301,9 @@ WATCHES = (
         Indexed(BY_CLUSTER, by_name),
         changed("spec.internal", "spec.fleetWorkspaceName", "metadata.annotations", "metadata.deletionTimestamp"),
     ),
-    Watches(CLUSTER_ROLE),
+    Watches(CLUSTER_ROLE, Indexed(BY_CLUSTER, by_membership), changed("rules")),
     Watches(CLUSTER_ROLE_BINDING, Indexed(OWNED_BY, by_owner), changed("subjects", "roleRef")),
-    Watches(ROLE),
+    Watches(ROLE, Indexed(BY_CLUSTER, by_membership), changed("rules")),
     Watches(ROLE_BINDING, Indexed(OWNED_BY, by_owner), changed("subjects", "roleRef")),
     Watches(PROVISIONING_CLUSTER, Indexed(BY_CLUSTER, by_management_cluster), changed("status.clusterName")),
 )

@@ -47,15 +47,7 @@ class Cipher:
 
     @classmethod
     def load(cls, path: Path) -> Cipher:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise StoreError(f"key file {path}: mode must be 0600, found {mode:04o}; run chmod 0600")
-            lines = file.read().split()
-        try:
-            return cls([base64.b64decode(line, validate=True) for line in lines])
-        except (binascii.Error, StoreError):
-            raise StoreError(f"key file {path} must hold one base64 key of {KEY_BYTES} bytes per line") from None
+        return cls(read_keys(path))
 
     def has_key(self, key_id: str) -> bool:
         return key_id in self._keys
@@ -78,6 +70,22 @@ class Cipher:
             )
         except (InvalidTag, ValueError):
             raise StoreError(f"the encrypted value of {key} at revision {revision} was altered on disk") from None
+
+
+def read_keys(path: Path) -> list[bytes]:
+    """Return the keys of a key file, the active one first."""
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise StoreError(f"key file {path}: mode must be 0600, found {mode:04o}; run chmod 0600")
+        lines = file.read().split()
+    try:
+        keys = [base64.b64decode(line, validate=True) for line in lines]
+    except binascii.Error:
+        keys = []
+    if not keys or any(len(key) != KEY_BYTES for key in keys):
+        raise StoreError(f"key file {path} must hold one base64 key of {KEY_BYTES} bytes per line")
+    return keys
 
 
 def key_id(key: bytes) -> str:

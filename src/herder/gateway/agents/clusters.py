@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import SECRET
@@ -14,6 +14,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import CREDENTIALS_NAMESPACE
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.operations import RESTORE, Run
+from herder.api.times import parse_time
 from herder.engine.client.client import Client
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.control.informer import Informer
@@ -25,8 +26,12 @@ from herder.gateway.proxy.targets import Target
 HTTPS = "https://"
 BY_MANAGEMENT = "management"
 _SHUTDOWN = "Shutdown"  # phase of a restore
+_NEVER = datetime.max.replace(tzinfo=UTC)
 SETTLING = timedelta(seconds=15)
-"""Time after a restore until the rights that it brought back have been compared with the bindings of the manager."""
+"""Time that the manager takes to compare the rights that a restore brought back with its own bindings.
+
+It begins when the restore has ended and the agent is connected: without the agent, nothing can be compared.
+"""
 
 
 class Clusters:
@@ -72,8 +77,16 @@ class Clusters:
         The snapshot brings back bindings of its time. Until the manager has deleted those that were revoked since,
         members of the cluster could have more rights than their roles.
         """
-        runs = map(Run.of, self._restores.select(index=(BY_MANAGEMENT, cluster)))
-        return any(run is not None and _replaces_data(run, now) for run in runs)
+        found = self._restores.select(index=(BY_MANAGEMENT, cluster))
+        ends = [end for each in found for end in _ends_of_restores(each)]
+        if not ends:
+            return False
+        latest = max(ends)
+        if latest >= now:
+            return True
+        connected = find(self.get(cluster) or {}, "Connected") or {}
+        since = parse_time(str(connected.get("lastTransitionTime") or ""))
+        return now < max(latest, since or latest) + SETTLING
 
     async def target_of(self, cluster: str) -> Target:
         """Raise NotFound for an unknown cluster, ServiceUnavailable if its agent never registered."""
@@ -124,15 +137,22 @@ def _disconnected_since(cluster: Object) -> str:
 def _restore(control_plane: Object) -> Object:
     """Only what `is_restored` reads: specs are large."""
     meta, status = control_plane["metadata"], control_plane.get("status") or {}
+    ended = [each for each in status.get("operationHistory") or () if each.get("kind") == RESTORE]
     return {
         "metadata": {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta},
         "cluster": str((control_plane.get("spec") or {}).get("managementClusterName") or ""),
-        "status": {"operation": status.get("operation")},
+        "status": {"operation": status.get("operation"), "operationHistory": ended},
     }
 
 
-def _replaces_data(run: Run, now: datetime) -> bool:
-    """From the end of the shutdown on. Before it, the cluster has its own data."""
-    if run.kind != RESTORE or _SHUTDOWN not in run.timings:
-        return False
-    return run.is_active or run.phase_started_at is None or now < run.phase_started_at + SETTLING
+def _ends_of_restores(control_plane: Object) -> Iterator[datetime]:
+    """Yield when each restore that has replaced data ended; the end of time for one in progress.
+
+    A later operation replaces the run of a restore in `status.operation`, so its end is in the history too.
+    """
+    run, status = Run.of(control_plane), control_plane["status"]
+    if run is not None and run.kind == RESTORE and _SHUTDOWN in run.timings:
+        yield _NEVER if run.is_active or run.phase_started_at is None else run.phase_started_at
+    for each in status["operationHistory"]:
+        if _SHUTDOWN in (each.get("timings") or {}):
+            yield parse_time(str(each.get("endedAt") or "")) or _NEVER

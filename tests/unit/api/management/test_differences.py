@@ -58,6 +58,8 @@ RESTORING = {"operation": Run("restore-1", RESTORE, "Restore", 1, started_at=NOW
         ({"nodes": [node("a", server=True)]}, [("MissingNode", "Machine b", True)]),
         ({"nodes": [node("a", server=True), node("renamed", uid="Machine-b")]}, []),
         ({"nodes": [node("a", "v1.33.5+k3s1", server=True), node("b")]}, [("NewerVersion", "Node a", True)]),
+        ({"nodes": [node("a", server=True), node("b", "v1.99.0+k3s1")]}, [("NewerVersion", "Node b", False)]),
+        ({"nodes": [node("a", "v1.33.5+k3s1"), node("b")]}, [("NewerVersion", "Node a", True)]),
         ({"nodes": [node("a", "v1.33.3+k3s1", server=True), node("b", "garbage")]}, []),
         ({"nodes": None, "unreachable": "no agent"}, [("NotComparable", "cluster", True)]),
         ({"machines": [machine("a"), machine("b", deleting=True)]}, [("Deleting", "Machine b", True)]),
@@ -66,8 +68,8 @@ RESTORING = {"operation": Run("restore-1", RESTORE, "Restore", 1, started_at=NOW
         ({"plans": [plan_secret("a", plan=plan_of(), annotations=HELD)]}, [("HeldPlan", "Machine a", False)]),
     ],
     ids=[
-        "none", "worker added", "server added", "machine lost", "node renamed", "upgraded", "older version",
-        "unreachable", "deletion", "operation", "newer plan", "held plan",
+        "none", "worker added", "server added", "machine lost", "node renamed", "upgraded", "worker upgraded",
+        "no server", "older version", "unreachable", "deletion", "operation", "newer plan", "held plan",
     ],
 )  # fmt: skip
 def test_differences(changes: dict[str, Any], expected: list[tuple[str, str, bool]]) -> None:
@@ -79,6 +81,13 @@ def test_a_newer_version_explains_a_newer_plan() -> None:
         nodes=[node("a", "v1.33.5+k3s1", server=True), node("b")], plans=[plan_secret("a", plan=plan_of(), data=NEWER)]
     )
     assert found(compared) == [("NewerVersion", "Node a", True), ("NewerPlan", "Machine a", False)]
+
+
+def test_the_version_of_a_worker_does_not_hide_a_newer_plan() -> None:
+    compared = state(
+        nodes=[node("a", server=True), node("b", "v1.99.0+k3s1")], plans=[plan_secret("a", plan=plan_of(), data=NEWER)]
+    )
+    assert found(compared) == [("NewerVersion", "Node b", False), ("NewerPlan", "Machine a", True)]
 
 
 def test_a_deletion_of_the_cluster_blocks() -> None:

@@ -12,7 +12,7 @@ from herder.engine.meta.kinds import Object
 
 
 def snapshot(*generations: int, metadata: str = "") -> Object:
-    named = {SNAPSHOT_METADATA: metadata or ",".join(map(str, generations))} if generations or metadata else {}
+    named = {SNAPSHOT_METADATA: metadata or ",".join(map(str, generations))} if generations or metadata else {"a": "b"}
     return {"snapshotFile": {"metadata": base64.b64encode(json.dumps(named).encode()).decode()}}
 
 
@@ -34,7 +34,7 @@ def test_a_rotation_after_one_that_failed_keeps_all_keys_until_it_is_done() -> N
 
 def test_keys_of_snapshots_are_stored_and_loaded_for_a_restore() -> None:
     state = KeyState((3,), (1, 2, 3))
-    assert state.pruned(needed_by([snapshot(1), snapshot(3)])).stored == (1, 3)
+    assert state.pruned(needed_by([snapshot(1), snapshot(3)], state.stored)).stored == (1, 3)
     assert state.with_keys({1}).loaded == (3, 1)
     assert KeyState((3,), (1, 3)).missing({BEFORE, 1, 2}) == [2]
 
@@ -42,14 +42,20 @@ def test_keys_of_snapshots_are_stored_and_loaded_for_a_restore() -> None:
 def test_what_encrypted_before_is_loaded_while_a_snapshot_needs_it() -> None:
     state = KeyState((BEFORE,), ()).prepared("run-1").rotated()
     assert state.loaded == (1, BEFORE)
-    assert state.reduced(needed_by([snapshot()])).loaded == (1, BEFORE)
-    assert state.reduced(needed_by([snapshot(1)])).loaded == (1,)
+    assert state.reduced(needed_by([snapshot()], ())).loaded == (1, BEFORE)
+    assert state.reduced(needed_by([snapshot(1)], ())).loaded == (1,)
 
 
 @pytest.mark.parametrize("metadata", ["x", "1,", "-1", "1" * 10, ",".join(["1"] * 65), "1;2"])
-def test_a_report_of_another_form_names_no_key(metadata: str) -> None:
-    assert needed_by([snapshot(metadata=metadata)]) == {BEFORE}
-    assert needed_by([{"snapshotFile": {"metadata": "%"}}]) == {BEFORE}
+def test_a_report_of_another_form_may_need_every_key(metadata: str) -> None:
+    assert needed_by([snapshot(metadata=metadata)], (1, 2)) == {BEFORE, 1, 2}
+
+
+@pytest.mark.parametrize("file", [{}, {"metadata": ""}, {"metadata": "%"}, {"metadata": "eyJhIjoxfQ=="}])
+def test_no_key_is_deleted_while_the_metadata_of_a_snapshot_is_unknown(file: Object) -> None:
+    state = KeyState((3,), (1, 2, 3))
+    assert state.pruned(needed_by([{"snapshotFile": file}], state.stored)).stored == (1, 2, 3)
+    assert state.reduced(needed_by([{"snapshotFile": file}], state.stored)).loaded == (3,)
 
 
 def test_the_state_is_part_of_the_status() -> None:

@@ -12,7 +12,7 @@ import pytest
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.builtin_roles import GLOBAL_ROLES, ROLE_TEMPLATES
 from herder.api.identity.crds import CRDS
-from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY, RBAC
+from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, OWNED_BY, RBAC
 from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import (
@@ -104,6 +104,37 @@ async def _tamper(world: World) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rights_are_granted_kept_and_revoked(seed: int, faults: Faults) -> None:
     loop.run(simulate_rights(seed, faults))
+
+
+async def lose_roles(seed: int) -> None:
+    async with World(seed, CONTROLLERS, crds=[*CRDS, *MANAGEMENT_CRDS]) as world:
+        await prepare(world, "c-m-1")
+        client, cluster_role = world.client, "c-m-1-clusterowner"
+        await client.create(CLUSTER_BINDING.resource, cluster_binding("bob", "cluster-owner", "bob"), namespace="c-m-1")
+
+        async def rules() -> Any:
+            try:
+                return (await client.get(CLUSTER_ROLE.resource, cluster_role))["rules"]
+            except NotFound:
+                return None
+
+        async def is_granted() -> bool:
+            return bool(await rules())
+
+        await world.until(is_granted)
+        granted = await rules()
+        await asyncio.sleep(60)
+        await client.delete(CLUSTER_ROLE.resource, cluster_role)
+        await asyncio.sleep(30)
+        assert await rules() == granted, "the owner has access again"
+        await client.patch(CLUSTER_ROLE.resource, cluster_role, {"rules": []})
+        await asyncio.sleep(30)
+        assert await rules() == granted
+        world.check()
+
+
+def test_a_role_of_owners_that_is_deleted_or_changed_is_restored() -> None:
+    loop.run(lose_roles(1))
 
 
 # --- clusters that are imported again -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.capi.inventory import PROVIDER_CRD
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity import tenancy as rules
@@ -39,7 +40,7 @@ from tests.unit.gateway.identity.test_grants import client_as, crtb, env, is_all
 async def server() -> AsyncIterator[Environment]:
     """A server with all rules in force, and the user of the cases."""
     async with envtest.environment() as created:
-        await install_kinds(created.outside, [*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD])
+        await install_kinds(created.outside, [*CRDS, *MANAGEMENT_CRDS, *CORE_CRDS, PROVIDER_CRD])
         install_role_admission(created.server, created.outside)
         install_tenancy_admission(created.server, created.outside)
         for name in ("cattle-global-data", "cattle-system", "fleet-default"):

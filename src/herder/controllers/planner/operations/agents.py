@@ -2,7 +2,7 @@
 
 Servers come first. In each tier, at most as many machines as the upgrade strategy allows are in progress. A machine is
 done when its new agent has reported itself, not when the task has ended. Machines that have this agent, or a newer one,
-are left as they are.
+are left as they are. A worker that does not respond is skipped; the condition NodeAgentsUpToDate goes on to name it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.strategy import UNLIMITED, is_lost, limit_of
 from herder.controllers.planner.distributions.agent_task import RedeployAgent
 from herder.controllers.planner.distributions.interface import Roles
-from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
+from herder.controllers.planner.operations.interface import (
+    Batch,
+    OperationScope,
+    Phase,
+    Step,
+    is_new_request,
+    withdrawals,
+)
 from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import PlanEntry
@@ -50,12 +57,13 @@ def _states(scope: OperationScope, chosen: Callable[[Roles], bool] = lambda _rol
 def _redeploy(field: str, chosen: Callable[[Roles], bool]) -> Callable[[OperationScope], Sequence[Batch]]:
     """The machines in progress, and as many others as the strategy allows beside them; none once all are done.
 
-    Machines that do not respond come last: each of them takes one of these places.
+    Machines that do not respond come last: each of them takes one of these places, until it is skipped.
     """
 
     def batches(scope: OperationScope) -> Sequence[Batch]:
         states, now = _states(scope, chosen), scope.planning.view.now
-        waiting = [entry for entry in scope.machines if entry.name in states and states[entry.name].is_redeployed]
+        outdated = {name for name, state in states.items() if state.is_redeployed}
+        waiting = [entry for entry in scope.machines if entry.name in outdated.difference(scope.run.skipped)]
         limit = limit_of(scope.planning.strategy.get(field), len(states), f"upgradeStrategy.{field}")
 
         def order(entry: PlanEntry) -> tuple[bool, bool, str]:
@@ -63,7 +71,10 @@ def _redeploy(field: str, chosen: Callable[[Roles], bool]) -> Callable[[Operatio
             return not is_begun, is_lost(entry.machine) or messages.is_silent(entry, now), entry.name
 
         ordered = sorted(waiting, key=order)
-        return [[_step(scope, entry) for entry in (ordered if limit == UNLIMITED else ordered[:limit])]]
+        return [
+            withdrawals(scope),
+            [_step(scope, entry) for entry in (ordered if limit == UNLIMITED else ordered[:limit])],
+        ]
 
     return batches
 
@@ -100,6 +111,7 @@ class NodeAgents:
             _redeploy("workerConcurrency", lambda roles: roles.only_worker),
             WORKERS_TIMEOUT,
             attempts=ATTEMPTS,
+            skips_workers=True,
         ),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
     )

@@ -11,7 +11,14 @@ from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.tasks import RotateCertificates
-from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
+from herder.controllers.planner.operations.interface import (
+    Batch,
+    OperationScope,
+    Phase,
+    Step,
+    is_new_request,
+    withdrawals,
+)
 from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
@@ -28,7 +35,8 @@ _TIERS: Sequence[Callable[[Roles], bool]] = (
 def _rotate(scope: OperationScope) -> Sequence[Batch]:
     services = tuple(scope.request.get("services") or ())
     ordered = [entry for tier in _TIERS for entry in scope.machines if tier(entry.roles) and entry.plan.has_run_a_plan]
-    return [[Step(entry, RotateCertificates(scope.run.mark, services))] for entry in ordered]
+    remaining = [entry for entry in ordered if entry.name not in scope.run.skipped]
+    return [withdrawals(scope), *([Step(entry, RotateCertificates(scope.run.mark, services))] for entry in remaining)]
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Certificates:
     title: str = operations.TITLES[operations.CERTIFICATES]
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Rotate", _rotate, ROTATE_TIMEOUT, attempts=2),
+        Phase("Rotate", _rotate, ROTATE_TIMEOUT, attempts=2, skips_workers=True),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
     )
 

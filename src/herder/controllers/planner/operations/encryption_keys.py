@@ -67,14 +67,14 @@ def _key_state(run: Run, scope: PlanScope) -> Object:
         case "Rotate":
             return known.rotated().to_status()
         case "PostReencryptRestart":
-            return known.reduced(_needed(scope)).to_status()
+            return known.reduced(_needed(scope, known)).to_status()
         case "Done":
-            return known.pruned(_needed(scope)).to_status()
+            return known.pruned(_needed(scope, known)).to_status()
     return {}
 
 
-def _needed(scope: PlanScope) -> set[int]:
-    return needed_by(snapshots_in(scope.view))
+def _needed(scope: PlanScope, known: KeyState) -> set[int]:
+    return needed_by(snapshots_in(scope.view), known.stored)
 
 
 def _delete_keys(scope: OperationScope) -> Sequence[Write]:
@@ -83,7 +83,7 @@ def _delete_keys(scope: OperationScope) -> Sequence[Write]:
     secret = view.get(SECRET_METADATA, keys_secret(view.name))
     if known is None or secret is None or not scope.distribution.manages_keys:
         return ()
-    kept = known.pruned(_needed(scope.planning)).stored
+    kept = known.pruned(_needed(scope.planning, known)).stored
     gone = [each for each in range(1, known.newest) if each not in kept]
     if not gone:
         return ()

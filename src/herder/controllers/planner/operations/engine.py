@@ -13,11 +13,12 @@ from typing import NoReturn
 
 import msgspec
 
+from herder.api.capi.conditions import find
 from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
-from herder.api.rke.node.plan_secret import IN_PROGRESS
+from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
 from herder.api.rke.strategy import is_lost
 from herder.api.times import parse_time
@@ -61,7 +62,8 @@ OPERATIONS: Sequence[RequestedOperation] = (
 )
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
 WORKER_TIMEOUT = timedelta(minutes=10)
-"""How long a phase waits for a worker whose step is optional, since its plan was written."""
+"""How long a phase waits for a worker whose step is optional, since its plan was written; and for one that may be
+skipped, since its plan was written or its Node was lost."""
 MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
@@ -146,6 +148,7 @@ def _end(operation: Operation, run: Run, scope: PlanScope, result: Result) -> No
     result.status["operationHistory"] = extended_history(scope.status, run, scope.view.now)
     failed = run.phase == FAILED
     what = f"has failed: {run.message}" if failed else "has finished"
+    what += f"; {run.skipped_message}" if run.skipped else ""
     message, reason = f"{_title(operation, run)} {what}", f"Operation{'Failed' if failed else 'Finished'}"
     type_ = WARNING if failed else NORMAL
     result.events += cluster_events(scope.cluster, scope.control_plane, reason, message, type_)
@@ -181,10 +184,13 @@ class _Drive:
             self.result.writes += writes
             self.result.plans = True
             raise RequeuePass
+        batches = phase.batches(self.scope)
+        if absent := self._absent(phase, batches):
+            self._skip(phase, absent)
         try:
-            self._run_batches(phase)
+            self._run_batches(phase, batches)
         except _StepFailed as failed:
-            self._retry_or_fail(phase, f"machine {failed.entry.name}: {failed.reason}")
+            self._retry_or_fail(phase, failed)
         if problem := phase.check(self.scope):
             self._fail(problem)
         writes = phase.record(self.scope)
@@ -239,8 +245,25 @@ class _Drive:
             self._fail(f"phase {run.phase} is unknown to this version of the manager")
         return found
 
-    def _run_batches(self, phase: Phase) -> None:
-        for batch in phase.batches(self.scope):
+    def _absent(self, phase: Phase, batches: Sequence[Batch]) -> list[str]:
+        """Names of workers that have had enough time to respond, and have not done their task."""
+        steps = [step for batch in batches for step in batch if step.task is not None] if phase.skips_workers else []
+        due = {step.entry.name: _absent_since(step.entry, self.scope.run) for step in steps if not self._is_done(step)}
+        return [name for name, since in due.items() if since is not None and self._now >= since]
+
+    def _skip(self, phase: Phase, names: Sequence[str]) -> NoReturn:
+        run, scope = self.scope.run, self.scope.planning
+        run = replace(run, skipped=sorted({*run.skipped, *names}))
+        _store(self.operation, run, scope, self.result)
+        message = f"{_title(self.operation, run)}: {run.skipped_message}"
+        self.result.events += cluster_events(scope.cluster, scope.control_plane, "WorkersSkipped", message, WARNING)
+        raise PassEnded(f"{self.operation.title}, phase {phase.name}: {run.skipped_message}")
+
+    def _is_done(self, step: Step) -> bool:
+        return self._is_delivered(step) and step.entry.plan.is_done and not step.missing
+
+    def _run_batches(self, phase: Phase, batches: Sequence[Batch]) -> None:
+        for batch in batches:
             waits = {step.entry.name: wait for step in batch if (wait := self._run_step(step))}
             if waits:
                 self._wait(phase, batch, waits)
@@ -324,6 +347,7 @@ class _Drive:
         wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
         wakes += [step.report_due for step in batch]
         wakes += [_overdue_since(step) for step in batch if step.is_of_worker]
+        wakes += [_absent_since(step.entry, run) for step in batch if phase.skips_workers]
         self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
         self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background
@@ -354,8 +378,10 @@ class _Drive:
         message = f"{_title(self.operation, run)}: phase {run.phase}{after}"
         self.result.events += cluster_events(scope.cluster, scope.control_plane, "OperationPhase", message, NORMAL)
 
-    def _retry_or_fail(self, phase: Phase, problem: str) -> NoReturn:
-        run = self.scope.run
+    def _retry_or_fail(self, phase: Phase, failed: _StepFailed) -> NoReturn:
+        run, problem = self.scope.run, f"machine {failed.entry.name}: {failed.reason}"
+        if run.attempt >= phase.attempts and phase.skips_workers and failed.entry.roles.only_worker:
+            self._skip(phase, [failed.entry.name])
         if run.attempt >= phase.attempts:
             self._fail(problem)
         again = replace(run, attempt=run.attempt + 1, deadline=self._now + phase.timeout)
@@ -406,6 +432,24 @@ def _overdue_since(step: Step) -> datetime | None:
     """When the plan that the machine has is too old to wait for."""
     written = parse_time(step.entry.annotations.get(PLAN_UPDATED))
     return written + WORKER_TIMEOUT if written is not None else None
+
+
+def _absent_since(entry: PlanEntry, run: Run) -> datetime | None:
+    """When a worker is skipped if it does not get well until then; None if it is well, and for servers.
+
+    While it is down, guards may refuse to disturb others of its tier.
+    """
+    if not entry.roles.only_worker:
+        return None
+    if is_lost(entry.machine):
+        lost = parse_time(str((find(entry.machine, "NodeReady") or {}).get("lastTransitionTime") or ""))
+        return (lost or run.phase_started_at or run.started_at) + WORKER_TIMEOUT
+    written = parse_time(entry.annotations.get(PLAN_UPDATED))
+    if written is None or entry.plan.is_done:
+        return None
+    if entry.plan.is_moving:
+        return written + (WORKER_TIMEOUT if entry.plan.state == PENDING else messages.LONG_AFTER)
+    return max(written, run.phase_started_at or run.started_at) + messages.LONG_AFTER
 
 
 def _is_busy(step: Step) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from herder.api.rke.names import PLAN_UPDATED
+from herder.api.rke.names import PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.operations import Run, active_run, request_in
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.interface import Distribution
@@ -93,6 +93,7 @@ class Phase:
     after_failure: bool = False  # runs only if an earlier phase has failed
     on_failure: str = ""  # phase to continue with; by default the last
     is_optional: bool = False  # if it fails, the next phase follows as if it had succeeded
+    skips_workers: bool = False  # continues without workers that do not respond, or fail in the last attempt
     needs_leader: bool = False  # fails as soon as the leader is deleted, or its agent is silent
     ends_without_leader: bool = False  # then no phase follows: machines cannot get their plans back without it
     saves_inverse: bool = False  # its snapshot undoes the operation
@@ -142,6 +143,12 @@ class AutomaticOperation(Operation, Protocol):
 
     def due_at(self, scope: PlanScope) -> datetime | None:
         """When to start it next; None if nothing is to be done."""
+
+
+def withdrawals(scope: OperationScope) -> Batch:
+    """Give workers that are skipped their plans back, so that they do nothing of the operation when they return."""
+    skipped = [each for each in scope.machines if each.name in scope.run.skipped and each.annotations.get(PLAN_TASK)]
+    return [Step(entry, is_optional=True) for entry in skipped]
 
 
 def is_new_request(scope: PlanScope, kind: str) -> bool:

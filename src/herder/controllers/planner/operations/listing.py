@@ -20,6 +20,7 @@ from herder.api.capi.names import CLUSTER_NAME, is_deleting
 from herder.api.machines.names import MAX_OBJECT_NAME, limited_concat, safe_concat
 from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
+from herder.api.rke.encryption import SNAPSHOT_METADATA, names_keys
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.node.plan_secret import decode_report
 from herder.api.rke.operations import SAVE_SNAPSHOT
@@ -226,8 +227,10 @@ def _may_use(existing: Object | None, owner: str) -> bool:
 def _file(found: Reported, node: str) -> Object:
     """The file, with values that the API accepts: otherwise the operation could not end."""
     metadata = {str(key): str(value) for key, value in found.metadata.items()}
-    packed = base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else ""
-    is_large = len(packed) > _MAX_METADATA
+    packed, is_large = _packed(metadata), False
+    if len(packed) > _MAX_METADATA:  # without its keys, the rotation would delete those that the file needs
+        generations = metadata.get(SNAPSHOT_METADATA, "")
+        is_large, packed = True, _packed({SNAPSHOT_METADATA: generations} if names_keys(generations) else {})
     message = found.message or ("its metadata is too large to be recorded" if is_large else "")
     created = parse_time(found.created_at)
     file = {
@@ -238,9 +241,13 @@ def _file(found: Reported, node: str) -> Object:
         "size": min(max(found.size, 0), INT64_MAX),
         "status": "failed" if found.status == "failed" else "successful",
         "message": printable(message, _MAX_TEXT),
-        "metadata": "" if is_large else packed,
+        "metadata": packed,
     }
     return {name: value for name, value in file.items() if value not in ("", None)}
+
+
+def _packed(metadata: Mapping[str, str]) -> str:
+    return base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else ""
 
 
 def node_of(machine: Object) -> str:

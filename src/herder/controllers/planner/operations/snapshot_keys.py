@@ -12,13 +12,13 @@ from herder.engine.meta.kinds import Object
 def keys_for_restore(scope: PlanScope) -> Object:
     """The status in which servers also load the keys that the snapshot was encrypted with."""
     known = KeyState.of(scope.control_plane)
-    return known.with_keys(_needed(scope)).to_status() if known is not None else {}
+    return known.with_keys(_needed(scope, known)).to_status() if known is not None else {}
 
 
 def missing_keys(scope: PlanScope) -> str:
     """Why no server could read the Secrets of the snapshot; empty if they can."""
     known = KeyState.of(scope.control_plane)
-    missing = known.missing(_needed(scope)) if known is not None else []
+    missing = known.missing(_needed(scope, known)) if known is not None else []
     if not missing:
         return ""
     where = f"Secret {scope.view.namespace}/{keys_secret(scope.view.name)}"
@@ -26,7 +26,7 @@ def missing_keys(scope: PlanScope) -> str:
     return f"the snapshot is encrypted with {keys}, which {where} no longer has; restore the Secret from a backup"
 
 
-def _needed(scope: PlanScope) -> set[int]:
+def _needed(scope: PlanScope, known: KeyState) -> set[int]:
     name = str((scope.spec.get(operations.RESTORE) or {}).get("name") or "")
     found = scope.view.get(ETCD_SNAPSHOT, name) if name else None
-    return needed_by([found]) if found is not None else set()
+    return needed_by([found], known.stored) if found is not None else set()

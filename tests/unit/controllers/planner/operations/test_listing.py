@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from herder.api.capi.kinds import CLUSTER
+from herder.api.rke.encryption import SNAPSHOT_METADATA, needed_by
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.node.plan_secret import encoded, zipped
 from herder.api.rke.operations import RESTORE, SAVE_SNAPSHOT, SNAPSHOT
@@ -146,6 +147,7 @@ ODD = (
     {"name": "time", "createdAt": "20261116T072541Z"},
     {"name": "text", "location": "\x00" * 5000, "message": "\x1b[2J", "status": "other"},
     {"name": "metadata", "metadata": {"spec": "x" * 1_500_000}},
+    {"name": "keys", "metadata": {"spec": "x" * 1_500_000, SNAPSHOT_METADATA: "1,3"}},
 )
 
 
@@ -161,7 +163,9 @@ def test_an_operation_ends_whatever_a_server_reports() -> None:
             assert files["size"]["size"] == files["digits"]["size"] == 2**63 - 1
             assert files["time"]["createdAt"] == "2026-11-16T07:25:41Z"
             assert "metadata" not in files["metadata"]
-            assert "metadata" in files["metadata"]["message"]
+            assert "metadata" in files["metadata"]["message"] == files["keys"]["message"]
+            assert needed_by([found["keys"]], (1, 2, 3)) == {1, 3}, "the rotation would delete them"
+            assert needed_by([found["metadata"]], (1, 2, 3)) >= {1, 2, 3}
 
     loop.run(scenario())
 
