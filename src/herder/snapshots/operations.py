@@ -12,7 +12,7 @@ from herder.snapshots.config import Config
 from herder.snapshots.data import Data
 from herder.snapshots.directory import Directory
 from herder.snapshots.errors import SnapshotError
-from herder.snapshots.files import compress, digest_of
+from herder.snapshots.files import compress, digest_of, room
 from herder.snapshots.names import COMPRESSED, LATEST, ON_DEMAND, check_name, seconds_of, series
 from herder.snapshots.records import FAILED, Record
 from herder.snapshots.remote import Remote
@@ -73,6 +73,7 @@ def _new_name(config: Config, directory: Directory, remote: Remote | None, name:
 
 def _write(config: Config, data: Data, directory: Directory, name: str) -> Record:
     """Write the file of a new snapshot and return its record."""
+    _check_room(config, data, name)
     target = directory.partial(name)
     plain = target if not config.compress else directory.partial(f"{name}.plain")
     data.save(plain)
@@ -94,6 +95,21 @@ def _write(config: Config, data: Data, directory: Directory, name: str) -> Recor
         unpacked_size=unpacked,
         metadata=config.metadata,
     )
+
+
+def _check_room(config: Config, data: Data, name: str) -> None:
+    """Refuse a snapshot that would fill the disk: etcd and the kubelet stop working when it is full."""
+    needed = data.size() * (2 if config.compress else 1)  # in the worst case: the copy, and the packed copy beside it
+    free = room(config.directory)
+    if needed > free:
+        raise SnapshotError(
+            f"snapshot {name}: the disk is full: it needs up to {_mebibytes(needed)}, and {config.directory} has room "
+            f"for {_mebibytes(free)}; free some space, lower the retention, or save to another disk"
+        )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
 
 
 def _apply_retention(config: Config, directory: Directory, remote: Remote | None, name: str) -> str:
