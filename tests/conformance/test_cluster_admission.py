@@ -48,6 +48,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"etcdSnapshotRestore": {"generation": 1, "name": "\x1b[2J"}},
         "etcdSnapshotRestore.name",
     ),
+    "a snapshot each second": ({"etcd": {"snapshotScheduleCron": "@every 1s"}}, "etcd.snapshotScheduleCron"),
     "a label that is none": ({"machinePools": [pool(labels={"a": "b c"})]}, "machinePools[0].labels.a"),
 }
 

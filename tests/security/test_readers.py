@@ -115,3 +115,32 @@ async def test_a_stalled_watch_ends_after_too_many_unread_bytes(target: Target) 
     raw.writer.transport.resume_reading()  # type: ignore[attr-defined]
     content = b"".join([piece async for piece in raw.chunks()])
     assert json.loads(content.strip().splitlines()[-1])["object"]["code"] == 410
+
+
+async def test_earlier_states_that_slow_readers_keep_are_limited(target: Target, large_state: None) -> None:
+    """Each list keeps the objects that were changed after it began. The newest one may be larger than the limit."""
+    await stalled(target, PATH)
+    state = (await target.report())["usage"]["retained_bytes"]["largest_user"]
+    for number in range(4):
+        added = {"metadata": {"name": f"next-{number}"}, "data": {"a": str(number) * (900 << 10)}}
+        assert (await target.ask("POST", PATH, "alice", added))[0] == 201
+        await stalled(target, PATH)
+    report = await target.report()
+    limit = report["usage"]["limits"]["retained_bytes_per_user"]
+    assert report["usage"]["retained_bytes"]["largest_user"] > 4 * state > limit
+    await target.until(lambda report: report["usage"]["retained_bytes"]["largest_user"] <= 2 * state)
+    assert (await target.report())["usage"]["connections"] >= 1  # the newest list goes on
+    target.hang_up()
+    await target.until(lambda report: not report["usage"]["retained_bytes"]["total"])
+
+
+async def test_a_watch_keeps_its_initial_state_until_it_is_sent(target: Target, large_state: None) -> None:
+    raw = await target.connect()
+    raw.send(request("GET", f"{PATH}?watch=true", "alice"))
+    assert (await raw.head())[0] == 200
+    content = b""
+    async for piece in raw.chunks():
+        content += piece
+        if content.count(b"\n") >= 128:
+            break
+    assert (await target.report())["usage"]["retained_bytes"]["total"] == 0

@@ -57,7 +57,13 @@ async def _serve(turns: Turns) -> None:
     users = {token_of(name): User(name, groups=("system:authenticated",)) for name in USERS}
     server.authenticator.token_authenticators.append(StaticTokens({**users, token_of("admin"): _MASTERS}))
     await _grant(Client(InProcess(server, _MASTERS)))
-    limits = Limits(long_running_per_user=200, anonymous_connections_per_source=100)  # as high as tests reach quickly
+    # As high as tests reach quickly.
+    limits = Limits(
+        long_running_per_user=200,
+        anonymous_connections_per_source=100,
+        retained_bytes=48 << 20,
+        retained_bytes_per_user=24 << 20,
+    )
     front = HttpFront(server, clock=_now, body_bytes=BODY_BYTES, upgrade=_stall_upgrade, limit=limits)
     _, port = await front.listen("127.0.0.1", 0, pki.server_context())
     tune_interpreter()

@@ -7,7 +7,7 @@ therefore skips TLS, HTTP framing and authentication, and nothing else: authoriz
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode
@@ -16,6 +16,8 @@ from herder.engine.meta.errors import ServiceUnavailable
 
 MAX_RESPONSE_BYTES = 64 << 20
 """Largest response body that a client decodes at once. A client reads a larger list in pages."""
+
+_SMALL_BODY_BYTES = 64 << 10
 
 
 class ResponseTooLarge(ServiceUnavailable):
@@ -136,6 +138,14 @@ class Request:
         return self.query.enabled("watch") or self.query.enabled("follow")
 
 
+@dataclass(slots=True, eq=False)
+class Retained:
+    """State that a response keeps in memory until it is sent."""
+
+    state: Hashable  # responses with the same state share its memory
+    size: int  # bytes; 0 when it is released
+
+
 @dataclass(slots=True)
 class Response:
     """A response with either a body or a stream."""
@@ -145,12 +155,20 @@ class Response:
     body: bytes | Sequence[bytes] = b""  # a sequence is sent chunk by chunk, so a long list is never joined in memory
     stream: AsyncIterator[bytes] | None = None  # instead of a body: a watch or a followed log
     warnings: list[str] = field(default_factory=list)  # texts of Warning headers
+    retained: Retained | None = None
 
     def content_length(self) -> int:
         """Length of the body in bytes. A LazyBody knows it without being generated."""
         if isinstance(self.body, bytes):
             return len(self.body)
         return self.body.length if isinstance(self.body, LazyBody) else sum(map(len, self.body))
+
+    def memory(self) -> Retained | None:
+        """What the response keeps in memory until it is sent, if that is much."""
+        if self.retained is not None or self.stream is not None or isinstance(self.body, LazyBody):
+            return self.retained
+        length = self.content_length()
+        return Retained(id(self.body), length) if length > _SMALL_BODY_BYTES else None
 
     def content(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else b"".join(self.body)

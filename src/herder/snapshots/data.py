@@ -16,6 +16,9 @@ class Content(NamedTuple):
 
 
 class Data(Protocol):
+    def size(self) -> int:
+        """Return the most bytes that a copy of the data can have now; 0 if it cannot be known."""
+
     def save(self, target: Path) -> None:
         """Write a consistent copy of the running server's data to a new file."""
 

@@ -23,6 +23,10 @@ class StoreData:
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
 
+    def size(self) -> int:
+        """A backup contains the pages of the database and those in its log."""
+        return sum(_size(self._config.store / name) for name in (DATABASE, f"{DATABASE}-wal"))
+
     def save(self, target: Path) -> None:
         try:
             backup_directory(self._config.store, target, now=time.time())
@@ -102,6 +106,13 @@ def _inode(path: Path) -> int | None:
         return path.stat().st_ino
     except FileNotFoundError:
         return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # `save` says what is wrong with the store
 
 
 def _cause(target: Path, error: StoreError) -> str:

@@ -83,7 +83,7 @@ def decompress(source: Path, target: Path, limit: int) -> None:
 
 
 def room(directory: Path) -> int:
-    """Bytes that a file from elsewhere may take: etcd and the kubelet need the rest of the disk."""
+    """Bytes that a snapshot may take: etcd and the kubelet need the rest of the disk."""
     usage = shutil.disk_usage(directory)
     return max(0, usage.free - min(usage.total // 20, 1 << 30))
 

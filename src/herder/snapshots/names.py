@@ -12,8 +12,11 @@ PARTIAL = ".part"
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,200}[A-Za-z0-9])?")
 _SNAPSHOT = re.compile(r".+-[0-9]{9,10}(?:\.gz)?")
-LATEST = 10**10 - 1
-"""Latest time in a name, of the year 2286: later ones are no snapshots."""
+EARLIEST = 10**8
+"""Earliest time in a name: names have at least nine digits, even if the clock of the machine was never set."""
+MAX_AHEAD = 300
+"""Seconds by which the time in a name may be ahead of the clock. Later ones come from a clock that was wrong, or from
+others who can write to the bucket, and must not displace other snapshots."""
 
 
 def check_name(field: str, name: str) -> str:
@@ -33,6 +36,11 @@ def is_compressed(name: str) -> bool:
 def seconds_of(name: str) -> int:
     """Return the time in the name of a snapshot."""
     return int(name[: -len(COMPRESSED)].rpartition("-")[2] if is_compressed(name) else name.rpartition("-")[2])
+
+
+def is_ahead(name: str, now: float) -> bool:
+    """Return whether the time in the name of a snapshot is in the future."""
+    return seconds_of(name) > now + MAX_AHEAD
 
 
 def series(name: str, node: str) -> re.Pattern[str]:

@@ -12,8 +12,8 @@ from herder.snapshots.config import Config
 from herder.snapshots.data import Data
 from herder.snapshots.directory import Directory
 from herder.snapshots.errors import SnapshotError
-from herder.snapshots.files import compress, digest_of
-from herder.snapshots.names import COMPRESSED, LATEST, ON_DEMAND, check_name, seconds_of, series
+from herder.snapshots.files import compress, digest_of, room
+from herder.snapshots.names import COMPRESSED, EARLIEST, MAX_AHEAD, ON_DEMAND, check_name, is_ahead, seconds_of, series
 from herder.snapshots.records import FAILED, Record
 from herder.snapshots.remote import Remote
 from herder.snapshots.restore import Workplace, fetch
@@ -61,26 +61,27 @@ def save(
         except BaseException:
             directory.discard(full_name)
             raise
-        problem = _apply_retention(config, directory, remote, name) if name != ON_DEMAND else ""
+        problem = _apply_retention(config, directory, remote, name, full_name) if name != ON_DEMAND else ""
     return [replace(each, message=problem) for each in records]
 
 
 def _new_name(config: Config, directory: Directory, remote: Remote | None, name: str) -> str:
-    """Return a name that is newer than all others of its series.
+    """Return a name that is newer than all others of its series, except for those in the future.
 
-    Otherwise, after two saves in one second or a change of the clock, the retention could delete the new snapshot.
+    Otherwise, after two saves in one second or a small step of the clock, the retention could delete the new snapshot.
     """
-    own = series(name, config.node)
+    own, now = series(name, config.node), max(int(time.time()), EARLIEST)
     names = [*(each.name for each in directory.records()), *(remote.sizes() if remote else ())]
-    latest = max((seconds_of(each) for each in names if own.fullmatch(each)), default=0)
-    seconds = max(int(time.time()), latest + 1)
-    if seconds > LATEST:
-        raise SnapshotError(f"snapshot {name}: a file or object of this name has the time {latest}; delete it first")
+    taken = {seconds_of(each) for each in names if own.fullmatch(each)}
+    seconds = max(now, max((each for each in taken if each <= now + MAX_AHEAD), default=0) + 1)
+    while seconds in taken:
+        seconds += 1
     return f"{name}-{config.node}-{seconds}{COMPRESSED if config.compress else ''}"
 
 
 def _write(config: Config, data: Data, directory: Directory, name: str) -> Record:
     """Write the file of a new snapshot and return its record."""
+    _check_room(config, data, name)
     target = directory.partial(name)
     plain = target if not config.compress else directory.partial(f"{name}.plain")
     data.save(plain)
@@ -109,24 +110,47 @@ def _authenticated(record: Record, authenticate: Callable[[str, str], str]) -> R
     return replace(record, metadata={**record.metadata, MAC: mac}) if mac else record
 
 
-def _apply_retention(config: Config, directory: Directory, remote: Remote | None, name: str) -> str:
+def _check_room(config: Config, data: Data, name: str) -> None:
+    """Refuse a snapshot that would fill the disk: etcd and the kubelet stop working when it is full."""
+    needed = data.size() * (2 if config.compress else 1)  # in the worst case: the copy, and the packed copy beside it
+    free = room(config.directory)
+    if needed > free:
+        raise SnapshotError(
+            f"snapshot {name}: the disk is full: it needs up to {_mebibytes(needed)}, and {config.directory} has room "
+            f"for {_mebibytes(free)}; free some space, lower the retention, or save to another disk"
+        )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+def _apply_retention(config: Config, directory: Directory, remote: Remote | None, name: str, new: str) -> str:
     """Delete the oldest snapshots of this series. A failure is reported, but the new snapshot exists."""
     own = series(name, config.node)
     try:
-        for old in _beyond([each.name for each in directory.records() if own.fullmatch(each.name)], config.retention):
+        local = [each.name for each in directory.records() if own.fullmatch(each.name)]
+        for old in _beyond(local, config.retention, new):
             directory.delete(old)
         if remote is not None and remote.config.retention:
             names = [each for each in remote.sizes() if own.fullmatch(each)]
-            for old in _beyond(names, remote.config.retention):
+            for old in _beyond(names, remote.config.retention, new):
                 remote.delete(old)
     except (SnapshotError, OSError) as error:
         return f"retention: old snapshots could not be deleted: {error}"
     return ""
 
 
-def _beyond(names: list[str], retention: int) -> list[str]:
-    """Return the names of the oldest snapshots; a retention of 0 keeps all."""
-    return sorted(names, key=seconds_of)[:-retention] if retention else []
+def _beyond(names: list[str], retention: int, new: str) -> list[str]:
+    """Return the names of the oldest snapshots; a retention of 0 keeps all.
+
+    Snapshots in the future are counted by themselves. They would count as the newest ones, and others would be deleted
+    in their place.
+    """
+    now = time.time()
+    ahead = [each for each in names if each != new and is_ahead(each, now)]
+    others = set(names) - set(ahead)
+    return [old for group in (others, ahead) for old in sorted(group, key=seconds_of)[:-retention]] if retention else []
 
 
 def list_all(config: Config) -> list[Record]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from herder.snapshots.config import S3Config
 from herder.snapshots.errors import NotFound, TooLarge
 from herder.snapshots.files import Digest
-from herder.snapshots.names import is_snapshot, seconds_of
+from herder.snapshots.names import is_ahead, is_snapshot, seconds_of
 from herder.snapshots.records import LIMIT, Record, found
 from herder.snapshots.s3.client import Bucket
 
@@ -44,12 +45,14 @@ class Remote:
         return self.bucket.get(self._key(name), path)
 
     def records(self) -> list[Record]:
-        """Return the newest snapshots, in the order of their age.
+        """Return the newest snapshots, in the order of their age; those in the future first.
 
         Who can write to the bucket chooses the number of objects and their metadata. So both are limited: the manager
         reads no report that is too large, and would not learn of local snapshots either.
         """
-        newest = sorted(self.sizes().items(), key=lambda each: seconds_of(each[0]))[-MAX_LISTED:]
+        now = time.time()
+        by_age = sorted(self.sizes().items(), key=lambda each: (not is_ahead(each[0], now), seconds_of(each[0])))
+        newest = by_age[-MAX_LISTED:]
         left, records = MAX_LISTED_METADATA, []
         for name, size in reversed(newest):
             try:

@@ -208,4 +208,4 @@ def test_unused_kubeconfigs_are_evicted_from_the_cache(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("schema_json", ["", "[", "[]", "1", '{"resourceFields": 1}', '{"resourceFields": [["a"]]}'])
 def test_unreadable_schema_of_a_pool_counts_as_missing(schema_json: str) -> None:
     """They are then filled in again."""
-    assert templates.schema_of(Pool({}, {"dynamicSchemaSpec": schema_json}, 0)) is None
+    assert templates.schema_fields(Pool({}, {"dynamicSchemaSpec": schema_json}, 0)) is None

@@ -6,12 +6,13 @@ references; its references count as approved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from herder.api.references.catalogue import FieldReference, Target
+from herder.engine.memo import DigestMemo
 from herder.engine.meta.kinds import Object
 
 APPROVED = "herder.io/approved-references"
@@ -35,6 +36,25 @@ class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.path, Target(self.group, self.resource, self.namespace, self.name)
 
 
+class _Record:
+    """The approvals of an object, by what they are looked up by. A Cluster may have some thousands."""
+
+    def __init__(self, approvals: tuple[Approval, ...]) -> None:
+        self.approvals = approvals
+        self.by_key: dict[tuple[str, Target], Approval] = {}
+        self.by_target: dict[Target, list[Approval]] = {}
+        self.by_path: dict[str, list[Approval]] = {}
+        for each in approvals:
+            path, target = key = each.key
+            self.by_key.setdefault(key, each)
+            self.by_target.setdefault(target, []).append(each)
+            self.by_path.setdefault(path, []).append(each)
+
+
+_NOTHING = _Record(())
+_records: DigestMemo[_Record] = DigestMemo(16)
+"""By their text, which is as long as that of some objects. A reconcile looks up many references of few objects."""
+
 _decode = msgspec.json.Decoder(tuple[Approval, ...]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -46,13 +66,20 @@ def approval(reference: FieldReference, uid: str, author: str) -> Approval:
 
 def recorded(obj: Object | None) -> tuple[Approval, ...] | None:
     """Return the approvals of an object; None if nothing is recorded. An unreadable record approves nothing."""
+    record = _record(obj)
+    return record.approvals if record is not None else None
+
+
+def _record(obj: Object | None) -> _Record | None:
     text = _annotation(obj, APPROVED)
-    if text is None:
-        return None
+    return None if text is None else _records.get(text, lambda: _read(text))
+
+
+def _read(text: str) -> _Record:
     try:
-        return _decode(text)
+        return _Record(_decode(text))
     except (msgspec.DecodeError, msgspec.ValidationError):
-        return ()
+        return _NOTHING
 
 
 def with_record(obj: Object, approvals: Sequence[Approval] | None) -> Object:
@@ -122,25 +149,23 @@ def with_target_uids(obj: Object, uid_of: Callable[[Target], str]) -> tuple[Appr
 
 def problem(obj: Object, path: str, target: Target, uid: str) -> str:
     """Return why the reference must not be resolved; "" if it may be. `uid` is that of the object found now."""
-    approvals = recorded(obj)
-    if approvals is None:
-        return ""
-    found = next((each for each in approvals if each.key == (path, target)), None)
-    return _verdict(found, target, uid)
+    record = _record(obj)
+    return _verdict(record.by_key.get((path, target)), target, uid) if record is not None else ""
 
 
 def problem_with(obj: Object, target: Target, uid: str) -> str:
     """Return the same for a target that several fields reference: one approved reference suffices."""
-    approvals = recorded(obj)
-    if approvals is None:
+    record = _record(obj)
+    if record is None:
         return ""
-    verdicts = [_verdict(each, target, uid) for each in approvals if each.key[1] == target]
+    verdicts = [_verdict(each, target, uid) for each in record.by_target.get(target, ())]
     return "" if "" in verdicts else next(iter(verdicts), _verdict(None, target, uid))
 
 
 def recreated(obj: Object, path: str, target: Target, uid: str) -> str:
     """The same for a reference that the manager writes too, without a record: only one that a user wrote is bound."""
-    found = next((each for each in recorded(obj) or () if each.key == (path, target)), None)
+    record = _record(obj)
+    found = record.by_key.get((path, target)) if record is not None else None
     return _verdict(found, target, uid) if found is not None else ""
 
 
@@ -166,8 +191,19 @@ def derived_record(
     if approvals is None:
         return {}
     paths = ((renamed(each), each) for each in approvals)
-    kept = (msgspec.structs.replace(each, path=path) for path, each in paths if path)
-    return {APPROVED: _text((*kept, *further))}
+    return {APPROVED: _text((*_moved(paths), *further))}
+
+
+def derived_reference(source: Object, path: str, renamed: str, further: Iterable[Approval] = ()) -> dict[str, str]:
+    """Return the same for the references in one field of `source`, which is called `renamed` in the derived object."""
+    record = _record(source)
+    if record is None:
+        return {}
+    return {APPROVED: _text((*_moved((renamed, each) for each in record.by_path.get(path, ())), *further))}
+
+
+def _moved(paths: Iterable[tuple[str | None, Approval]]) -> Iterator[Approval]:
+    return (msgspec.structs.replace(each, path=path) for path, each in paths if path)
 
 
 def without_record(annotations: Mapping[str, str] | None) -> dict[str, str]:

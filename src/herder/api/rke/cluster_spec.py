@@ -19,12 +19,31 @@ MAX_ENCODED = 192 << 10  # of the 256 KiB limit for all annotations of an object
 _MAX_DECODED = 4 << 20  # the API server stores no object of more than 3 MiB
 
 
-def encode_spec(spec: Object) -> str:
-    """Encode as base64(gzip(JSON)), without operations: running one does not change the cluster."""
+def encode_spec(spec: Object, known: str = "") -> str:
+    """Encode as base64(gzip(JSON)), without operations: running one does not change the cluster.
+
+    `known` is the text of before, which is returned if it has the same content: compressing takes the longest.
+    """
+    content = _content(spec)
+    return known if 0 < len(known) <= MAX_ENCODED and _unpacked(known) == content else _packed(content)
+
+
+def _content(spec: Object) -> bytes:
     config = {name: value for name, value in (spec.get("rkeConfig") or {}).items() if name not in operations.KINDS}
     # Clients of Rancher write 0 without a request. It stays, because removing it would change the plans of servers.
     fields = {name: value for name, value in spec.items() if name != operations.AGENTS or not value}
-    return base64.b64encode(gzip.compress(gojson.marshal({**fields, "rkeConfig": config}), mtime=0)).decode()
+    return gojson.marshal({**fields, "rkeConfig": config})
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def _unpacked(text: str) -> bytes | None:
+    try:
+        return gunzip(base64.b64decode(text, validate=True), _MAX_DECODED)
+    except ValueError:
+        return None
 
 
 def decode_spec(text: str) -> Object:
@@ -52,8 +71,9 @@ def is_control_plane_current(cluster: Object, control_plane: Object) -> bool:
     current = control_plane.get("spec") or {}
     if any(request_of_cluster(cluster, kind) != request_in(current, kind) for kind in operations.KINDS):
         return False
+    text, content = annotations.get(CLUSTER_SPEC, ""), _content(cluster["spec"])
     try:
-        return decode_spec(annotations.get(CLUSTER_SPEC, "")) == decode_spec(encode_spec(cluster["spec"]))
+        return _unpacked(text) == content or decode_spec(text) == msgspec.json.decode(content)
     except ValueError:
         return False
 

@@ -10,6 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from herder.api.numbers import parse_int64
 from herder.api.rke.durations import whole_seconds
 
+MIN_SNAPSHOT_INTERVAL = 60
+"""Seconds between scheduled snapshots of etcd. K3s would take one each second."""
+
 _ZONE = re.compile(r"(CRON_)?TZ=\S+\s+")
 _DESCRIPTORS = {
     "@yearly": "0 0 1 1 *",

@@ -30,6 +30,7 @@ from herder.snapshots.config import DEFAULT_RETENTION, Config, S3Config, StoreCo
 from herder.snapshots.directory import Directory
 from herder.snapshots.embedded import StoreData
 from herder.snapshots.errors import SnapshotError, describe
+from herder.snapshots.names import is_ahead
 from herder.snapshots.operations import MAC, save
 from herder.snapshots.records import Record
 
@@ -168,12 +169,13 @@ class ScheduledBackups:
 
     async def _first(self) -> datetime | None:
         """When the next backup is due, counted from the last one: the manager may have been down at that time."""
-        records = await asyncio.to_thread(self._records)
-        newest = max((each.created_at for each in records), default=0)
+        records, now = await asyncio.to_thread(self._records), self._clock()
+        # A backup in the future was made while the clock was wrong, and does not say when the last one was made.
+        newest = max((each.created_at for each in records if not is_ahead(each.name, now.timestamp())), default=0)
         if newest:
             self._success.set(newest)
-        last = datetime.fromtimestamp(newest, UTC) if newest else self._clock()
-        return next_time(self._schedule.cron, min(last, self._clock()))
+        last = datetime.fromtimestamp(newest, UTC) if newest else now
+        return next_time(self._schedule.cron, min(last, now))
 
     def _records(self) -> Sequence[Record]:
         try:

@@ -9,6 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting
@@ -33,37 +37,51 @@ from herder.api.rke.snapshots import (
 from herder.api.writes import ref
 from herder.controllers.planner.operations.listing import (
     FILE_NAME,
+    NewSnapshot,
     Reported,
+    create_snapshots,
     delete_snapshot,
     node_of,
-    snapshot_object,
+    object_name,
 )
 from herder.controllers.planner.rollout.machines import BY_CLUSTER, by_cluster
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Create, Decision, Observe, Patch, Projection, Write
+from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Projection, Write
 from herder.engine.runtime.handlers import Indexed, Watches, changed, named_by_label
 from herder.engine.runtime.view import Observed, View
 
 SNAPSHOT_FILE = Kind("k3s.cattle.io", "v1", "ETCDSnapshotFile", "etcdsnapshotfiles", namespaced=False)
 MAX_SNAPSHOTS = 1000
 """Most snapshots of a cluster; further ones are ignored. Anyone with rights in the cluster can create such objects."""
+MAX_CREATED = 20
+"""Most objects that one pass creates: their metadata is decoded and packed."""
+CONTINUE = timedelta(seconds=1)
 MAX_METADATA = 64 << 10
+MAX_METADATA_KEYS = 100
 BY_MANAGEMENT = "snapshots-for-management"
+BY_FILE = "file"
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    """What the name of the object of an ETCDSnapshotFile depends on."""
+
+    resource: str
+    name: str
+    node: str
+    location: str
 
 
 def _facts(file: Object) -> Object:
     """The part of an ETCDSnapshotFile that is used. Larger metadata than the manager writes is left out."""
     spec, status = mapping(file.get("spec")), mapping(file.get("status"))
-    metadata = string_map(spec.get("metadata"))
-    small = sum(len(key) + len(value) for key, value in metadata.items()) <= MAX_METADATA
     return {
         "metadata": {"name": text(mapping(file.get("metadata")).get("name"))},
         "snapshotName": text(spec.get("snapshotName")),
         "nodeName": text(spec.get("nodeName")),
         "location": text(spec.get("location")),
-        "extra": metadata if small else {},
+        "extra": _small(mapping(spec.get("metadata"))),
         "created": text(status.get("creationTime")),
         "size": text(status.get("size")),
         "failed": status.get("readyToUse") is False,
@@ -71,7 +89,19 @@ def _facts(file: Object) -> Object:
     }
 
 
-FILES = Projection("etcd-snapshot-file", project=_facts)
+def _small(metadata: Object) -> Object:
+    found = string_map(metadata) if len(metadata) <= MAX_METADATA_KEYS else {}
+    return found if sum(len(key) + len(value) for key, value in found.items()) <= MAX_METADATA else {}
+
+
+def _listed(file: Object) -> Iterator[str]:
+    """Indexer. Its values are all that a pass reads of files whose objects exist."""
+    if FILE_NAME.fullmatch(file["snapshotName"]):
+        listed = Listed(file["metadata"]["name"], file["snapshotName"], file["nodeName"], file["location"])
+        yield msgspec.json.encode(listed).decode()
+
+
+FILES = Projection("etcd-snapshot-file", project=_facts, indexes={BY_FILE: _listed})
 
 
 def reconcile(view: View) -> Decision:
@@ -113,51 +143,65 @@ def _sync(
         return DONE
     if management is None or not clusters.is_connected(management):
         return DONE
-    observe = Observe(management["metadata"]["name"], SNAPSHOT_FILE, projection=FILES)
+    observe = Observe(management["metadata"]["name"], SNAPSHOT_FILE, projection=FILES, values_of=BY_FILE)
     seen = view.observed(observe)
     if not isinstance(seen, Observed):
         return Decision(observe=(observe,))
-    wanted = dict(_wanted(view, control_plane, cluster, machines, seen.objects[:MAX_SNAPSHOTS]))
+    wanted = _wanted(view, cluster, machines, seen.values)
     by_name = {each["metadata"]["name"]: each for each in known}
-    writes: list[Write] = [
-        Create(ETCD_SNAPSHOT, wanted[name], "a snapshot of the cluster") for name in sorted(wanted.keys() - by_name)
-    ]
+    missing = sorted(wanted.keys() - by_name)
+    new = _new_snapshots(view, observe, {name: wanted[name] for name in missing[:MAX_CREATED]}, machines)
+    writes: list[Write] = [*create_snapshots(view, control_plane, cluster, new)]
     for name, each in sorted(by_name.items()):
         if name in wanted:
-            writes += _with_source(each, wanted[name])
+            writes += _with_source(each, wanted[name].resource)
         elif annotations_of(each).get(names.SNAPSHOT_NAME):
             writes += delete_snapshot(each)
-    return Decision(writes=tuple(writes), observe=(observe,))
+    wake_at = view.now + CONTINUE if len(missing) > MAX_CREATED else None
+    return Decision(writes=tuple(writes), observe=(observe,), wake_at=wake_at)
 
 
-def _wanted(
-    view: View, control_plane: Object, cluster: Object, machines: Mapping[str, Object], files: Sequence[Object]
-) -> Iterator[tuple[str, Object]]:
-    """Objects by name. Files on machines of other managers are left out."""
-    by_node = {node_of(each): each for each in machines.values()}
-    for each in files:
-        if not FILE_NAME.fullmatch(each["snapshotName"]):
-            continue
-        found = Reported(
-            each["snapshotName"],
-            each["location"],
-            each["created"],
-            parse_int64(each["size"], 0),
-            "failed" if each["failed"] else "",
-            each["message"],
-            each["extra"],
-            each["nodeName"],
-            resource=each["metadata"]["name"],
-        )
-        machine = None if found.in_s3 else by_node.get(each["nodeName"])
+def _wanted(view: View, cluster: Object, machines: Mapping[str, Object], values: Sequence[str]) -> dict[str, Listed]:
+    """Files by the names of their objects. Files on machines of other managers are left out."""
+    by_node = _by_node(machines)
+    wanted = {}
+    for value in sorted(values)[:MAX_SNAPSHOTS]:
+        listed = msgspec.json.decode(value, type=Listed)
+        found = Reported(listed.name, listed.location, node_name=listed.node)
+        machine = None if found.in_s3 else by_node.get(listed.node)
         if found.in_s3 or machine is not None:
-            obj = snapshot_object(view, control_plane, cluster, machine, found)
-            yield obj["metadata"]["name"], obj
+            wanted[object_name(view, cluster, machine, found)] = listed
+    return wanted
 
 
-def _with_source(snapshot: Object, wanted: Object) -> list[Patch]:
+def _by_node(machines: Mapping[str, Object]) -> dict[str, Object]:
+    return {node_of(each): each for each in machines.values()}
+
+
+def _new_snapshots(
+    view: View, observe: Observe, wanted: Mapping[str, Listed], machines: Mapping[str, Object]
+) -> Iterator[NewSnapshot]:
+    by_node = _by_node(machines)
+    for name, listed in wanted.items():
+        value = msgspec.json.encode(listed).decode()
+        seen = view.observed(replace(observe, focus=(BY_FILE, value), values_of=""))
+        for each in seen.objects[:1] if isinstance(seen, Observed) else ():
+            found = Reported(
+                each["snapshotName"],
+                each["location"],
+                each["created"],
+                parse_int64(each["size"], 0),
+                "failed" if each["failed"] else "",
+                each["message"],
+                each["extra"],
+                each["nodeName"],
+                resource=each["metadata"]["name"],
+            )
+            yield NewSnapshot(name, None if found.in_s3 else by_node[listed.node], found)
+
+
+def _with_source(snapshot: Object, name: str) -> list[Patch]:
     """Record of which ETCDSnapshotFile the object is: it is deleted with it."""
-    name = annotations_of(wanted)[names.SNAPSHOT_NAME]
     if annotations_of(snapshot).get(names.SNAPSHOT_NAME) == name or is_deleting(snapshot):
         return []
     annotations = {"metadata": {"annotations": {names.SNAPSHOT_NAME: name}}}

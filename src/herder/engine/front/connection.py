@@ -1,8 +1,8 @@
 """HTTP/1.1 server connection: parse pipelined requests, run the handler for one at a time, write responses in order.
 
 Input is bounded: a connection with enough unconsumed bytes is not read further. Output is bounded: a response waits for
-the client, a watch is closed when its backlog overflows, and a client that reads nothing is disconnected. The handler
-is cancelled when its client disconnects.
+the client, a watch is closed when its backlog overflows, and a client that reads too slowly is disconnected. The
+handler is cancelled when its client disconnects.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import msgspec
 from herder.engine.front import framing, limits
 from herder.engine.front.flow import FlowControl, Holder, too_many_requests
 from herder.engine.front.intake import NEVER, Intake
+from herder.engine.front.pace import Pace
 from herder.engine.front.request_parser import Parsed, RequestParser
 from herder.engine.front.sink import ConnectionSink
 from herder.engine.front.transports import CLOSED
 from herder.engine.meta.errors import StatusError
-from herder.engine.wire import PushStream, Request, Response, loggable_path
+from herder.engine.wire import PushStream, Request, Response, Retained, loggable_path
 
 if TYPE_CHECKING:
     from herder.engine.front.hijack import Hijack
@@ -86,8 +87,11 @@ class Connection(asyncio.BufferedProtocol):
         # Output
         self._drained: asyncio.Future[None] | None = None  # set while the write buffer is above its limit
         self._deadline = loop.time() + limits.HEAD_SECONDS
+        self._pace = Pace()
         self._response_deadline = NEVER
         self._streaming = False
+        self.retained: Retained | None = None  # by the current response
+        self.responding_since = 0.0
 
     # --- transport callbacks ----------------------------------------------------------------------------------
 
@@ -209,11 +213,17 @@ class Connection(asyncio.BufferedProtocol):
         self._intake.close()
         self._transport = CLOSED
 
+    @property
+    def reader(self) -> Holder:
+        """User, or address of an unauthenticated client."""
+        return self.holder or ("", self.remote)
+
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
-        self._deadline = self._loop.time() + limits.STALL_SECONDS
+        self._deadline = self._pace.paused(self._loop.time(), self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
+        self._pace.resumed(self._loop.time(), self._transport.get_write_buffer_size())
         self._release_writers()
 
     def _release_writers(self) -> None:
@@ -317,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._intake.end()
             self._response_deadline = NEVER
-            self._task = None
+            self._task = self.retained = None
         self._next()
 
     async def _handle_with_body(self, request: Request) -> Response:
@@ -394,6 +404,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _respond(self, parsed: Parsed, response: Response) -> None:
         if self._front.stopping or self._intake.has_unread_body:
             self._closing = True
+        self.retained, self.responding_since = response.memory(), self._loop.time()
         if response.stream is not None:
             await self._stream(parsed, response, response.stream)
             return

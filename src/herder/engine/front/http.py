@@ -19,6 +19,7 @@ from herder.engine.front import limits
 from herder.engine.front.connection import Connection, Upgrade
 from herder.engine.front.flow import FlowControl, Holder
 from herder.engine.front.framing import Dates
+from herder.engine.front.retained import over_limit, retained_bytes
 from herder.engine.memory import return_freed_memory
 from herder.engine.wire import Request, Response
 
@@ -190,6 +191,7 @@ class HttpFront:
 
     def usage(self) -> dict[str, Any]:
         """Return current resource usage, for metrics and tests."""
+        retained = retained_bytes(self.connections)
         return {
             "connections": self._opened,
             "anonymous_connections": sum(self._by_source.values()),
@@ -198,8 +200,15 @@ class HttpFront:
             "in_flight": self.flow.in_flight.usage(),
             "long_running": self.flow.long_running.usage(),
             "body_bytes": self.flow.body_bytes.usage(),
+            "retained_bytes": {"total": sum(retained.values()), "largest_user": max(retained.values(), default=0)},
             "limits": asdict(self._limits),
         }
+
+    def limit_retained(self, now: float) -> None:
+        """Abort slow responses that keep too much in memory."""
+        for connection in list(over_limit(self.connections, self._limits, now)):
+            log.warning("response aborted: the slow readers of %s keep too much in memory", connection.reader[0])
+            connection.abort()
 
     async def handle(self, request: Request) -> Response:
         return await self._handler.handle(request)
@@ -209,6 +218,7 @@ class HttpFront:
         now = loop.time()
         for connection in list(self.connections):
             connection.check(now)
+        self.limit_retained(now)
         if self._closed >= limits.TRIM_CONNECTIONS:
             self._closed = 0
             loop.run_in_executor(None, return_freed_memory)

@@ -18,9 +18,9 @@ PIPELINED = 64  # queued pipelined requests before reading pauses
 IDLE_SECONDS = 90.0  # between two requests on a kept-alive connection
 HEAD_SECONDS = 32.0  # from the first to the last byte of a request head
 BODY_SECONDS = 60.0
-STALL_SECONDS = 60.0  # without progress while the write buffer is full
+STALL_SECONDS = 60.0  # waiting for a client that reads slowly while the write buffer is full
 PAUSE_SECONDS = 90.0  # reading paused, during which a disconnect is not noticed
-RESPONSE_BYTES_PER_SECOND = 16 << 10  # minimum read rate for a response with a known length
+RESPONSE_BYTES_PER_SECOND = 16 << 10  # minimum read rate while the write buffer is full, beyond STALL_SECONDS
 LINGER_SECONDS = 1.0  # reading continues after a rejected request, so that the client sees the response
 LINGER_BYTES = 4 << 20
 SWEEP_SECONDS = 5.0
@@ -54,6 +54,9 @@ class Limits:
     long_running_per_user: int = 1_000
     body_bytes: int = 64 << 20
     body_bytes_per_user: int = 16 << 20
+    retained_bytes: int = 512 << 20
+    """State of responses that clients read slowly; see `retained.py`."""
+    retained_bytes_per_user: int = 128 << 20
 
     def possible_connections(self) -> int:
         """Return the connection limit, reduced to leave file descriptors for the store and outgoing connections."""

@@ -96,6 +96,16 @@ OPERATIONS: dict[str, Case] = {
     "snapshots every few seconds": Case(
         cluster(spec=EMBEDDED, etcd={"snapshotScheduleCron": "@every 59s"}), (f"{ETCD}.snapshotScheduleCron",)
     ),
+    "snapshots every second of K3s": Case(
+        cluster(etcd={"snapshotScheduleCron": "@every 1s"}), (f"{ETCD}.snapshotScheduleCron",)
+    ),
+    "snapshots every few seconds, with a time zone": Case(
+        cluster(etcd={"snapshotScheduleCron": "CRON_TZ=UTC @every 0m59.9s"}), (f"{ETCD}.snapshotScheduleCron",)
+    ),
+    "snapshots every minute of K3s": Case(cluster(etcd={"snapshotScheduleCron": "TZ=UTC @every 60s"})),
+    "frequent snapshots that were stored may stay": Case(
+        cluster(etcd={"snapshotScheduleCron": "@every 1s"}), (), cluster(etcd={"snapshotScheduleCron": "@every 1s"})
+    ),
     "a snapshot to restore": Case(restoring("meadow-local-on-demand.1-1a2b3c")),
     "a snapshot of another namespace": Case(restoring("fleet-local/meadow"), (f"{RESTORE}.name",)),
     "control characters in the name of a snapshot": Case(restoring("\x1b[2Jmeadow"), (f"{RESTORE}.name",)),

@@ -112,6 +112,19 @@ async def test_a_missed_backup_is_made_at_once(tmp_path: Path) -> None:
         await backups.until(lambda: len(backups.names()) == 2)
 
 
+async def test_a_backup_in_the_future_delays_no_other(tmp_path: Path) -> None:
+    """It was made while the clock was wrong, and does not count as the last one."""
+    async with server(tmp_path) as client:
+        backups = Backups(client, tmp_path, "@yearly")
+        config = backups.config
+        made = make_backup(config)[0].name
+        (config.directory / f"herder-{config.node}-9999999999.gz").write_bytes(b"x")
+        backups.offset = timedelta(days=366)
+        await backups.until(lambda: len(backups.names()) == 3)
+        assert made in backups.names()
+        assert backups.metric("herder_store_backup_last_success_timestamp_seconds") < 9999999999
+
+
 async def test_backups_are_uploaded_and_listed(tmp_path: Path, s3: S3Server) -> None:
     async with server(tmp_path) as client:
         backups = Backups(client, tmp_path, "@every 1s", retention=1, s3=s3.config(folder="managers", retention=2))

@@ -10,7 +10,7 @@ import yaml
 from herder.api.capi.admission.total import Rule
 from herder.api.capi.admission.values import section, text, value
 from herder.api.rke.admission.paths import PATH, RKE
-from herder.api.rke.cron import has_zone, interval_seconds, validate_schedule
+from herder.api.rke.cron import MIN_SNAPSHOT_INTERVAL, has_zone, interval_seconds, validate_schedule
 from herder.api.rke.distributions import K3S, RKE2, version_of
 from herder.api.rke.services import unknown_services
 from herder.engine.meta.errors import FieldError, invalid_value, required
@@ -22,7 +22,6 @@ _MINIMUMS = {"gracePeriod": -1, "timeout": 0, "skipWaitForDeleteTimeoutSeconds":
 _MAX_EVENTS = 60_000  # parsed in less than 50 ms, and several times what fits into a machine's plan
 _MAX_DEPTH = 100
 _NULLS = ("", "~", "null", "Null", "NULL")
-_MIN_INTERVAL = 60  # seconds between scheduled snapshots of the manager
 _SNAPSHOT_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _POD_GRACE_PERIOD = "; -1 uses the pod's own grace period"
 
@@ -40,12 +39,13 @@ def _schedule(obj: Object, old: Object | None) -> Iterator[FieldError]:
         return
     if problem := validate_schedule(schedule):
         yield invalid_value(_SCHEDULE, printable(schedule, 100), f"{problem}; 0 */6 * * * is every six hours")
-    elif _has_own_schedule(obj):
-        return
-    elif has_zone(schedule):
+    elif 0 < interval_seconds(schedule) < MIN_SNAPSHOT_INTERVAL:
+        message = (
+            f"must be at least {MIN_SNAPSHOT_INTERVAL} seconds, the shortest interval of five fields; such as @every 1h"
+        )
+        yield invalid_value(_SCHEDULE, schedule, message)
+    elif has_zone(schedule) and not _has_own_schedule(obj):
         yield invalid_value(_SCHEDULE, schedule, "only K3s and RKE2 use time zones; give the time in UTC, without TZ=")
-    elif 0 < interval_seconds(schedule) < _MIN_INTERVAL:
-        yield invalid_value(_SCHEDULE, schedule, f"must be at least every {_MIN_INTERVAL} seconds, such as @every 1h")
 
 
 def _has_own_schedule(obj: Object) -> bool:

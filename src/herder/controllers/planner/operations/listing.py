@@ -11,6 +11,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,7 +31,7 @@ from herder.api.times import parse_time
 from herder.api.writes import delete, owner_reference
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.controllers.planner.rollout.machines import PlanEntry
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.names import dns1123_subdomain
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.decision import Create, Write
@@ -43,6 +44,8 @@ _MAX_QUOTES = 128 << 10
 _MAX_TEXT = 1024
 _MAX_METADATA = 256 << 10
 """Bytes of metadata; larger metadata is not recorded. The API server would reject the object."""
+MAX_CLUSTER_METADATA = 8 << 20
+"""Of all snapshots of a cluster. Metadata of further ones is not recorded."""
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 """Names of files: they become parts of paths on servers."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -121,16 +124,46 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
     reports = {entry.uid: (entry, found) for entry in scope.members() if (found := reported_by(entry)) is not None}
     if not reports:
         return ()
+    planning = scope.planning
     known = {each["metadata"]["name"]: each for each in _known(scope, reports.keys())}
-    in_s3 = {str(each["snapshotFile"].get("location")): each for each in known.values() if is_in_s3(each)}
-    wanted: dict[str, Object] = {}
+    in_s3 = {
+        str(each["snapshotFile"].get("location")): each["metadata"]["name"] for each in known.values() if is_in_s3(each)
+    }
+    wanted: dict[str, NewSnapshot] = {}
     for entry, each in files_of(reports.values()):
+        machine = None if each.in_s3 else entry.machine
         recorded = in_s3.get(each.location) if each.in_s3 else None
-        obj = recorded or _object(scope, entry, each)
-        wanted[obj["metadata"]["name"]] = obj
-    created = [Create(ETCD_SNAPSHOT, wanted[name], "a snapshot") for name in sorted(wanted.keys() - known.keys())]
+        name = recorded or object_name(planning.view, planning.cluster, machine, each)
+        wanted[name] = NewSnapshot(name, machine, each)
+    new = [wanted[name] for name in sorted(wanted.keys() - known.keys())]
     gone = [known[name] for name in sorted(known.keys() - wanted.keys())]
-    return [*created, *(write for each in gone for write in delete_snapshot(each))]
+    return [
+        *create_snapshots(planning.view, planning.control_plane, planning.cluster, new),
+        *(write for each in gone for write in delete_snapshot(each)),
+    ]
+
+
+class NewSnapshot(NamedTuple):
+    """A file that has no object yet. `machine` has the file; None for S3."""
+
+    name: str
+    machine: Object | None
+    found: Reported
+
+
+def create_snapshots(
+    view: View, control_plane: Object, cluster: Object, new: Iterable[NewSnapshot]
+) -> Iterator[Create]:
+    """Create objects of files, whose metadata is limited for the whole cluster: many passes read all of them."""
+    room = MAX_CLUSTER_METADATA - sum(map(_metadata_size, snapshots_in(view)))
+    for each in new:
+        obj = _snapshot_object(control_plane, cluster, each, room)
+        room -= _metadata_size(obj)
+        yield Create(ETCD_SNAPSHOT, obj, "a snapshot of the cluster")
+
+
+def _metadata_size(snapshot: Object) -> int:
+    return len((snapshot.get("snapshotFile") or {}).get("metadata") or "")
 
 
 def delete_snapshot(snapshot: Object) -> Iterator[Write]:
@@ -169,24 +202,15 @@ def files_of(reports: Iterable[tuple[PlanEntry, Sequence[Reported]]]) -> Iterato
     yield from in_s3.values()
 
 
-def _object(scope: OperationScope, entry: PlanEntry, found: Reported) -> Object:
-    planning, machine = scope.planning, None if found.in_s3 else entry.machine
-    return snapshot_object(planning.view, planning.control_plane, planning.cluster, machine, found)
-
-
-def snapshot_object(
-    view: View, control_plane: Object, cluster: Object, machine: Object | None, found: Reported
-) -> Object:
-    """The object of a file. `machine` has the file; None for S3."""
-    name, place = cluster["metadata"]["name"], "local" if machine else S3
-    node = node_of(machine) if machine else found.node_name or S3
-    owner = owner_reference(*((MACHINE, machine) if machine else (CLUSTER, cluster)), controller=False)
-    file = _file(found, node if machine else S3)
+def _snapshot_object(control_plane: Object, cluster: Object, new: NewSnapshot, room: int) -> Object:
+    """The object of a file. `room` limits the size of its metadata."""
+    name, found, place = cluster["metadata"]["name"], new.found, _place(new.machine)
+    file = _file(found, node_of(new.machine) if new.machine else S3, room)
     return {
         "apiVersion": ETCD_SNAPSHOT.api_version,
         "kind": ETCD_SNAPSHOT.kind,
         "metadata": {
-            "name": _object_name(view, place, node, found, owner["uid"]),
+            "name": new.name,
             "namespace": cluster["metadata"]["namespace"],
             "labels": {CLUSTER_NAME: name, names.CLUSTER_NAME: name},
             "annotations": {
@@ -196,7 +220,7 @@ def snapshot_object(
                 **({names.SNAPSHOT_NAME: found.resource} if found.resource else {}),
                 **({names.SNAPSHOT_SHA256: found.sha256} if _SHA256.fullmatch(found.sha256) else {}),
             },
-            "ownerReferences": [owner],
+            "ownerReferences": [owner_reference(*_owner(cluster, new.machine), controller=False)],
             "finalizers": [FINALIZER],
         },
         "spec": {"clusterName": name},
@@ -204,12 +228,23 @@ def snapshot_object(
     }
 
 
-def _object_name(view: View, place: str, node: str, found: Reported, owner: str) -> str:
-    """The same name as in Rancher, unless it is invalid or another cluster uses it.
+def _place(machine: Object | None) -> str:
+    return "local" if machine else S3
 
-    Users choose the names of their clusters and of files on their servers, and so the names of their snapshots. Nobody
-    can choose the other name in advance: it depends on the UID of the owner.
+
+def _owner(cluster: Object, machine: Object | None) -> tuple[Kind, Object]:
+    return (MACHINE, machine) if machine else (CLUSTER, cluster)
+
+
+def object_name(view: View, cluster: Object, machine: Object | None, found: Reported) -> str:
+    """The name of the object of a file, which does not depend on the file's metadata.
+
+    The same name as in Rancher, unless it is invalid or another cluster uses it. Users choose the names of their
+    clusters and of files on their servers, and so the names of their snapshots. Nobody can choose the other name in
+    advance: it depends on the UID of the owner.
     """
+    place, owner = _place(machine), str(_owner(cluster, machine)[1]["metadata"]["uid"])
+    node = node_of(machine) if machine else found.node_name or S3
     digest = hashlib.sha256(f"{node}{found.location}".encode()).hexdigest()
     usual = safe_concat(view.name, f"{place}-{found.name}-{digest[:6]}".lower())
     unique = hashlib.sha256(f"{owner}/{digest}/{found.name}".encode()).hexdigest()[:32]
@@ -224,14 +259,15 @@ def _may_use(existing: Object | None, owner: str) -> bool:
     return existing is None or any(each["uid"] == owner for each in references)
 
 
-def _file(found: Reported, node: str) -> Object:
+def _file(found: Reported, node: str, room: int) -> Object:
     """The file, with values that the API accepts: otherwise the operation could not end."""
     metadata = {str(key): str(value) for key, value in found.metadata.items()}
-    packed, is_large = _packed(metadata), False
-    if len(packed) > _MAX_METADATA:  # without its keys, the rotation would delete those that the file needs
+    packed = _packed(metadata)
+    is_large = len(packed) > min(_MAX_METADATA, room)
+    message = found.message or (_too_large(len(packed)) if is_large else "")
+    if is_large:  # without its keys, the rotation would delete those that the file needs
         generations = metadata.get(SNAPSHOT_METADATA, "")
-        is_large, packed = True, _packed({SNAPSHOT_METADATA: generations} if names_keys(generations) else {})
-    message = found.message or ("its metadata is too large to be recorded" if is_large else "")
+        packed = _packed({SNAPSHOT_METADATA: generations} if names_keys(generations) else {})
     created = parse_time(found.created_at)
     file = {
         "name": found.name,
@@ -248,6 +284,12 @@ def _file(found: Reported, node: str) -> Object:
 
 def _packed(metadata: Mapping[str, str]) -> str:
     return base64.b64encode(msgspec.json.encode(metadata, order="sorted")).decode() if metadata else ""
+
+
+def _too_large(size: int) -> str:
+    if size > _MAX_METADATA:
+        return "its metadata is too large to be recorded"
+    return "its metadata is not recorded: the snapshots of the cluster have too much; delete old ones"
 
 
 def node_of(machine: Object) -> str:

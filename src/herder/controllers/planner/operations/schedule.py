@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import timestamp
 from herder.api.rke import operations
-from herder.api.rke.cron import has_zone, next_time, validate_schedule
+from herder.api.rke.cron import MIN_SNAPSHOT_INTERVAL, has_zone, next_time, validate_schedule
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.tasks import SaveSnapshot
@@ -71,7 +71,9 @@ class ScheduledSnapshot:
         schedule = schedule_of(scope)
         if not schedule or last is None or known.get("schedule") != schedule:
             return None
-        return next_time(schedule, last)
+        following = next_time(schedule, last)
+        # The schedule may be older than the limit in admission.
+        return following and max(following, last + timedelta(seconds=MIN_SNAPSHOT_INTERVAL))
 
     def preflight(self, scope: OperationScope) -> str:
         return "" if members(scope) else NO_MEMBER

@@ -64,11 +64,9 @@ class _DesiredObjects:
 
     def add_pools(self, pairs: list[tuple[Pool, Object | None]]) -> None:
         self._step(patch for pool, config in pairs for patch in _adopt_config(pool, config))
-        bootstrap_templates = {
-            templates.bootstrap_template_name(pool): templates.bootstrap_template(pool) for pool, _ in pairs
-        }
+        by_template = {templates.bootstrap_template_name(pool): pool for pool, _ in pairs}
         machines = [(pool, _machine_template(self._view, pool, config)) for pool, config in pairs]
-        template_objects = [(BOOTSTRAP_TEMPLATE, template) for template in bootstrap_templates.values()]
+        template_objects = [(BOOTSTRAP_TEMPLATE, templates.bootstrap_template(pool)) for pool in by_template.values()]
         template_objects += [(pool.kinds.template, template) for pool, template in machines if template is not None]
         self._apply(template_objects, "templates of machine pools")
         deployments = [machine_pools.machine_deployment(pool, template) for pool, template in machines]
@@ -141,7 +139,7 @@ def _core_cluster(view: View, cluster: Object) -> Object:
 def fill_schemas(view: View, cluster: Object) -> tuple[Patch, ...]:
     """Record the driver's current schema in each new pool, which keeps it. Raises Problem."""
     pools = checked_pools(cluster)
-    missing = [pool for pool in pools if pool.uses_node_driver and templates.schema_of(pool) is None]
+    missing = [pool for pool in pools if pool.uses_node_driver and templates.schema_fields(pool) is None]
     if not missing:
         return ()
     found = {pool.position: _schema(view, pool) for pool in missing}

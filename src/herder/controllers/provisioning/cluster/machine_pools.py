@@ -9,7 +9,7 @@ from herder.api.capi.admission.values import value
 from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK
 from herder.api.machines.names import HOSTNAME_LIMIT
-from herder.api.references.approvals import APPROVED, Approval, derived_record
+from herder.api.references.approvals import APPROVED, Approval, derived_reference
 from herder.api.rke import names
 from herder.api.rke.durations import whole_seconds
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE
@@ -82,7 +82,7 @@ def _approved(pool: Pool) -> dict[str, str]:
     kind, namespace = BOOTSTRAP_TEMPLATE, pool.cluster["metadata"]["namespace"]
     configuration, template = (f"spec.template.spec.{field}" for field in ("bootstrap.configRef", "infrastructureRef"))
     bootstrap = Approval(configuration, kind.plural, bootstrap_template_name(pool), kind.group, namespace)
-    return derived_record(pool.cluster, lambda each: template if each.path == pool.config_path else None, (bootstrap,))
+    return derived_reference(pool.cluster, pool.config_path, template, (bootstrap,))
 
 
 def _autoscaling(pool: Pool) -> dict[str, str]:

@@ -29,7 +29,8 @@ def infrastructure(cluster: Object) -> Object:
 def control_plane(cluster: Object, existing: Object | None = None) -> Object:
     """The RKEControlPlane, as it is applied to the existing one."""
     spec, config = cluster["spec"], rke_config(cluster)
-    encoded = cluster_spec.encode_spec(spec)
+    marks = annotations_of(existing) if existing is not None else {}
+    encoded = cluster_spec.encode_spec(spec, marks.get(names.CLUSTER_SPEC, ""))
     if len(encoded) > cluster_spec.MAX_ENCODED:
         raise Problem("spec: too large to be stored with the control plane; move files and manifests into Secrets")
     machine_id = labels_of(cluster).get(names.INIT_NODE_MACHINE_ID)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from herder.api.machines.names import safe_concat
-from herder.api.references.approvals import derived_record
+from herder.api.references.approvals import derived_reference
 from herder.api.references.catalogue import CREDENTIAL
 from herder.api.rke import names
 from herder.api.rke.hashes import bootstrap_template_hash, machine_template_hash
@@ -13,6 +13,7 @@ from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE
 from herder.api.rke.sets import NO_PRUNE
 from herder.controllers.provisioning.cluster.desired import CONFIG_VERSION, Pool, Problem
 from herder.controllers.provisioning.cluster.objects import has_own_infrastructure
+from herder.engine.memo import DigestMemo
 from herder.engine.meta.kinds import Object
 
 # --- machines ---------------------------------------------------------------------------------------------------------
@@ -41,32 +42,38 @@ def machine_template(pool: Pool, config: Object) -> Object:
                 names.CLONED_FROM_VERSION: CONFIG_VERSION,
                 names.CLONED_FROM_KIND: pool.config["kind"],
                 names.CLONED_FROM_NAME: pool.config["name"],
-                **derived_record(
-                    pool.cluster,
-                    lambda each: f"spec.template.{CREDENTIAL}" if each.path == pool.credential_path else None,
-                ),
+                **derived_reference(pool.cluster, pool.credential_path, f"spec.template.{CREDENTIAL}"),
             },
         },
         "spec": {"clusterName": meta["name"], "template": {"spec": spec}},
     }
 
 
-def _known_fields(pool: Pool) -> set[str]:
+def _known_fields(pool: Pool) -> frozenset[str]:
     """Fields in the schema that the pool recorded: fields of newer drivers must not replace machines."""
-    spec = schema_of(pool)
-    if spec is None:
+    fields = schema_fields(pool)
+    if fields is None:
         raise Problem(f"{pool.path}.dynamicSchemaSpec: not filled in yet")
-    return set(spec.get("resourceFields") or ())
+    return fields
 
 
-def schema_of(pool: Pool) -> Object | None:
-    """The recorded schema of the node driver; None if it is missing or invalid."""
+def schema_fields(pool: Pool) -> frozenset[str] | None:
+    """Fields in the recorded schema of the node driver; None if the schema is missing or invalid."""
+    text = pool.spec.get("dynamicSchemaSpec") or ""
+    return _schemas.get(text, lambda: _fields_in(text))
+
+
+_schemas: DigestMemo[frozenset[str] | None] = DigestMemo(16)
+"""By their text: the pools of a cluster repeat the schemas of few drivers."""
+
+
+def _fields_in(text: str) -> frozenset[str] | None:
     try:
-        spec = json.loads(pool.spec.get("dynamicSchemaSpec") or "")
+        spec = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    is_readable = isinstance(spec, dict) and isinstance(spec.get("resourceFields") or {}, dict)
-    return spec if is_readable else None
+    fields = spec.get("resourceFields") or {} if isinstance(spec, dict) else None
+    return frozenset(fields) if isinstance(fields, dict) else None
 
 
 def _common(pool: Pool) -> Object:

@@ -23,6 +23,7 @@ def compress_response(request: Request, response: Response) -> Response:
     pieces = [response.body] if isinstance(response.body, bytes) else response.body
     response.headers["content-encoding"] = "gzip"
     response.headers["vary"] = "Accept-Encoding"
+    response.retained = response.memory()
     response.stream = _compressed_chunks(pieces)
     response.body = b""
     return response

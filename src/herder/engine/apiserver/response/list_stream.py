@@ -22,7 +22,7 @@ from herder.engine.apiserver.response.render import (
 from herder.engine.meta.errors import NotAcceptable
 from herder.engine.meta.kinds import Object
 from herder.engine.store import Record
-from herder.engine.wire import LazyBody, Response
+from herder.engine.wire import LazyBody, Response, Retained
 
 _PIECE_BYTES = 256 << 10
 _SMALL_LIST_BYTES = 64 << 10  # shorter lists are sent in one chunk
@@ -33,8 +33,24 @@ _COUNT_BATCH = 5_000
 ToItems = Callable[[Sequence[Object]], list[Object]]
 
 
-async def list_response(call: RequestContext, records: Sequence[Record], metadata: Object) -> Response:
-    """Respond with a list of records, in the negotiated format."""
+async def list_response(
+    call: RequestContext, records: Sequence[Record], metadata: Object, *, shared: bool = True
+) -> Response:
+    """Respond with a list of records, in the negotiated format. `shared` records are those of the store."""
+    response = await _list_response(call, records, metadata)
+    if call.request.incoming is not None and (response.stream is not None or isinstance(response.body, LazyBody)):
+        response.retained = retained_records(call, records, shared=shared)
+    return response
+
+
+def retained_records(call: RequestContext, records: Sequence[Record], *, shared: bool = True) -> Retained:
+    """The memory of records that are sent one after the other. Lists of one state of the store share it."""
+    newest = max((record.revision for record in records), default=0)
+    state = (call.resource.storage, call.namespace, len(records), newest) if shared else object()
+    return Retained(state, sum(len(record.value) for record in records))
+
+
+async def _list_response(call: RequestContext, records: Sequence[Record], metadata: Object) -> Response:
     rendering = call.rendering
     if rendering.transform == "PartialObjectMetadata":
         raise NotAcceptable(

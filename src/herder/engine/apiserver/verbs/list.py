@@ -66,7 +66,7 @@ async def list_objects(call: RequestContext) -> Response:
         metadata["continue"] = continue_token(call, selected[-1], revision)
         if selection.everything:
             metadata["remainingItemCount"] = remaining
-    return await list_response(call, selected, metadata)
+    return await list_response(call, selected, metadata, shared=not exact)
 
 
 def _list_position(call: RequestContext, options: ListOptions) -> tuple[str, int, bool]:

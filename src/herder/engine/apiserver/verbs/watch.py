@@ -21,6 +21,7 @@ from herder.engine.apiserver.registry.selection import (
 from herder.engine.apiserver.registry.storage_codec import encoder
 from herder.engine.apiserver.request.negotiation import JSON, YAML
 from herder.engine.apiserver.request.options import ListOptions, invalid_revision, list_options, parse_revision
+from herder.engine.apiserver.response.list_stream import retained_records
 from herder.engine.apiserver.response.watch_events import EventCache, EventEncoder, event_type
 from herder.engine.meta.errors import Expired, StatusError
 from herder.engine.store import CLIENT_BACKLOG_BYTES, Compacted, Event, Overflow, Record, Watch
@@ -41,7 +42,7 @@ async def watch(call: RequestContext, shared: EventCache, stopping: asyncio.Even
         raise invalid_revision(error) from None
     stream = _Stream(call, options, Selection(call, options), wanted, EventEncoder(call, shared), stopping)
     media_type = JSON if call.rendering.media_type != YAML else YAML
-    return Response(200, {"content-type": media_type}, stream=EventStream(stream))
+    return Response(200, {"content-type": media_type}, stream=EventStream(stream), retained=stream.retained)
 
 
 class EventStream(AsyncIterator[bytes]):
@@ -90,6 +91,7 @@ class _Stream:
         self._initial = options.send_initial if options.send_initial is not None else not wanted
         self._initial_records: Sequence[Record] = self._current_records() if self._initial else ()
         self._unsplit_events = call.request.incoming is None  # in-process clients need each event in one chunk
+        self.retained = None if self._unsplit_events else retained_records(call, self._initial_records)
         self._skip_to = wanted or 0  # a future revision; earlier events are skipped
         self._error: Expired | None = None
         self._watch: Watch | None = None
@@ -164,6 +166,9 @@ class _Stream:
         seen = (("ADDED", record) if self._selection.matches(record) else None for record in records)
         async for chunk in self._chunks(seen):
             yield chunk
+        del records, seen
+        if self.retained is not None:
+            self.retained.size = 0
         if self._options.send_initial and self._options.allow_bookmarks:
             yield self._encoder.bookmark(self._revision, initial_events_end=True)
 

@@ -39,12 +39,17 @@ MAX_OBJECTS = 100_000
 MAX_BYTES = 64 << 20
 """Limits per kind and cluster. A cluster that exceeds them is not observed, because its records would fill the
 memory. The record of a Node has about a kilobyte."""
-_MAX_OF_KIND = {("", "Node"): 10_000, ("", "Namespace"): 20_000}
-"""Twice what Kubernetes supports: some reconciles visit all of these objects in one event loop iteration."""
+_MAX_OF_KIND = {
+    ("", "Node"): 10_000,
+    ("", "Namespace"): 20_000,
+    ("k3s.cattle.io", "ETCDSnapshotFile"): 10_000,
+}
+"""Some reconciles visit all of these objects in one event loop iteration. Kubernetes supports half as many Nodes and
+Namespaces."""
 MAX_AT_ONCE = 10_000
 """Limit for the objects that one reconcile gets, because it visits all of them in one event loop iteration."""
-_MAX_AT_ONCE_OF_KIND = {("", "PersistentVolume"): MAX_OBJECTS}
-"""Large clusters have more of these, and waiting for volumes needs all of them."""
+_MAX_AT_ONCE_OF_KIND = {("", "PersistentVolume"): 2000, ("storage.k8s.io", "VolumeAttachment"): 2000}
+"""Those of one Node, which has at most a few hundred."""
 EVICTED_SECONDS = 60.0
 """Delay until a cluster is observed again whose memory was given to other clusters."""
 _MAX_LENGTHS = {"name": 253, "namespace": 63, "uid": 128, "resourceVersion": 64}

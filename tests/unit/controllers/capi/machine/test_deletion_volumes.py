@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from herder.api.capi.kinds import NODE, PERSISTENT_VOLUME, POD, VOLUME_ATTACHMENT
 from herder.api.capi.names import DRAIN, EXCLUDE_WAIT_FOR_VOLUME_DETACH
-from herder.controllers.capi.machine.deletion.volumes import ATTACHMENT_RECORD, VOLUME_RECORD, Attached, attached
-from herder.engine.meta.kinds import Object
+from herder.controllers.capi.machine.deletion.volumes import (
+    ATTACHMENT_RECORD,
+    MAX_VOLUMES,
+    VOLUME_RECORD,
+    Attached,
+    attached,
+)
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.decision import Observe
+from herder.engine.runtime.remote.observation import max_at_once
+from herder.engine.runtime.view import Observed, Unreachable
 from tests.support.builders import new_object
 from tests.support.views import NOW
 from tests.unit.controllers.capi.machine.deletion_objects import (
@@ -52,12 +62,16 @@ def attachment(name: str, on: str = "n", *, is_attached: bool = True) -> Object:
         pytest.param([], ["v"], [volume("v")], [], Attached(unclaimed={"v"}), id="unclaimed"),
         pytest.param([HANDLE + "x"], [], [], [], Attached(unknown_to_node={HANDLE + "x"}), id="unknown to the Node"),
         pytest.param([], ["x"], [], [], Attached(unknown_to_attachment={"x"}), id="unknown to the attachment"),
+        pytest.param(
+            [], [""], [volume("v", "c", csi=False)], [], Attached(unknown_to_attachment={"(none)"}), id="inline volume"
+        ),
     ],
 )
 def test_attached_volumes(
     in_use: list[str], by_attachment: list[str], volumes: list[Object], ignored: list[str], expected: Attached
 ) -> None:
-    found = attached(in_use, by_attachment, [VOLUME_RECORD.project(each) for each in volumes], ignored)
+    records = [VOLUME_RECORD.project(each) for each in volumes]
+    found = attached(set(in_use), set(by_attachment), records, set(ignored))
     assert found.lines() == expected.lines()
 
 
@@ -141,3 +155,65 @@ def test_only_attached_volume_attachments_are_indexed_by_node() -> None:
     by_node = ATTACHMENT_RECORD.indexes["node"]
     assert list(by_node(ATTACHMENT_RECORD.project(attachment("v")))) == ["n"]
     assert list(by_node(ATTACHMENT_RECORD.project(attachment("v", is_attached=False)))) == []
+
+
+# --- many volumes -----------------------------------------------------------------------------------------------------
+
+
+class CountingWorkload(Workload):
+    """Counts the PersistentVolumes that are read."""
+
+    volumes_read = 0
+
+    def __call__(self, subscription: Observe) -> Observed | Unreachable | None:
+        seen = super().__call__(subscription)
+        if subscription.kind == PERSISTENT_VOLUME and isinstance(seen, Observed):
+            self.volumes_read += len(seen.objects)
+        return seen
+
+
+def test_only_the_volumes_of_the_node_are_read() -> None:
+    others = [volume(f"other-{number}", f"c{number}") for number in range(5000)]
+    workload = CountingWorkload([*ATTACHED, *others])
+    step = reconcile_deletion(machine(), workload=workload)
+    assert deleting_condition(step)[1].endswith("\n* PersistentVolumeClaims: apps/c")
+    assert workload.volumes_read == 1
+
+
+def test_number_of_lookups_is_limited() -> None:
+    workload = CountingWorkload([node(), *(attachment(f"v{number}") for number in range(MAX_VOLUMES + 1))])
+    step = reconcile_deletion(machine(), workload=workload)
+    assert deleting_condition(step)[1].endswith(f"\n* more than {MAX_VOLUMES} volumes of the Node are in use")
+    assert PERSISTENT_VOLUME not in {request.kind for request in workload.requests}
+
+
+def test_number_of_volumes_that_share_a_handle_is_limited() -> None:
+    shared = [volume(f"v{number}") for number in range(MAX_VOLUMES + 1)]
+    for each in shared:
+        each["spec"]["csi"]["volumeHandle"] = "same"
+    workload = CountingWorkload([node(volumes=[HANDLE + "same", *(HANDLE + each for each in "xyz")]), *shared])
+    step = reconcile_deletion(machine(), workload=workload)
+    assert f"more than {MAX_VOLUMES} PersistentVolumes" in deleting_condition(step)[1]
+    assert workload.volumes_read == len(shared)
+
+
+class CountingSet(set[str]):
+    """Counts how often it is read from start to end."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_names_are_not_visited_for_each_volume() -> None:
+    in_use, by_attachment = CountingSet(), CountingSet({f"v{number}" for number in range(100)})
+    records = [VOLUME_RECORD.project(volume(f"v{number}", "c")) for number in range(100)]
+    attached(in_use, by_attachment, records, set())
+    assert in_use.passes + by_attachment.passes <= 2
+
+
+@pytest.mark.parametrize("kind", [PERSISTENT_VOLUME, VOLUME_ATTACHMENT])
+def test_most_volumes_that_one_lookup_returns(kind: Kind) -> None:
+    assert max_at_once(kind) == MAX_VOLUMES

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
+from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ START = "waitForNodeVolumeDetachStartTime"
 
 RECHECK = timedelta(seconds=20)
 NAMES_SHOWN = 5
+MAX_VOLUMES = 2000
+"""Most volumes of a Node that are looked up in one event loop iteration. Kubernetes attaches at most a few hundred."""
 
 
 def wait_for_volumes(scope: DeletionScope) -> Stage:
@@ -59,19 +62,36 @@ def _detached(scope: DeletionScope, clock: Clock, node: Object) -> Stage:
     by_attachment = {obj["spec"]["source"].get("persistentVolumeName", "") for obj in found[attachments]}
     if not in_use and not by_attachment:
         return succeeded(SUCCEEDED, (attachments,))
+    names = in_use | by_attachment
+    if len(names) > MAX_VOLUMES:
+        return _wait(scope, clock, f"\n* more than {MAX_VOLUMES} volumes of the Node are in use", (attachments,))
     volumes = Observe(scope.workload, PERSISTENT_VOLUME, freshness=RECHECK.total_seconds(), projection=VOLUME_RECORD)
-    known = observe_all(scope.view, (attachments, volumes))
+    known = _volumes_named(scope, volumes, names)
     if isinstance(known, NotObserved):
-        return _not_seen(scope, clock, known)
+        return _not_seen(scope, clock, known._replace(observe=(attachments, volumes)))
     pods = observe_pods(scope, node)
     if isinstance(pods, NotObserved):
         return _not_seen(scope, clock, pods._replace(observe=(*pods.observe, attachments, volumes)))
     ignored = {claim for pod in skipped(pods.pods, pods.context) for claim in claims_of(pod)}
     observe = (*pods.observe, attachments, volumes)
-    left = attached(in_use, by_attachment, known[volumes], ignored).lines()
+    left = attached(in_use, by_attachment, known, ignored).lines()
     if not left:
         return succeeded(SUCCEEDED, observe)
     return _wait(scope, clock, "".join(f"\n* {line}" for line in left), observe)
+
+
+def _volumes_named(scope: DeletionScope, volumes: Observe, names: Collection[str]) -> list[Object] | NotObserved:
+    """PersistentVolumes that have one of these names. Others are not read: a cluster may have any number of them."""
+    found: dict[str, Object] = {}
+    for name in sorted(names):
+        focused = replace(volumes, focus=("name", name))
+        seen = observe_all(scope.view, (focused,))
+        if isinstance(seen, NotObserved):
+            return seen
+        found |= {volume["metadata"]["name"]: volume for volume in seen[focused]}
+        if len(found) > MAX_VOLUMES:
+            return NotObserved((), f"more than {MAX_VOLUMES} PersistentVolumes have the names of attached volumes")
+    return list(found.values())
 
 
 class Attached(NamedTuple):
@@ -95,14 +115,12 @@ class Attached(NamedTuple):
         return [f"{what}: {named(sorted(names), NAMES_SHOWN)}" for what, names in groups if names]
 
 
-def attached(
-    in_use: Collection[str], by_attachment: Collection[str], volumes: Iterable[Object], ignored: Collection[str]
-) -> Attached:
+def attached(in_use: Set[str], by_attachment: Set[str], volumes: Iterable[Object], ignored: Set[str]) -> Attached:
     """`in_use` are names from the Node's status, `by_attachment` names of PersistentVolumes, `ignored` claims."""
     claims, unclaimed, explained = set(), set(), set()
     for volume in volumes:
-        names = {volume["metadata"]["name"], _name_in_use(volume)}
-        if not (names & set(in_use) or names & set(by_attachment)):
+        names = set(_names(volume))
+        if in_use.isdisjoint(names) and by_attachment.isdisjoint(names):
             continue
         explained |= names
         claim = volume["spec"].get("claimRef") or {}
@@ -111,16 +129,18 @@ def attached(
         else:
             unclaimed.add(volume["metadata"]["name"])
     return Attached(
-        claims - set(ignored),
+        claims - ignored,
         unclaimed,
-        set(in_use) - explained,
+        in_use - explained,
         {name or "(none)" for name in by_attachment} - explained,
     )
 
 
-def _name_in_use(volume: Object) -> str:
-    csi = volume["spec"].get("csi")
-    return f"kubernetes.io/csi/{csi.get('driver')}^{csi.get('volumeHandle')}" if csi else ""
+def _names(volume: Object) -> Iterator[str]:
+    """Indexer: its own name, and the one in `status.volumesAttached` of a Node."""
+    yield volume["metadata"]["name"]
+    if csi := volume["spec"].get("csi"):
+        yield f"kubernetes.io/csi/{csi.get('driver')}^{csi.get('volumeHandle')}"
 
 
 def _not_seen(scope: DeletionScope, clock: Clock, unmatched: NotObserved) -> StagePending:
@@ -174,4 +194,4 @@ def _record(kind: Kind, obj: Object) -> Object:
 
 
 ATTACHMENT_RECORD = Projection("volume-attachment", _attachment, {"node": _by_node})
-VOLUME_RECORD = Projection("persistent-volume", _volume)
+VOLUME_RECORD = Projection("persistent-volume", _volume, {"name": _names})
