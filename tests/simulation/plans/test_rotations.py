@@ -21,7 +21,9 @@ from herder.api.rke.services import SERVICES
 from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
 from herder.engine.meta.errors import NotFound
+from herder.sim.host import shell
 from herder.sim.host.certificates import leaves
+from herder.sim.host.command import Command
 from herder.sim.host.disk import Certificate
 from herder.sim.nodes import SimulatedNode
 from herder.sim.provisioned import NAME
@@ -254,3 +256,46 @@ def test_a_cluster_without_keys_of_the_manager_gets_them_with_its_first_rotation
         }
 
     run(version, scenario, servers=OWNED[version])
+
+
+# --- rotations that were interrupted ----------------------------------------------------------------------------------
+
+
+async def k3s(node: SimulatedNode, program: str, *arguments: str) -> None:
+    """Run a command on a server, as a user would."""
+    done = await shell.execute(Command(node, "sh", (), {}), program, *arguments)
+    assert done.exit_code == 0, done.stderr
+
+
+INTERRUPTED: dict[str, tuple[str, ...]] = {
+    "prepare": ("prepare",),
+    "rotate": ("prepare", "restart", "rotate"),
+    "reencrypt": ("prepare", "restart", "rotate", "restart", "reencrypt"),
+}
+"""The steps that a rotation has done before it ended, by the last."""
+
+
+@pytest.mark.parametrize("on_leader", [True, False])
+@pytest.mark.parametrize("last", INTERRUPTED)
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version not in OWNED])
+def test_a_rotation_completes_one_that_was_interrupted(version: str, last: str, on_leader: bool) -> None:
+    """Servers refuse a second `prepare`, and every step while their keys differ."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        runtime, used = "k3s" if "k3s" in version else "rke2", keys_in_use(cluster)
+        leader = cluster.servers[0 if on_leader else 1]
+        async with reading(cluster):
+            for step in INTERRUPTED[last]:
+                if step != "restart":
+                    await k3s(leader, runtime, "secrets-encrypt", step)
+                    continue
+                for node in cluster.servers:
+                    await k3s(node, "systemctl", "restart", node.service.unit)
+            await asyncio.sleep(60)
+            rotated = await cluster.run(operations.ENCRYPTION_KEYS)
+        assert rotated.phase == "Done", rotated.message
+        assert not keys_in_use(cluster) & used
+        assert len({loaded_keys(node) for node in cluster.servers}) == 1
+        assert not any(operations.task_instructions(plan.plan) for plan in plans(cluster))
+
+    run(version, scenario, servers=VERSIONS[version])
