@@ -24,7 +24,7 @@ from herder.engine.meta.errors import NotFound
 from herder.sim.host import shell
 from herder.sim.host.certificates import leaves
 from herder.sim.host.command import Command
-from herder.sim.host.disk import Certificate
+from herder.sim.host.disk import Certificate, Snapshot
 from herder.sim.nodes import SimulatedNode
 from herder.sim.provisioned import NAME
 from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
@@ -227,6 +227,35 @@ def test_keys_that_a_snapshot_needs_are_kept_until_it_is_gone(version: str) -> N
         assert (await key_state(cluster)).stored == (3,)
 
     run(version, scenario, servers=OWNED[version])
+
+
+@pytest.mark.parametrize("version", OWNED)
+def test_keys_are_kept_for_snapshots_that_servers_no_longer_list(version: str) -> None:
+    """The directory of a server is empty: its disk is lost, or not mounted. Copies of its files may exist."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        saved = await cluster.run(operations.SNAPSHOT)
+        assert saved.phase == "Finished", saved.message
+        disk = cluster.servers[0].disk
+        lost = {path: disk.files.pop(path) for path, found in [*disk.files.items()] if isinstance(found, Snapshot)}
+        saved = await cluster.run(operations.SNAPSHOT, generation=2)
+        assert saved.phase == "Finished", saved.message
+        rotated = await cluster.run(operations.ENCRYPTION_KEYS)
+        assert rotated.phase == "Done", rotated.message
+        assert "key-1" in await stored_keys(cluster)
+        (missing,) = await missing_snapshots(cluster)
+        assert [missing] == [path.rpartition("/")[2] for path in lost]
+        disk.files |= lost
+        saved = await cluster.run(operations.SNAPSHOT, generation=3)
+        assert saved.phase == "Finished", saved.message
+        assert await missing_snapshots(cluster) == []
+
+    run(version, scenario, servers=OWNED[version])
+
+
+async def missing_snapshots(cluster: OperatedCluster) -> list[str]:
+    found = await cluster.simulation.sim.all(ETCD_SNAPSHOT)
+    return [each["snapshotFile"]["name"] for each in found if (each.get("status") or {}).get("missing")]
 
 
 @pytest.mark.parametrize("version", OWNED)

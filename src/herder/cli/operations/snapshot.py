@@ -169,7 +169,8 @@ def restore(
 def _check_restorable(snapshot: Object) -> None:
     file, name = file_of(snapshot), snapshot["metadata"]["name"]
     if _is_missing(snapshot):
-        raise click.ClickException(f"snapshot {name}: its file no longer exists; restore another one")
+        message = "no server lists its file any more; restore another one, or take a snapshot to update the list"
+        raise click.ClickException(f"snapshot {name}: {message}")
     if file.get("status") == "failed":
         why = file.get("message") or "no cause is recorded"
         raise click.ClickException(f"snapshot {name} has failed and cannot be restored: {why}; restore another one")
