@@ -15,7 +15,7 @@ from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, existing_cluster, operation_options, print_line
 from herder.cli.examples import examples
 from herder.cli.operations.lookup import control_plane_of, snapshot_named
-from herder.cli.operations.progress import run_operation
+from herder.cli.operations.progress import output_option, run_operation
 from herder.cli.operations.requests import Request
 from herder.cli.resources import ResourceGroup
 from herder.engine.apiserver.tables.duration import since
@@ -71,6 +71,7 @@ def command() -> None:
 
 @command.command("cluster", epilog=EXAMPLES)
 @operation_options
+@output_option
 @click.option(
     "--accept-data-loss-since",
     "accepted",
@@ -78,7 +79,13 @@ def command() -> None:
     help="Accept that all changes in the cluster since TIME are lost. Without it, the command only prints the time.",
 )
 def cluster(
-    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, accepted: str | None
+    name: str,
+    namespace: str,
+    wait: bool,
+    timeout: float,
+    kubeconfig: str | None,
+    output: str | None,
+    accepted: str | None,
 ) -> None:
     """Undo the last upgrade or restore of CLUSTER by a restore of the snapshot that was taken before it.
 
@@ -97,9 +104,9 @@ def cluster(
 
     undo = ask(kubeconfig, lambda client, _here: read(client))
     check_accepted(undo, accepted, wall_clock())
-    print_line(f"cluster {name}: undoing {printable(undo.change)} with snapshot {undo.snapshot}")
+    print_line(f"cluster {name}: undoing {printable(undo.change)} with snapshot {undo.snapshot}", err=bool(output))
     fields = {"name": undo.snapshot, "restoreRKEConfig": undo.mode}
-    run_operation(kubeconfig, namespace, name, RESTORE, fields, wait=wait, timeout=timeout)
+    run_operation(kubeconfig, namespace, name, RESTORE, fields, wait=wait, timeout=timeout, output=output)
 
 
 def check_accepted(undo: Rollback, accepted: str | None, now: datetime) -> None:
