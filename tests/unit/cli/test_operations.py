@@ -21,7 +21,16 @@ from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
-from herder.api.rke.operations import ABORTED, AGENTS, CERTIFICATES, DELETION, ENCRYPTION_KEYS, RESTORE, SNAPSHOT
+from herder.api.rke.operations import (
+    ABORTED,
+    AGENTS,
+    CERTIFICATES,
+    DELETION,
+    ENCRYPTION_KEYS,
+    RESTORE,
+    SCHEDULED_SNAPSHOT,
+    SNAPSHOT,
+)
 from herder.api.rke.snapshots import FINALIZER
 from herder.app.install import install_kinds
 from herder.cli.operations.estimate import UNKNOWN, Estimate, estimate
@@ -579,8 +588,13 @@ def test_the_rest_of_an_operation_is_estimated_from_earlier_runs() -> None:
     assert estimate(control_plane(run(SNAPSHOT, "RestartCluster", message="failed")), now) is None
 
 
+LATER = "2026-01-01T13:00:00Z"
 INVERSE = {"kind": RESTORE, "name": "old", "restoreRKEConfig": "none", "snapshotTime": STARTED}
 UPGRADE = {"from": "v1.33.5+k3s1", "to": "v1.34.1+k3s1", "snapshot": "old", "snapshotTime": STARTED}
+
+
+def later(kind: str, phase: str, generation: int = 1, **fields: Any) -> dict[str, Any]:
+    return {**run(kind, phase, generation, **fields), "startedAt": LATER}
 
 
 @pytest.mark.parametrize(
@@ -602,6 +616,44 @@ UPGRADE = {"from": "v1.33.5+k3s1", "to": "v1.34.1+k3s1", "snapshot": "old", "sna
                 run(RESTORE, "Finished", inverse=INVERSE), rollback={**UPGRADE, "time": "2026-01-01T13:00:00Z"}
             ),
             "old kubernetesVersion the upgrade",
+        ),
+        # later operations that cannot be undone do not hide it
+        (
+            control_plane(later(CERTIFICATES, "Finished"), rollback={**UPGRADE, "time": STARTED}),
+            "old kubernetesVersion the upgrade from v1.33.5+k3s1 to v1.34.1+k3s1",
+        ),
+        (
+            control_plane(
+                later(ENCRYPTION_KEYS, "Done", inverse={"message": "it cannot be undone"}),
+                rollback={**UPGRADE, "time": STARTED},
+            ),
+            "old kubernetesVersion the upgrade",
+        ),
+        (
+            control_plane(later(RESTORE, "Failed", message="no such file"), rollback={**UPGRADE, "time": STARTED}),
+            "old kubernetesVersion the upgrade",
+        ),
+        (
+            control_plane(
+                later(SCHEDULED_SNAPSHOT, "Finished", 0),
+                operationHistory=[run(RESTORE, "Finished", 4, inverse=INVERSE), later(CERTIFICATES, "Finished")],
+            ),
+            "old none the etcd restore 4",
+        ),
+        (
+            control_plane(
+                later(CERTIFICATES, "Finished"),
+                rollback={**UPGRADE, "time": STARTED},
+                operationHistory=[later(RESTORE, "Finished", 4, inverse={"message": "it cannot be undone: disk full"})],
+            ),
+            "etcd restore 4: it cannot be undone: disk full",
+        ),
+        (
+            control_plane(
+                operationHistory=[run(RESTORE, "Finished", 4, inverse=INVERSE)],
+                rollback={**UPGRADE, "snapshot": "new", "time": LATER},
+            ),
+            "new kubernetesVersion the upgrade",
         ),
         (
             control_plane(rollback={"from": "v1", "to": "v2", "message": "no snapshot was taken"}),
