@@ -81,7 +81,7 @@ def rotate_keys(farm: Cluster) -> None:
     """Every Secret has another key afterwards, and all are readable throughout."""
     (before,) = stored_prefixes(farm)
     with reading_secrets(farm):
-        farm.site(HERDER, "rotate", "encryption-keys", farm.name, "--timeout", str(farm.site.timeout))
+        farm.site(HERDER, "rotate", "encryption-keys", farm.name, "--yes", "--timeout", str(farm.site.timeout))
     (after,) = stored_prefixes(farm)
     provider, _, number = before.rpartition(":key")
     assert provider == "k8s:enc:secretbox:v1"

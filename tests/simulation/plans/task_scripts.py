@@ -153,18 +153,29 @@ async def _rotate(command: Command) -> Finished:
     return rotated if rotated.exit_code else await execute(command, "systemctl", "start", unit)
 
 
+ENCRYPTION_STAGES = {
+    "prepare": ("prepare", "rotate"),
+    "rotate": ("rotate", "reencrypt_request", "reencrypt_active", "reencrypt_finished"),
+    "reencrypt": ("reencrypt_finished",),
+}
+"""Stages in which a step is done."""
+
+
 async def _encrypt(command: Command) -> Finished:
-    stage, program, group, step = command.arguments
-    wanted = f"Current Rotation Stage: {stage}\n".encode()
-    first = await execute(command, program, group, "status")
-    if b"Encryption Status: Enabled" not in first.stdout:
-        return Finished(1, stderr=b"encryption of Secrets is not enabled, or its status cannot be read\n")
-    last = Finished(1)
-    for _ in range(RETRIES):
-        status = await execute(command, program, group, "status")
-        if wanted in status.stdout:
+    program, step = command.arguments
+    reached, last, tries = ENCRYPTION_STAGES[step], Finished(1), 0
+    while tries <= RETRIES:
+        status = await execute(command, program, "secrets-encrypt", "status")
+        if b"Encryption Status: Disabled" in status.stdout:
+            return Finished(1, stderr=b"encryption of Secrets is not enabled\n")
+        stage = status.stdout.decode().partition("Current Rotation Stage: ")[2].partition("\n")[0]
+        if stage in reached:
             return status
-        last = await execute(command, program, group, step)
+        if stage in ("reencrypt_request", "reencrypt_active"):
+            reached = (*reached, "reencrypt_finished")
+        else:
+            tries += 1
+            last = await execute(command, program, "secrets-encrypt", step) if stage else status
         await asyncio.sleep(RETRY_SECONDS)
     return last
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from herder.api.capi.kinds import NODE
 from herder.api.rke import operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.sim.faults import NONE, ROUGH, Faults
+from herder.sim.host import shell
+from herder.sim.host.command import Command
 from herder.sim.nodes import SimulatedNode
-from tests.simulation.plans.operated_cluster import ALL_VERSIONS, VERSIONS, OperatedCluster, run
+from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, VERSIONS, OperatedCluster, run
 
 
 def admin_certificate(node: SimulatedNode) -> Any:
@@ -78,3 +81,38 @@ def test_all_servers_have_the_new_key_after_its_rotation(version: str) -> None:
         assert before != after
 
     run(version, scenario)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_member_that_was_removed_and_has_joined_again_leaves_before_its_machine(version: str) -> None:
+    """The mark of the first removal stays on its Node, and servers ignore the next request (trap 7 of K3s)."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        simulation, node = cluster.simulation, cluster.servers[2]
+        downstream, prefix = simulation.sim.downstream, f"etcd.{node.runtime}.cattle.io"
+        machine, old = simulation.machine_of(node), await annotation(cluster, node, f"{prefix}/node-name")
+        patch = {"metadata": {"annotations": {f"{prefix}/remove": "true"}}}
+        await cluster.workload.patch(NODE.resource, node.name, patch)
+
+        async def has_left() -> bool:
+            return node.name not in downstream.members
+
+        async def has_joined() -> bool:
+            return node.name in downstream.members and await annotation(cluster, node, f"{prefix}/node-name") != ""
+
+        await simulation.sim.world.until(has_left, within=HOUR)
+        restarted = await shell.execute(Command(node, "sh", (), {}), "systemctl", "restart", node.service.unit)
+        assert restarted.exit_code == 0, restarted.stderr
+        await simulation.sim.world.until(has_joined, within=HOUR)
+        assert await annotation(cluster, node, f"{prefix}/removed-node-name") == old
+        await simulation.delete_machine(machine)
+        await simulation.until_settled()
+        assert downstream.members.keys() == {each.name for each in cluster.servers}
+        assert node.name not in downstream.members
+
+    run(version, scenario)
+
+
+async def annotation(cluster: OperatedCluster, node: SimulatedNode, name: str) -> str:
+    found = await cluster.workload.get(NODE.resource, node.name)
+    return str((found["metadata"].get("annotations") or {}).get(name, ""))

@@ -21,8 +21,10 @@ from herder.api.rke.services import SERVICES
 from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
 from herder.engine.meta.errors import NotFound
+from herder.sim.host import shell
 from herder.sim.host.certificates import leaves
-from herder.sim.host.disk import Certificate
+from herder.sim.host.command import Command
+from herder.sim.host.disk import Certificate, Snapshot
 from herder.sim.nodes import SimulatedNode
 from herder.sim.provisioned import NAME
 from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
@@ -249,6 +251,35 @@ def test_keys_that_a_snapshot_needs_are_kept_until_it_is_gone(version: str) -> N
 
 
 @pytest.mark.parametrize("version", OWNED)
+def test_keys_are_kept_for_snapshots_that_servers_no_longer_list(version: str) -> None:
+    """The directory of a server is empty: its disk is lost, or not mounted. Copies of its files may exist."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        saved = await cluster.run(operations.SNAPSHOT)
+        assert saved.phase == "Finished", saved.message
+        disk = cluster.servers[0].disk
+        lost = {path: disk.files.pop(path) for path, found in [*disk.files.items()] if isinstance(found, Snapshot)}
+        saved = await cluster.run(operations.SNAPSHOT, generation=2)
+        assert saved.phase == "Finished", saved.message
+        rotated = await cluster.run(operations.ENCRYPTION_KEYS)
+        assert rotated.phase == "Done", rotated.message
+        assert "key-1" in await stored_keys(cluster)
+        (missing,) = await missing_snapshots(cluster)
+        assert [missing] == [path.rpartition("/")[2] for path in lost]
+        disk.files |= lost
+        saved = await cluster.run(operations.SNAPSHOT, generation=3)
+        assert saved.phase == "Finished", saved.message
+        assert await missing_snapshots(cluster) == []
+
+    run(version, scenario, servers=OWNED[version])
+
+
+async def missing_snapshots(cluster: OperatedCluster) -> list[str]:
+    found = await cluster.simulation.sim.all(ETCD_SNAPSHOT)
+    return [each["snapshotFile"]["name"] for each in found if (each.get("status") or {}).get("missing")]
+
+
+@pytest.mark.parametrize("version", OWNED)
 def test_a_cluster_without_keys_of_the_manager_gets_them_with_its_first_rotation(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,3 +306,46 @@ def test_a_cluster_without_keys_of_the_manager_gets_them_with_its_first_rotation
         }
 
     run(version, scenario, servers=OWNED[version])
+
+
+# --- rotations that were interrupted ----------------------------------------------------------------------------------
+
+
+async def k3s(node: SimulatedNode, program: str, *arguments: str) -> None:
+    """Run a command on a server, as a user would."""
+    done = await shell.execute(Command(node, "sh", (), {}), program, *arguments)
+    assert done.exit_code == 0, done.stderr
+
+
+INTERRUPTED: dict[str, tuple[str, ...]] = {
+    "prepare": ("prepare",),
+    "rotate": ("prepare", "restart", "rotate"),
+    "reencrypt": ("prepare", "restart", "rotate", "restart", "reencrypt"),
+}
+"""The steps that a rotation has done before it ended, by the last."""
+
+
+@pytest.mark.parametrize("on_leader", [True, False])
+@pytest.mark.parametrize("last", INTERRUPTED)
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version not in OWNED])
+def test_a_rotation_completes_one_that_was_interrupted(version: str, last: str, on_leader: bool) -> None:
+    """Servers refuse a second `prepare`, and every step while their keys differ."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        runtime, used = "k3s" if "k3s" in version else "rke2", keys_in_use(cluster)
+        leader = cluster.servers[0 if on_leader else 1]
+        async with reading(cluster):
+            for step in INTERRUPTED[last]:
+                if step != "restart":
+                    await k3s(leader, runtime, "secrets-encrypt", step)
+                    continue
+                for node in cluster.servers:
+                    await k3s(node, "systemctl", "restart", node.service.unit)
+            await asyncio.sleep(60)
+            rotated = await cluster.run(operations.ENCRYPTION_KEYS)
+        assert rotated.phase == "Done", rotated.message
+        assert not keys_in_use(cluster) & used
+        assert len({loaded_keys(node) for node in cluster.servers}) == 1
+        assert not any(operations.task_instructions(plan.plan) for plan in plans(cluster))
+
+    run(version, scenario, servers=VERSIONS[version])

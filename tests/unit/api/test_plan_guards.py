@@ -483,6 +483,13 @@ def test_all_members_are_deleted_with_their_cluster() -> None:
 RELEASE = Patch(Ref(MACHINE, "a", NAMESPACE), {"metadata": {"annotations": {names.ETCD_HOOK: None}}}, "it may go")
 MEMBER = {"metadata": {"name": "a"}}
 REMOVED = {"metadata": {"name": "a", "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1"}}}
+REJOINED = {
+    "metadata": {
+        "name": "a",
+        "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1", "etcd.k3s.cattle.io/node-name": "a-2"},
+    }
+}
+"""A server that has joined again after its removal."""
 
 
 def test_a_deleting_machine_is_kept_while_others_are_joined_to_it() -> None:
@@ -491,6 +498,7 @@ def test_a_deleting_machine_is_kept_while_others_are_joined_to_it() -> None:
     existing = (machine("a", deleting=True), machine("b"), own, joined)
     assert denied_by(RELEASE, *existing, objects.bootstrap("a")) == "deny-release-of-join-server"
     assert denied_by(RELEASE, *existing, objects.bootstrap("a"), nodes=[MEMBER]) == "deny-release-of-join-server"
+    assert denied_by(RELEASE, *existing, objects.bootstrap("a"), nodes=[REJOINED]) == "deny-release-of-join-server"
     assert denied_by(RELEASE, *existing, objects.bootstrap("a"), nodes=[REMOVED]) == "", (
         "no machine can join it any more"
     )
@@ -514,6 +522,8 @@ OTHERS: dict[str, tuple[Object, ...]] = {
         ("a member", None, "require-etcd-member-removal"),
         ("a member", [MEMBER], "require-etcd-member-removal"),
         ("a member", [REMOVED], ""),
+        ("a member", [REJOINED], "require-etcd-member-removal"),
+        ("a member", [REMOVED, REJOINED], "require-etcd-member-removal"),
         ("a member", [], ""),
         ("a new server", [MEMBER], "require-etcd-member-removal"),
         ("a deleting member", [MEMBER], ""),

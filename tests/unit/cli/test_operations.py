@@ -21,7 +21,16 @@ from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
-from herder.api.rke.operations import ABORTED, CERTIFICATES, DELETION, ENCRYPTION_KEYS, RESTORE, SNAPSHOT
+from herder.api.rke.operations import (
+    ABORTED,
+    AGENTS,
+    CERTIFICATES,
+    DELETION,
+    ENCRYPTION_KEYS,
+    RESTORE,
+    SCHEDULED_SNAPSHOT,
+    SNAPSHOT,
+)
 from herder.api.rke.snapshots import FINALIZER
 from herder.app.install import install_kinds
 from herder.cli.operations.estimate import UNKNOWN, Estimate, estimate
@@ -30,6 +39,7 @@ from herder.cli.operations.requests import (
     Request,
     is_replaced,
     last_generation,
+    operation_data,
     operation_line,
     outcome_of,
     pending_requests,
@@ -304,6 +314,67 @@ def test_each_request_has_a_new_generation(cluster: Cluster) -> None:
     assert cluster.requested(ENCRYPTION_KEYS) == {"generation": 1}
 
 
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (("snapshot", "create"), SNAPSHOT),
+        (("snapshot", "restore"), RESTORE),
+        (("rotate", "certificates"), CERTIFICATES),
+        (("rotate", "encryption-keys"), ENCRYPTION_KEYS),
+        (("redeploy", "agents"), AGENTS),
+        (("rollback", "cluster"), RESTORE),
+    ],
+)
+def test_the_operation_is_printed_as_data(cluster: Cluster, command: tuple[str, str], kind: str) -> None:
+    """Progress is on standard error. A failed operation is printed too."""
+    old = f"{cluster.name}-old"
+    cluster.report(run(RESTORE, "Finished", 7, inverse={**INVERSE, "name": old}))
+    cluster.add_snapshot(old, createdAt=STARTED)
+    options = {
+        "restore": [old],
+        "cluster": ["--accept-data-loss-since", STARTED],
+    }.get(command[1], [])
+    asked = herder(*command, cluster.name, *options, "--no-wait", "-o", "json", **cluster.environment)
+    generation = 8 if kind == RESTORE else 1
+    assert json.loads(asked.stdout) == {"kind": kind, "generation": generation, "phase": "Pending"}
+    assert f" {generation} is requested" in asked.stderr
+    if kind != SNAPSHOT:
+        return
+    arguments = [HERDER, *command, cluster.name, "-o", "yaml"]
+    with subprocess.Popen(
+        arguments, env=os.environ | cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        cluster.wait_for_request(SNAPSHOT, 2)
+        cluster.report(run(SNAPSHOT, "Failed", 2, message="disk full"))
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Error: etcd snapshot 2 has failed: disk full" in errors
+    assert {"phase: Failed", "generation: 2", "message: disk full"} <= {*output.splitlines()}
+
+
+def test_the_data_of_an_operation_outlives_the_next_one() -> None:
+    ended = run(SNAPSHOT, "Finished", 2)
+    plane = control_plane(run(DELETION, "Delete", 0), operationHistory=[run(SNAPSHOT, "Failed", 1), ended])
+    assert operation_data(plane, Request(SNAPSHOT, 2)) == ended
+    assert operation_data(plane, Request(SNAPSHOT, 3)) == {"kind": SNAPSHOT, "generation": 3, "phase": "Pending"}
+    assert operation_data(None, Request(SNAPSHOT, 3))["phase"] == "Pending"
+
+
+def test_a_key_rotation_warns_before_its_request(cluster: Cluster) -> None:
+    rotate = ("rotate", "encryption-keys", cluster.name)
+    warning = "Warning: a rotation of encryption keys cannot be undone; to be able to go back, first run: "
+    warning += f"herder snapshot create {cluster.name}"
+    refused = Terminal(*rotate, **cluster.environment)
+    refused.read_until("[y/N]")
+    assert warning in " ".join(refused.output.split())
+    refused.type("n\n")
+    assert refused.exit_status() == 1
+    assert cluster.requested(ENCRYPTION_KEYS) is None
+    accepted = herder(*rotate, "--yes", "--no-wait", **cluster.environment)
+    assert warning in accepted.stderr
+    assert "encryption key rotation 1 is requested" in accepted.stdout
+
+
 def test_after_an_interrupt_the_operation_can_be_waited_for_again(cluster: Cluster) -> None:
     terminal = Terminal("snapshot", "create", cluster.name, **cluster.environment)
     terminal.read_until("etcd snapshot 1 is requested")
@@ -461,6 +532,9 @@ def test_snapshots_are_deleted_with_their_files(cluster: Cluster) -> None:
     cluster.report(run(DELETION, "Failed", message=f"machine server-0: no such bucket{ESCAPE}"))
     assert deleting.exit_status() == 1
     assert "the files are not deleted: machine server-0: no such bucket" in deleting.output
+    listed = herder("snapshot", "delete", cluster.name, one, "--no-wait", "-o", "json", **cluster.environment)
+    assert [each["metadata"]["name"] for each in json.loads(listed.stdout)["items"]] == [one]
+    assert f"deletion of snapshot {one} is requested" in listed.stderr
     again = Terminal("snapshot", "delete", cluster.name, one, other, "--yes", **cluster.environment)
     again.read_until(f"deletion of snapshot {other} is requested")
     for snapshot in (one, other):
@@ -514,8 +588,13 @@ def test_the_rest_of_an_operation_is_estimated_from_earlier_runs() -> None:
     assert estimate(control_plane(run(SNAPSHOT, "RestartCluster", message="failed")), now) is None
 
 
+LATER = "2026-01-01T13:00:00Z"
 INVERSE = {"kind": RESTORE, "name": "old", "restoreRKEConfig": "none", "snapshotTime": STARTED}
 UPGRADE = {"from": "v1.33.5+k3s1", "to": "v1.34.1+k3s1", "snapshot": "old", "snapshotTime": STARTED}
+
+
+def later(kind: str, phase: str, generation: int = 1, **fields: Any) -> dict[str, Any]:
+    return {**run(kind, phase, generation, **fields), "startedAt": LATER}
 
 
 @pytest.mark.parametrize(
@@ -537,6 +616,44 @@ UPGRADE = {"from": "v1.33.5+k3s1", "to": "v1.34.1+k3s1", "snapshot": "old", "sna
                 run(RESTORE, "Finished", inverse=INVERSE), rollback={**UPGRADE, "time": "2026-01-01T13:00:00Z"}
             ),
             "old kubernetesVersion the upgrade",
+        ),
+        # later operations that cannot be undone do not hide it
+        (
+            control_plane(later(CERTIFICATES, "Finished"), rollback={**UPGRADE, "time": STARTED}),
+            "old kubernetesVersion the upgrade from v1.33.5+k3s1 to v1.34.1+k3s1",
+        ),
+        (
+            control_plane(
+                later(ENCRYPTION_KEYS, "Done", inverse={"message": "it cannot be undone"}),
+                rollback={**UPGRADE, "time": STARTED},
+            ),
+            "old kubernetesVersion the upgrade",
+        ),
+        (
+            control_plane(later(RESTORE, "Failed", message="no such file"), rollback={**UPGRADE, "time": STARTED}),
+            "old kubernetesVersion the upgrade",
+        ),
+        (
+            control_plane(
+                later(SCHEDULED_SNAPSHOT, "Finished", 0),
+                operationHistory=[run(RESTORE, "Finished", 4, inverse=INVERSE), later(CERTIFICATES, "Finished")],
+            ),
+            "old none the etcd restore 4",
+        ),
+        (
+            control_plane(
+                later(CERTIFICATES, "Finished"),
+                rollback={**UPGRADE, "time": STARTED},
+                operationHistory=[later(RESTORE, "Finished", 4, inverse={"message": "it cannot be undone: disk full"})],
+            ),
+            "etcd restore 4: it cannot be undone: disk full",
+        ),
+        (
+            control_plane(
+                operationHistory=[run(RESTORE, "Finished", 4, inverse=INVERSE)],
+                rollback={**UPGRADE, "snapshot": "new", "time": LATER},
+            ),
+            "new kubernetesVersion the upgrade",
         ),
         (
             control_plane(rollback={"from": "v1", "to": "v2", "message": "no snapshot was taken"}),

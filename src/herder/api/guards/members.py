@@ -111,10 +111,19 @@ def is_unreachable(machine: Object, view: View) -> bool:
     return bool(readiness) and all(ready is not None and ready["status"] != "True" for ready in readiness)
 
 
+def is_removed_member(node: Object, prefix: str) -> bool:
+    """Whether the Node reports that its etcd member was removed.
+
+    K3s and RKE2 keep the mark of a removal when the server joins again, as a member with another name.
+    """
+    marks = annotations_of(node)
+    removed = marks.get(f"{prefix}/removed-node-name")
+    return bool(removed) and marks.get(f"{prefix}/node-name") in (None, removed)
+
+
 def _is_removed(machine: Object, view: View, prefix: str) -> bool:
-    """Whether the Node reports that its etcd member was removed."""
-    reported = [annotations_of(node) for node in _nodes_of(machine, view) or ()]
-    return bool(prefix and reported) and all(f"{prefix}/removed-node-name" in marks for marks in reported)
+    nodes = _nodes_of(machine, view)
+    return bool(prefix and nodes) and all(is_removed_member(node, prefix) for node in nodes or ())
 
 
 def _nodes_of(machine: Object, view: View) -> tuple[Object, ...] | None:

@@ -151,6 +151,7 @@ _ENDED_OPERATION = record(
             "description": "Seconds that each phase took.",
         },
         "skipped": plain_list(PLAIN, "Workers that did not respond, or failed, and keep what they have."),
+        "inverse": string_map("Request that undoes the operation, or a message that says why none does."),
     }
 )
 _ROLLBACK = record(
@@ -217,7 +218,9 @@ _CONTROL_PLANE_STATUS = record(
             "Progress of the snapshot schedule, on distributions whose schedule the manager carries out.",
         ),
         "operation": OPERATION,
-        "operationHistory": plain_list(_ENDED_OPERATION, "The last operations, oldest first; at most ten."),
+        "operationHistory": plain_list(
+            _ENDED_OPERATION, "The last operations, oldest first; at most ten, with the last restore."
+        ),
         "rollback": _ROLLBACK,
         "specHistory": plain_list(PLAIN, "Digests of the specs that the cluster has had; the last is the current one."),
         "conditions": CONDITIONS,

@@ -233,7 +233,8 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (RESTORE, "RestartCluster"): _may(),
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),
-    **{(ENCRYPTION_KEYS, phase): _may(ENCRYPT_SECRETS) for phase in ("Prepare", "Rotate", "Reencrypt")},
+    (ENCRYPTION_KEYS, "Prepare"): _may(ENCRYPT_SECRETS, RESTART_SERVICES),
+    **{(ENCRYPTION_KEYS, phase): _may(ENCRYPT_SECRETS) for phase in ("Rotate", "Reencrypt")},
     **{
         (ENCRYPTION_KEYS, phase): _may(RESTART_SERVICES)
         for phase in ("PostPrepareRestart", "PostRotateRestart", "PostReencryptRestart")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import click
 
@@ -27,12 +28,14 @@ from herder.cli.cluster.progress import (
     wait_for_change,
     watch_progress,
 )
+from herder.cli.get import print_data
 from herder.cli.operations.estimate import estimate
 from herder.cli.operations.lookup import control_plane_of
 from herder.cli.operations.requests import (
     Request,
     is_replaced,
     last_generation,
+    operation_data,
     outcome_of,
     progress_message,
     run_of,
@@ -48,6 +51,12 @@ _ACTIONS = {
     ENCRYPTION_KEYS: "rotate its encryption keys",
     AGENTS: "redeploy its node agents",
 }
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["json", "yaml"]),
+    help="Print the operation as json or yaml, and progress on standard error.",
+)
 
 
 def run_operation(
@@ -59,19 +68,34 @@ def run_operation(
     *,
     wait: bool,
     timeout: float,
+    output: str | None,
     hint: str = "",
 ) -> None:
-    """Request an operation and wait until it has ended. `hint` is printed after its success."""
+    """Request an operation and wait until it has ended. `hint` is printed after its success.
+
+    `output`: print the operation at the end, also one that has failed.
+    """
     accepted: list[Request] = []
+    say = partial(print_line, err=bool(output))
 
     async def run(client: Client) -> None:
         request, written = await _request(client, namespace, name, kind, fields)
         accepted.append(request)
-        print_line(f"cluster {name}: {request.title} is requested")
-        if wait:
-            await wait_for_operation(client, namespace, name, request, timeout, written=written)
+        say(f"cluster {name}: {request.title} is requested")
+        try:
+            if wait:
+                await wait_for_operation(client, namespace, name, request, timeout, say, written=written)
+        except OperationFailed:
+            await show(client, request)
+            raise
+        await show(client, request)
         if hint:
-            print_line(hint)
+            say(hint)
+
+    async def show(client: Client, request: Request) -> None:
+        if output:
+            cluster = await existing_cluster(client, namespace, name)
+            print_data(operation_data(await control_plane_of(client, cluster), request), output)
 
     again = wait_command(namespace, name)
     title = f"The {title_of(kind)}"
@@ -97,15 +121,22 @@ async def _request(client: Client, namespace: str, name: str, kind: str, fields:
 
 
 async def wait_for_operation(
-    client: Client, namespace: str, name: str, request: Request, timeout: float, *, written: int = 0
+    client: Client,
+    namespace: str,
+    name: str,
+    request: Request,
+    timeout: float,
+    say: Say = print_line,
+    *,
+    written: int = 0,
 ) -> None:
     """Print progress until the operation has ended; raises its message if it has failed."""
     async with time_limit(name, timeout, wait_command(namespace, name)):
         try:
-            await _follow(client, namespace, name, request, written, print_line)
+            await _follow(client, namespace, name, request, written, say)
         except ClusterNotFound:
             raise click.ClickException(f'cluster "{name}" not found in namespace {namespace}') from None
-    print_line(f"cluster {name}: {request.title} has finished")
+    say(f"cluster {name}: {request.title} has finished")
 
 
 def wait_command(namespace: str, name: str) -> str:
@@ -130,6 +161,10 @@ async def _follow(client: Client, namespace: str, name: str, request: Request, w
                 raise click.ClickException(f"cluster {name}: the {request.title} cannot start: {stalled}")
 
 
+class OperationFailed(click.ClickException):
+    """An operation has ended, and has failed."""
+
+
 @dataclass
 class OperationLog:
     """Prints each phase of an operation once, and what it waits for whenever that changes."""
@@ -143,7 +178,7 @@ class OperationLog:
         outcome = outcome_of(progress.control_plane, self.request)
         if outcome is not None and outcome.has_failed:
             why = outcome.message or "no cause is recorded"
-            raise click.ClickException(f"{self.request.title} has failed: {why}")
+            raise OperationFailed(f"{self.request.title} has failed: {why}")
         run = run_of(progress.control_plane, self.request) if outcome is not None else None
         if run is not None and run.skipped:
             self.say(f"  {run.skipped_message}")

@@ -22,6 +22,9 @@ from herder.cli.operations.estimate import estimate
 from herder.engine.apiserver.tables.duration import human_duration
 from herder.engine.meta.kinds import Object
 
+PENDING = "Pending"
+"""Phase of a request that has not started."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -83,6 +86,15 @@ def outcome_of(control_plane: Object | None, request: Request) -> Outcome | None
     if _generation(request_in(status, request.kind)) != request.generation or not is_ended(phase):
         return None
     return Outcome(phase == FAILED, "another operation has run since; see the Events of the cluster")
+
+
+def operation_data(control_plane: Object | None, request: Request) -> Object:
+    """The run of a request in the form of the status; also one after which another operation has begun."""
+    status: Object = (control_plane or {}).get("status") or {}
+    known = [*(status.get("operationHistory") or ()), *([status["operation"]] if status.get("operation") else [])]
+    wanted = (request.kind, request.generation)
+    own = (each for each in reversed(known) if (each.get("kind"), each.get("generation")) == wanted)
+    return dict(next(own, {"kind": request.kind, "generation": request.generation, "phase": PENDING}))
 
 
 def pending_requests(cluster: Object, control_plane: Object | None) -> Iterator[Request]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -24,14 +25,14 @@ from herder.cli.operations.lookup import (
     snapshot_named,
     snapshots_of,
 )
-from herder.cli.operations.progress import run_operation
+from herder.cli.operations.progress import output_option, run_operation
 from herder.cli.table import print_table
 from herder.engine.apiserver.tables.duration import since
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
 
-CREATE_EXAMPLES = examples("herder snapshot create meadow", "herder snapshot create meadow --no-wait")
+CREATE_EXAMPLES = examples("herder snapshot create meadow", "herder snapshot create meadow -o json")
 LIST_EXAMPLES = examples("herder snapshot list meadow", "herder snapshot list meadow -o wide")
 RESTORE_EXAMPLES = examples(
     "herder snapshot restore meadow meadow-local-on-demand-1a2b3c",
@@ -41,6 +42,12 @@ RESTORE_EXAMPLES = examples(
 DELETE_EXAMPLES = examples(
     "herder snapshot delete meadow meadow-local-on-demand-1a2b3c",
     "herder snapshot delete meadow on-demand-node-a-1767225600 on-demand-node-a-1767229200 --yes",
+)
+list_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["json", "yaml"]),
+    help="Print the deleted snapshots as json or yaml, and progress on standard error.",
 )
 _POLL_SECONDS = 1.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -61,13 +68,14 @@ def command() -> None:
 
 @command.command(epilog=CREATE_EXAMPLES)
 @operation_options
-def create(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None) -> None:
+@output_option
+def create(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, output: str | None) -> None:
     """Take an etcd snapshot on every etcd machine of CLUSTER.
 
     The exit status is 0 if all snapshots were saved, 1 after an error or timeout, and 130 after Ctrl-C.
     """
     hint = f"list the snapshots with: herder snapshot list {name} -n {namespace}" if wait else ""
-    run_operation(kubeconfig, namespace, name, SNAPSHOT, {}, wait=wait, timeout=timeout, hint=hint)
+    run_operation(kubeconfig, namespace, name, SNAPSHOT, {}, wait=wait, timeout=timeout, output=output, hint=hint)
 
 
 # --- list -------------------------------------------------------------------------------------------------------------
@@ -93,14 +101,18 @@ def list_(name: str, namespace: str, output: str | None, kubeconfig: str | None)
 
     found = ask(kubeconfig, lambda client, _here: read(client))
     if output in ("yaml", "json"):
-        for each in found:
-            each["metadata"].pop("managedFields", None)
-        print_data({"apiVersion": "v1", "kind": "List", "items": found}, output)
+        _print_list(found, output)
     elif not found:
         click.echo(f"No snapshots of cluster {name} found; take one with: herder snapshot create {name}", err=True)
     else:
         columns = (*_COLUMNS, *_WIDE_COLUMNS) if output == "wide" else _COLUMNS
         print_table(columns, (_cells(each)[: len(columns)] for each in found))
+
+
+def _print_list(snapshots: Sequence[Object], output: str) -> None:
+    for each in snapshots:
+        each["metadata"].pop("managedFields", None)
+    print_data({"apiVersion": "v1", "kind": "List", "items": [*snapshots]}, output)
 
 
 def _cells(snapshot: Object) -> list[str]:
@@ -135,6 +147,7 @@ def _size(size: object) -> str:
 @command.command(epilog=RESTORE_EXAMPLES)
 @operation_options
 @click.argument("snapshot")
+@output_option
 @click.option(
     "--mode",
     type=click.Choice(MODES),
@@ -144,7 +157,15 @@ def _size(size: object) -> str:
 )
 @yes_option
 def restore(
-    name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, snapshot: str, mode: str, yes: bool
+    name: str,
+    namespace: str,
+    wait: bool,
+    timeout: float,
+    kubeconfig: str | None,
+    snapshot: str,
+    output: str | None,
+    mode: str,
+    yes: bool,
 ) -> None:
     """Restore the data of CLUSTER from SNAPSHOT, which is the name of a snapshot or of its file.
 
@@ -161,15 +182,16 @@ def restore(
     _check_restorable(found)
     lost = f"all changes since {printable(_time(found))} are lost"
     confirm(f"Restore cluster {name} in namespace {namespace}? Its API server stops meanwhile, and {lost}.", yes)
-    print_line(f"cluster {name}: restoring snapshot {found['metadata']['name']}; {lost}")
+    print_line(f"cluster {name}: restoring snapshot {found['metadata']['name']}; {lost}", err=bool(output))
     fields = {"name": found["metadata"]["name"], "restoreRKEConfig": mode}
-    run_operation(kubeconfig, namespace, name, RESTORE, fields, wait=wait, timeout=timeout)
+    run_operation(kubeconfig, namespace, name, RESTORE, fields, wait=wait, timeout=timeout, output=output)
 
 
 def _check_restorable(snapshot: Object) -> None:
     file, name = file_of(snapshot), snapshot["metadata"]["name"]
     if _is_missing(snapshot):
-        raise click.ClickException(f"snapshot {name}: its file no longer exists; restore another one")
+        message = "no server lists its file any more; restore another one, or take a snapshot to update the list"
+        raise click.ClickException(f"snapshot {name}: {message}")
     if file.get("status") == "failed":
         why = file.get("message") or "no cause is recorded"
         raise click.ClickException(f"snapshot {name} has failed and cannot be restored: {why}; restore another one")
@@ -186,6 +208,7 @@ def _time(snapshot: Object) -> str:
 @command.command(epilog=DELETE_EXAMPLES)
 @operation_options
 @click.argument("snapshots", metavar="SNAPSHOT...", nargs=-1, required=True)
+@list_option
 @yes_option
 def delete(
     name: str,
@@ -194,6 +217,7 @@ def delete(
     timeout: float,
     kubeconfig: str | None,
     snapshots: tuple[str, ...],
+    output: str | None,
     yes: bool,
 ) -> None:
     """Delete snapshots of CLUSTER with their files. SNAPSHOT is the name of a snapshot or of its file.
@@ -211,15 +235,19 @@ def delete(
     chosen = ", ".join(each["metadata"]["name"] for each in found)
     confirm(f"Delete {chosen} of cluster {name} in namespace {namespace}, with the files?", yes)
 
+    say = partial(print_line, err=bool(output))
+
     async def delete_all(client: Client) -> None:
         before = Run.of(await control_plane_of(client, cluster))
         for each in found:
             await delete_snapshot(client, cluster, each)
-            print_line(f"cluster {name}: deletion of snapshot {each['metadata']['name']} is requested")
+            say(f"cluster {name}: deletion of snapshot {each['metadata']['name']} is requested")
         if wait:
             async with time_limit(name, timeout, f"herder snapshot list {name} -n {namespace}"):
                 await _wait_until_deleted(client, cluster, found, before.id if before else "")
-            print_line(f"cluster {name}: {chosen} deleted")
+            say(f"cluster {name}: {chosen} deleted")
+        if output:
+            _print_list(found, output)
 
     ask(kubeconfig, lambda client, _here: delete_all(client))
 

@@ -18,13 +18,12 @@ from herder.cli.operations.abort import abort
 from herder.cli.operations.estimate import estimate
 from herder.cli.operations.lookup import control_plane_of
 from herder.cli.operations.progress import wait_command, wait_for_operation
-from herder.cli.operations.requests import Request, pending_requests, progress_message, title_of
+from herder.cli.operations.requests import PENDING, Request, pending_requests, progress_message, title_of
 from herder.cli.table import print_table
 from herder.engine.apiserver.tables.duration import since
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 
-PENDING = "Pending"
 _COLUMNS = ("OPERATION", "GENERATION", "PHASE", "PROGRESS", "ATTEMPT", "LEADER", "SINCE", "DEADLINE", "MESSAGE")
 EXAMPLES = examples(
     "herder operations meadow",

@@ -96,6 +96,24 @@ def test_the_member_is_removed_before_the_machine_is_released() -> None:
     assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[])) == "released"
 
 
+def test_a_member_that_has_joined_again_is_removed_again() -> None:
+    """K3s keeps the mark of the first removal. It ignores the next request, and takes both annotations away."""
+    stale = {"etcd.k3s.cattle.io/node-name": "a-2", "etcd.k3s.cattle.io/removed-node-name": "a-1"}
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[node(**stale)])) == "requested"
+    ignored = node(**{"etcd.k3s.cattle.io/node-name": "a-2"})
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[ignored])) == "requested"
+    removed = node(**{"etcd.k3s.cattle.io/removed-node-name": "a-2"})
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[removed])) == "released"
+
+
+def test_a_member_that_has_joined_again_is_found_by_its_label() -> None:
+    again = {"etcd.k3s.cattle.io/node-name": "a-2", "etcd.k3s.cattle.io/removed-node-name": "a-1"}
+    claimant = {"metadata": {"name": "wolf", "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1"}}}
+    machine = deleting_machine(nodeRef={})
+    for nodes in ([claimant, node(**again)], [node(**again), claimant]):
+        assert outcome(decide(machine, OWN, *OTHERS, nodes=nodes)) == "requested"
+
+
 def test_a_refusal_by_a_guard_is_reported_before_the_retry() -> None:
     refused = Refusal("deny-release-of-join-server", "Machine fleet-default/a is not let go: b has joined it")
     decision = decide(deleting_machine(), OWN, *OTHERS, nodes=[], refused=refused)

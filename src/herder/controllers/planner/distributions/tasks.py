@@ -51,10 +51,10 @@ class RotateCertificates(Task):
 
 @dataclass(frozen=True)
 class EncryptSecrets(Task):
-    """One step of a key rotation, on the leader: done if the server reports this stage."""
+    """One step of a key rotation, on the leader. It is done already if an interrupted rotation has come further."""
 
-    step: str
-    stage: str
+    step: str  # prepare, rotate or reencrypt
+    restarts: bool = False  # restart the server first, so that it loads what others have stored
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Remove the etcd member of a Machine that is being deleted before Cluster API deletes its infrastructure.
 
 The pre-terminate hook stays on the Machine until machines that joined it have joined another server and the
-distribution has removed the member (annotation `<prefix>/removed-node-name` of the Node).
+distribution has removed the member (annotation `<prefix>/removed-node-name` of the Node). K3s and RKE2 ignore the first
+request for a member that was removed before and has joined again; it is requested again then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret, labels_of
 from herder.api.events import normal
 from herder.api.guards import plan_changes
-from herder.api.guards.members import is_unreachable, node_of
+from herder.api.guards.members import is_removed_member, is_unreachable, node_of
 from herder.api.rke import names
 from herder.api.rke.events import cluster_events
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
@@ -125,7 +126,7 @@ def _remove_member(
             return _wait_for_others(view, own, entries) or waiting(message, wake_at=view.now + RETRY_INTERVAL)
         case _:
             return waiting(f"reading Node {known or 'of the machine'}")
-    if node is not None and annotations_of(node).get(f"{prefix}/removed-node-name"):
+    if node is not None and is_removed_member(node, prefix):
         return _release(own.machine, _removed_events(view, own.machine, node))
     wait = _wait_for_others(view, own, entries)
     if node is not None:
@@ -143,7 +144,7 @@ def _member_node(nodes: Sequence[Object], prefix: str) -> Object | None:
     Before the Node's name is known, Nodes are found by a label, which a compromised worker may set on its own Node.
     A Node that claims its member is removed therefore counts only if no other Node has the label.
     """
-    staying = [node for node in nodes if not annotations_of(node).get(f"{prefix}/removed-node-name")]
+    staying = [node for node in nodes if not is_removed_member(node, prefix)]
     return next(iter((*staying, *nodes)), None)
 
 

@@ -36,12 +36,24 @@ def _servers(scope: OperationScope) -> list[PlanEntry]:
     return [entry for entry in scope.machines if entry.roles.is_server and entry.plan.has_run_a_plan]
 
 
-def _run(step: str, stage: str) -> Callable[[OperationScope], Sequence[Batch]]:
+def _run(step: str) -> Callable[[OperationScope], Sequence[Batch]]:
     def batches(scope: OperationScope) -> Sequence[Batch]:
         leader = scope.leader()
-        return [[Step(leader, EncryptSecrets(scope.run.mark, step, stage))]] if leader is not None else []
+        return [[Step(leader, EncryptSecrets(scope.run.mark, step))]] if leader is not None else []
 
     return batches
+
+
+def _prepare(scope: OperationScope) -> Sequence[Batch]:
+    """K3s and RKE2 refuse every step while servers have different keys, as after a rotation that was interrupted.
+
+    So another attempt restarts all servers first. Each loads what was stored last; the leader goes on from there.
+    """
+    leader = scope.leader()
+    if leader is None or scope.run.attempt == 1 or scope.distribution.manages_keys:
+        return _run("prepare")(scope)
+    followers = [batch for batch in _restart(scope) if batch[0].entry is not leader]
+    return [*followers, [Step(leader, EncryptSecrets(scope.run.mark, "prepare", restarts=True))]]
 
 
 def _restart(scope: OperationScope) -> Sequence[Batch]:
@@ -112,11 +124,11 @@ class EncryptionKeys:
     title: str = operations.TITLES[operations.ENCRYPTION_KEYS]
     end: str = DONE
     phases: Sequence[Phase] = (
-        Phase("Prepare", _run("prepare", "prepare"), STEP_TIMEOUT, attempts=2),
+        Phase("Prepare", _prepare, RESTART_TIMEOUT, attempts=3),
         Phase("PostPrepareRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded),
-        Phase("Rotate", _run("rotate", "rotate"), STEP_TIMEOUT, attempts=2),
+        Phase("Rotate", _run("rotate"), STEP_TIMEOUT, attempts=2),
         Phase("PostRotateRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded),
-        Phase("Reencrypt", _run("reencrypt", "reencrypt_finished"), STEP_TIMEOUT, attempts=2),
+        Phase("Reencrypt", _run("reencrypt"), STEP_TIMEOUT, attempts=2),
         Phase("PostReencryptRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded, record=_delete_keys),
         Phase(_LAST, restore_plans, RESTORE_PLAN_TIMEOUT),
     )

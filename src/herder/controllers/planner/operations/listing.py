@@ -11,6 +11,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +29,8 @@ from herder.api.rke.operations import SAVE_SNAPSHOT
 from herder.api.rke.restore import modes_of
 from herder.api.rke.snapshots import FINALIZER, S3, SNAPSHOTS_OF, is_in_s3, machine_uid, without_finalizer
 from herder.api.times import parse_time
-from herder.api.writes import delete, owner_reference
+from herder.api.writes import delete, owner_reference, status_patch
+from herder.controllers.planner.distributions.snapshot_program import DEFAULT_RETENTION, SCHEDULED
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Kind, Object
@@ -120,7 +122,11 @@ def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
 
 
 def record_snapshots(scope: OperationScope) -> Sequence[Write]:
-    """Create objects of new snapshots, and delete those of files that are gone."""
+    """Create objects of new snapshots, and delete those of files that were deleted.
+
+    A server lists fewer files too if it has lost its disk, or no longer reads the bucket. Snapshots that may exist
+    elsewhere need the keys that the manager owns, so their objects are kept, as missing.
+    """
     reports = {entry.uid: (entry, found) for entry in scope.members() if (found := reported_by(entry)) is not None}
     if not reports:
         return ()
@@ -136,11 +142,76 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
         name = recorded or object_name(planning.view, planning.cluster, machine, each)
         wanted[name] = NewSnapshot(name, machine, each)
     new = [wanted[name] for name in sorted(wanted.keys() - known.keys())]
-    gone = [known[name] for name in sorted(known.keys() - wanted.keys())]
-    return [
-        *create_snapshots(planning.view, planning.control_plane, planning.cluster, new),
-        *(write for each in gone for write in delete_snapshot(each)),
-    ]
+    writes: list[Write] = [*create_snapshots(planning.view, planning.control_plane, planning.cluster, new)]
+    listing = _Listing(scope, {uid: found for uid, (_, found) in reports.items()}, known.values())
+    for name, snapshot in sorted(known.items()):
+        if name in wanted:
+            writes += _report_missing(snapshot, missing=False)
+        elif not scope.distribution.manages_keys or listing.shows_deletion(snapshot):
+            writes += delete_snapshot(snapshot)
+        elif not is_deleting(snapshot):
+            writes += _report_missing(snapshot, missing=True)
+    return writes
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What servers list now, by the UIDs of their Machines, and the snapshots that were recorded before."""
+
+    scope: OperationScope
+    reports: Mapping[str, Sequence[Reported]]
+    known: Collection[Object]
+
+    def shows_deletion(self, snapshot: Object) -> bool:
+        """Whether the file is missing because it was deleted.
+
+        Either the same directory or folder still has a file that is as old, or the retention has kept newer ones.
+        """
+        file, place = _file_of(snapshot), _place_of(snapshot)
+        if file.get("status") == "failed":
+            return True
+        taken, listed = parse_time(str(file.get("createdAt") or "")), list(self._files_at(place))
+        if taken is None:
+            return False
+        recorded = {_file_of(each)["name"] for each in self.known if _place_of(each) == place}
+        times = {each.name: at for each in listed if (at := parse_time(each.created_at)) is not None}
+        if any(name in recorded and at <= taken for name, at in times.items()):
+            return True
+        series, retention = str(file["name"]).rpartition("-")[0], self._retention(is_in_s3(snapshot))
+        newer = sum(name.rpartition("-")[0] == series and at > taken for name, at in times.items())
+        return series.startswith(f"{SCHEDULED}-") and 0 < retention <= newer
+
+    def _files_at(self, place: str) -> Iterator[Reported]:
+        """A list of as many files as a report can have may lack others."""
+        for machine, found in self.reports.items():
+            if len(found) < MAX_SNAPSHOTS:
+                yield from (each for each in found if (_folder(each.location) if each.in_s3 else machine) == place)
+
+    def _retention(self, in_s3: bool) -> int:
+        etcd: Object = self.scope.planning.spec.get("etcd") or {}
+        found = (etcd.get("s3") or {}).get("retention") if in_s3 else etcd.get("snapshotRetention") or DEFAULT_RETENTION
+        return int(found or 0)
+
+
+def _place_of(snapshot: Object) -> str:
+    """What has the file: the UID of a Machine, or the folder of a bucket."""
+    return _folder(str(_file_of(snapshot).get("location") or "")) if is_in_s3(snapshot) else machine_uid(snapshot)
+
+
+def _folder(location: str) -> str:
+    return location.rpartition("/")[0]
+
+
+def _file_of(snapshot: Object) -> Object:
+    found: Object = snapshot["snapshotFile"]
+    return found
+
+
+def _report_missing(snapshot: Object, *, missing: bool) -> Sequence[Write]:
+    status: Object = snapshot.get("status") or {}
+    wanted = {**status, "missing": True} if missing else {name: status[name] for name in status if name != "missing"}
+    reason = "no server lists its file" if missing else "a server lists its file again"
+    return status_patch(ETCD_SNAPSHOT, snapshot, wanted, reason)
 
 
 class NewSnapshot(NamedTuple):

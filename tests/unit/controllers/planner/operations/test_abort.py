@@ -9,8 +9,10 @@ import pytest
 from herder.api.capi.conditions import find
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import CONTROL_PLANE
+from herder.controllers.planner.operations.history import MAX_ENTRIES, extended_history
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
+from tests.support.builders import NOW
 from tests.unit.controllers.planner.operations.test_operations import create, run
 from tests.unit.controllers.planner.operations.test_restore import SERVERS, Witness, create_snapshot
 from tests.unit.controllers.planner.simulated_cluster import NAME, NAMESPACE, SimulatedCluster
@@ -171,6 +173,23 @@ def test_a_request_during_a_run_starts_another_run_afterwards() -> None:
             assert {"Started", "Shutdown", "Restore"} <= status["operationHistory"][0]["timings"].keys()
 
     loop.run(scenario())
+
+
+def test_the_history_keeps_the_last_restore_that_can_be_undone() -> None:
+    """`herder rollback cluster` finds it there, however many snapshots have been taken since."""
+    inverse = {"kind": operations.RESTORE, "name": "old"}
+    ended = [
+        operations.Run("1", operations.RESTORE, "Finished", 1, NOW, inverse={**inverse, "name": "older"}),
+        operations.Run("2", operations.RESTORE, "Finished", 2, NOW, inverse=inverse),
+        operations.Run("3", operations.RESTORE, "Failed", 3, NOW, inverse={"message": "it cannot be undone"}),
+        *(operations.Run(f"{each}", operations.SCHEDULED_SNAPSHOT, "Finished", 0, NOW) for each in range(4, 30)),
+    ]
+    status: dict[str, Any] = {}
+    for each in ended:
+        status = {"operationHistory": extended_history(status, each, NOW)}
+        assert len(status["operationHistory"]) <= MAX_ENTRIES
+    assert [entry["id"] for entry in status["operationHistory"]] == ["2", *(str(each) for each in range(21, 30))]
+    assert status["operationHistory"][0]["inverse"] == inverse
 
 
 def test_the_history_of_operations_is_bounded() -> None:

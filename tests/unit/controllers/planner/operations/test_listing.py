@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,9 @@ from herder.api.rke.node.plan_secret import encoded, zipped
 from herder.api.rke.operations import RESTORE, SAVE_SNAPSHOT, SNAPSHOT
 from herder.api.rke.snapshots import FINALIZER, S3
 from herder.controllers.planner import etcd_snapshot
+from herder.controllers.planner.distributions.lookup import distribution_of
+from herder.controllers.planner.distributions.rancher.distribution import Rancher
+from herder.controllers.planner.operations.interface import OperationScope
 from herder.controllers.planner.operations.listing import MAX_SNAPSHOTS, Reported, files_of, reported_by
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
@@ -247,6 +251,72 @@ def test_an_object_that_was_added_to_the_bucket_does_not_undo_an_operation() -> 
                 ETCD_SNAPSHOT.resource, status["operation"]["inverse"]["name"], namespace=NAMESPACE
             )
             assert (chosen["snapshotFile"]["name"], chosen["snapshotFile"]["nodeName"]) == ("own", "s3")
+
+    loop.run(scenario())
+
+
+DAYS = [f"2020-01-0{day}T00:00:00Z" for day in range(1, 10)]
+
+
+def saved_on(day: int, name: str = "", **fields: Any) -> Object:
+    name = name or f"on-demand-s-{day}"
+    return {"name": name, "location": f"file:///snapshots/{name}", "createdAt": DAYS[day], **fields}
+
+
+def scheduled_on(day: int) -> Object:
+    return saved_on(day, f"etcd-snapshot-s-{day}")
+
+
+def uploaded_on(day: int, folder: str = "farm") -> Object:
+    return saved_on(day, f"etcd-snapshot-s-{day}") | {"location": f"s3://bucket/{folder}/etcd-snapshot-s-{day}"}
+
+
+MANY = [saved_on(8, f"on-demand-s-8-{number}") for number in range(MAX_SNAPSHOTS)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "missing", "gone"),
+    [
+        # the directory is another one, or the list is not complete
+        ([saved_on(1)], [], [1], []),
+        ([saved_on(1), saved_on(2)], [saved_on(3)], [1, 2], []),
+        ([saved_on(2)], [saved_on(1), saved_on(3)], [2], []),  # the older file was not recorded before
+        ([saved_on(1), saved_on(2)], [saved_on(1), *MANY], [2], []),
+        ([scheduled_on(1)], [scheduled_on(2)], [1], []),
+        ([saved_on(1)], [saved_on(2), saved_on(3), saved_on(4)], [1], []),  # the retention does not count these
+        ([uploaded_on(1)], [saved_on(2)], [1], []),
+        ([uploaded_on(1), uploaded_on(2, "old")], [uploaded_on(1), uploaded_on(3)], [2], []),
+        # it is the same, or the retention has deleted the file
+        ([saved_on(1), saved_on(2)], [saved_on(1), saved_on(3)], [], [2]),
+        ([scheduled_on(1)], [scheduled_on(2), scheduled_on(3)], [], [1]),
+        ([uploaded_on(1), uploaded_on(2)], [uploaded_on(1)], [], [2]),
+        ([uploaded_on(1)], [uploaded_on(2), uploaded_on(3), uploaded_on(4)], [], [1]),
+        ([saved_on(1, status="failed")], [], [], [1]),
+    ],
+)
+def test_a_shorter_list_does_not_prove_that_files_were_deleted(
+    before: list[Object], after: list[Object], missing: list[int], gone: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that the manager owns are kept while an object names them."""
+
+    distribution = distribution_of("v1.34.1+k3s1")
+    assert isinstance(distribution, Rancher)
+    monkeypatch.setattr(OperationScope, "distribution", replace(distribution, manages_keys=True))
+
+    def days(found: list[Object]) -> list[int]:
+        return sorted(DAYS.index(each["snapshotFile"]["createdAt"]) for each in found)
+
+    async def scenario() -> None:
+        async with SimulatedCluster() as cluster:
+            await cluster.create(etcd={"snapshotRetention": 2, "s3": {"retention": 3}})
+            await cluster.add("server-0", ALL_ROLES)
+            await cluster.world.until(cluster.is_ready)
+            recorded = days(await snapshots_after(cluster, 1, *before))
+            found = await snapshots_after(cluster, 2, *after)
+            assert days([each for each in found if (each.get("status") or {}).get("missing")]) == missing
+            assert sorted({*recorded} - {*days(found)}) == gone
+            again = await snapshots_after(cluster, 3, *before, *after[:3])
+            assert not [each for each in again if (each.get("status") or {}).get("missing")]
 
     loop.run(scenario())
 

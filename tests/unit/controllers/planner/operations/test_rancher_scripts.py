@@ -143,27 +143,85 @@ def test_certificates_are_rotated_while_the_service_is_stopped(machine: Machine)
     assert not (tls / "kube-scheduler.crt").exists()
 
 
-def test_a_key_rotation_repeats_a_step_that_servers_refuse_after_a_restart(machine: Machine) -> None:
-    state = machine.data / "stage"
-    state.write_text("start")
-    machine.program("sleep", "exit 0")
-    machine.program(
-        "k3s",
-        f"""state='{state}'
-case $2 in
-    status) printf 'Encryption Status: Enabled\\nCurrent Rotation Stage: %s\\n' "$(cat "$state")" ;;
-    *) if [ -e "$state.tried" ]; then echo "$2" > "$state"; else touch "$state.tried"; exit 1; fi ;;
+class Encryption:
+    """A K3s server that refuses the first step, as for some seconds after a restart."""
+
+    def __init__(self, machine: Machine, stage: str, *, refuses: str = "") -> None:
+        self._machine, self._state = machine, machine.data / "stage"
+        self._state.write_text(f"{stage}\n")
+        refusal = (
+            f'[ "$1" = status ] || [ "$(cat "$state")" != "{refuses}" ] || {{ echo "incorrect stage" >&2; exit 1; }}'
+        )
+        machine.program("sleep", "exit 0")
+        machine.program(
+            "k3s",
+            f"""state='{self._state}'
+shift
+{refusal}
+case $1:$(cat "$state") in
+    status:unknown) echo start > "$state"; echo 'runtime core not ready' >&2; exit 1 ;;
+    status:*)
+        printf 'Encryption Status: Enabled\\nCurrent Rotation Stage: %s\\n' "$(cat "$state")"
+        case $(cat "$state") in reencrypt_*) echo reencrypt_finished > "$state" ;; esac ;;
+    *)
+        [ -e "$state.tried" ] || {{ touch "$state.tried"; exit 1; }}
+        echo "$1" >> "$state.steps"
+        case $1 in reencrypt) echo reencrypt_request > "$state" ;; *) echo "$1" > "$state" ;; esac ;;
 esac""",
-    )
-    done = machine.run(tasks.ENCRYPT_SCRIPT, "prepare", "k3s", "secrets-encrypt", "prepare")
-    assert (done.returncode, state.read_text()) == (0, "prepare\n")
+        )
+
+    def run(self, step: str) -> tuple[int, str, list[str]]:
+        """The exit code, the stage afterwards, and the steps that the server has accepted."""
+        done = self._machine.run(tasks.ENCRYPT_SCRIPT, "k3s", step)
+        steps = self._state.with_suffix(".steps")
+        return done.returncode, self._state.read_text().strip(), steps.read_text().split() if steps.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("step", "found", "stage", "ran"),
+    [
+        ("prepare", "start", "prepare", ["prepare"]),
+        ("prepare", "unknown", "prepare", ["prepare"]),
+        ("prepare", "reencrypt_finished", "prepare", ["prepare"]),
+        ("rotate", "prepare", "rotate", ["rotate"]),
+        ("reencrypt", "rotate", "reencrypt_finished", ["reencrypt"]),
+        # what an interrupted rotation has left
+        ("prepare", "prepare", "prepare", []),
+        ("prepare", "rotate", "rotate", []),
+        ("prepare", "reencrypt_request", "reencrypt_finished", []),
+        ("prepare", "reencrypt_active", "reencrypt_finished", []),
+        ("rotate", "rotate", "rotate", []),
+        ("rotate", "reencrypt_finished", "reencrypt_finished", []),
+        ("reencrypt", "reencrypt_active", "reencrypt_finished", []),
+        ("reencrypt", "reencrypt_finished", "reencrypt_finished", []),
+    ],
+)
+def test_a_key_rotation_goes_on_from_the_stage_that_it_finds(
+    machine: Machine, step: str, found: str, stage: str, ran: list[str]
+) -> None:
+    assert Encryption(machine, found).run(step) == (0, stage, ran)
+
+
+@pytest.mark.parametrize(("step", "found"), [("prepare", "start"), ("rotate", "start"), ("reencrypt", "prepare")])
+def test_a_step_that_servers_refuse_fails(machine: Machine, step: str, found: str) -> None:
+    assert Encryption(machine, found, refuses=found).run(step) == (1, found, [])
 
 
 def test_a_key_rotation_needs_encryption(machine: Machine) -> None:
     machine.program("k3s", "echo 'Encryption Status: Disabled'")
-    done = machine.run(tasks.ENCRYPT_SCRIPT, "prepare", "k3s", "secrets-encrypt", "prepare")
+    done = machine.run(tasks.ENCRYPT_SCRIPT, "k3s", "prepare")
     assert done.returncode == 1
     assert done.stderr.startswith("encryption of Secrets is not enabled")
+
+
+def test_an_encryption_that_does_not_end_is_not_waited_for_forever(machine: Machine) -> None:
+    machine.program("sleep", "exit 0")
+    machine.program("k3s", "echo 'Current Rotation Stage: reencrypt_active'")
+    done = machine.run(tasks.ENCRYPT_SCRIPT, "k3s", "reencrypt")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Secrets are still being encrypted again: Current Rotation Stage: reencrypt_active\n",
+    )
 
 
 def test_nodes_without_a_machine_are_deleted(machine: Machine) -> None:

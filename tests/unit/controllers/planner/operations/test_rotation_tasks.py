@@ -44,11 +44,11 @@ WORKER = MachineInputs("w", "w", Roles(worker=True), join_url="https://10.0.0.1:
 AGENT = Agent(server_url="https://manager.example", token="t", ca_checksum="", image="agent")
 KEYS = {1: "b25l", 2: "dHdv"}
 STEPS: dict[str, Task] = {
-    "Prepare": EncryptSecrets("m", "prepare", "prepare"),
+    "Prepare": EncryptSecrets("m", "prepare"),
     "PostPrepareRestart": RestartServices("m"),
-    "Rotate": EncryptSecrets("m", "rotate", "rotate"),
+    "Rotate": EncryptSecrets("m", "rotate"),
     "PostRotateRestart": RestartServices("m"),
-    "Reencrypt": EncryptSecrets("m", "reencrypt", "reencrypt_finished"),
+    "Reencrypt": EncryptSecrets("m", "reencrypt"),
     "PostReencryptRestart": RestartServices("m"),
 }
 
@@ -78,7 +78,9 @@ def test_guards_allow_the_tasks_of_each_phase_and_no_other(distribution: str) ->
     for phase, step in STEPS.items():
         (instruction,) = task(distribution, step).instructions
         allowed = operations.PERMISSIONS[operations.ENCRYPTION_KEYS, phase].instructions
-        assert {instruction.name} == allowed
+        assert {instruction.name, *({operations.RESTART_SERVICES} & allowed)} == allowed
+    resumed = task(distribution, EncryptSecrets("m", "prepare", restarts=True)).instructions
+    assert {each.name for each in resumed} <= operations.PERMISSIONS[operations.ENCRYPTION_KEYS, "Prepare"].instructions
     for machine in (SERVER, WORKER):
         names = {each.name for each in task(distribution, RotateCertificates("m"), machine).instructions}
         assert names <= operations.PERMISSIONS[operations.CERTIFICATES, "Rotate"].instructions

@@ -78,25 +78,41 @@ systemctl start "$unit"
 """Runs the command while the service is stopped. Both components create the removed certificates when they start."""
 
 ENCRYPT_SCRIPT = """set -u
-stage=$1
-shift
-started() { case $output in *"Current Rotation Stage: $stage"*) return 0 ;; esac; return 1; }
-output=$("$1" "$2" status 2>&1)
-case $output in
-    *"Encryption Status: Enabled"*) ;;
-    *) printf '%s\\n' "encryption of Secrets is not enabled, or its status cannot be read: $output" >&2; exit 1 ;;
+program=$1 step=$2
+case $step in
+    prepare) reached='prepare rotate' ;;
+    rotate) reached='rotate reencrypt_request reencrypt_active reencrypt_finished' ;;
+    *) reached=reencrypt_finished ;;
 esac
-tries=0
-until started; do
+tries=0 waits=0 last=
+while :; do
+    output=$("$program" secrets-encrypt status 2>&1)
+    case $output in
+        *"Encryption Status: Disabled"*) printf '%s\\n' "encryption of Secrets is not enabled: $output" >&2; exit 1 ;;
+    esac
+    stage=$(printf '%s\\n' "$output" | sed -n 's/^Current Rotation Stage: //p')
+    case " $reached " in *" ${stage:-unknown} "*) printf '%s\\n' "$output"; exit 0 ;; esac
+    case $stage in
+        reencrypt_request | reencrypt_active)
+            reached="$reached reencrypt_finished" last=$output waits=$((waits + 1))
+            [ "$waits" -le 300 ] || { printf '%s\\n' "Secrets are still being encrypted again: $output" >&2; exit 1; }
+            sleep 5
+            continue
+            ;;
+    esac
     tries=$((tries + 1))
     [ "$tries" -le 24 ] || { printf '%s\\n' "$last" >&2; exit 1; }
-    last=$("$@" 2>&1) || sleep 5
-    output=$("$1" "$2" status 2>&1) || true
-    started || sleep 5
+    if [ -n "$stage" ]; then
+        last=$("$program" secrets-encrypt "$step" 2>&1) || sleep 5
+    else
+        last="the status of the encryption cannot be read: $output"
+        sleep 5
+    fi
 done
-printf '%s\\n' "$output"
 """
-"""Runs the step until the server reports the stage. Servers that have just restarted refuse it for some seconds."""
+"""Runs the step until the server reports its stage, or a later one: that of a rotation that was interrupted, which this
+one completes. Servers that have just restarted refuse a step for some seconds. Many Secrets take minutes to encrypt.
+"""
 
 SYSTEMCTL_SCRIPT = """set -eu
 systemctl "$1" "$2"
@@ -193,16 +209,16 @@ def task_instructions(
             files = file_arguments(task)
             return (script_instruction(operations.DELETE_SNAPSHOTS, DELETE_SCRIPT, task, runtime.name, *files),)
         case RotateCertificates() if machine.roles.only_worker:
-            return (script_instruction(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
+            return _restart(task, unit)
         case RotateCertificates():
             services = [part for service in task.services for part in ("-s", service)]
             command = (unit, data, runtime.name, "certificate", "rotate", *services)
             return (script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command),)
         case EncryptSecrets():
-            arguments = (task.stage, runtime.name, "secrets-encrypt", task.step)
-            return (script_instruction(operations.ENCRYPT_SECRETS, ENCRYPT_SCRIPT, task, *arguments),)
+            step = script_instruction(operations.ENCRYPT_SECRETS, ENCRYPT_SCRIPT, task, runtime.name, task.step)
+            return (*_restart(task, unit), step) if task.restarts else (step,)
         case RestartServices():
-            return (script_instruction(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
+            return _restart(task, unit)
         case CheckSnapshot(file=SnapshotFile(in_s3=True)):
             listing = (runtime.name, "etcd-snapshot", "ls")
             return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_S3_SCRIPT, task, task.file.name, *listing),)
@@ -222,6 +238,10 @@ def task_instructions(
         case DeleteStaleNodes():
             return (delete_nodes(task, *_kubectl(runtime, data)),)
     raise UnsupportedTask(f"{runtime.name} has no task {type(task).__name__}")
+
+
+def _restart(task: Task, unit: str) -> tuple[Instruction, ...]:
+    return (script_instruction(operations.RESTART_SERVICES, SYSTEMCTL_SCRIPT, task, "restart", unit),)
 
 
 def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, task: RestoreSnapshot) -> Instruction:
