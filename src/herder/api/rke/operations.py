@@ -44,6 +44,7 @@ TITLES: Mapping[str, str] = {
 
 ABORT_PHASE = "Abort"
 """The phase that starts servers again after a restore that has failed. Other runs skip it."""
+_SHUTDOWN = "Shutdown"
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
 
@@ -154,6 +155,19 @@ def active_run(control_plane: Object | None) -> Run | None:
     return found if found is not None and found.is_active else None
 
 
+def is_restoring(control_plane: Object | None) -> bool:
+    """Whether a restore runs: the Nodes of the cluster say nothing about its machines then."""
+    run = active_run(control_plane)
+    return run is not None and run.kind == RESTORE
+
+
+def last_restore_end(control_plane: Object | None) -> datetime | None:
+    """When the last restore ended that stopped servers. Their Nodes may be those of the snapshot for some time."""
+    ended = ((control_plane or {}).get("status") or {}).get("operationHistory") or ()
+    stopped = [each for each in ended if each.get("kind") == RESTORE and _SHUTDOWN in (each.get("timings") or {})]
+    return parse_time(str(stopped[-1].get("endedAt") or "")) if stopped else None
+
+
 def _number(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value <= INT64_MAX else 0
 
@@ -209,7 +223,7 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (UPGRADE_SNAPSHOT, "RestartCluster"): _may(),
     (RESTORE, "Started"): _may(CHECK_SNAPSHOT),
     (RESTORE, "Snapshot"): _may(SAVE_SNAPSHOT),
-    (RESTORE, "Shutdown"): _may(STOP_SERVICES, stops_all_servers=True),
+    (RESTORE, _SHUTDOWN): _may(STOP_SERVICES, stops_all_servers=True),
     (RESTORE, "Restore"): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
     (RESTORE, "InitialRestartCluster"): _may(
         DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True
@@ -242,7 +256,7 @@ def phases_of(kind: str) -> list[str]:
 ABORTABLE: Mapping[str, frozenset[str]] = {
     SNAPSHOT: frozenset({"Started"}),
     UPGRADE_SNAPSHOT: frozenset({"Started"}),
-    RESTORE: frozenset({"Started", "Snapshot", "Shutdown"}),
+    RESTORE: frozenset({"Started", "Snapshot", _SHUTDOWN}),
     CERTIFICATES: frozenset({"Rotate"}),
     ENCRYPTION_KEYS: frozenset(),
     AGENTS: frozenset({"Servers", "Workers"}),

@@ -19,7 +19,7 @@ from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
-from herder.api.rke.strategy import is_lost
+from herder.api.rke.strategy import is_lost, is_node_deleted
 from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
@@ -275,9 +275,14 @@ class _Drive:
         return step.report_due is not None and self._now >= step.report_due
 
     def _is_unresponsive(self, step: Step) -> bool:
-        """Whether the phase continues without the machine."""
-        is_silent = step.is_optional and messages.is_silent(step.entry, self._now)
-        return (step.task is None or step.is_optional) and (is_lost(step.entry.machine) or is_silent)
+        """Whether the phase continues without the machine.
+
+        A worker whose Node is missing is waited for: a restore may not know the Node, which its task registers again.
+        """
+        if step.is_optional and messages.is_silent(step.entry, self._now):
+            return True
+        waits = step.is_optional and step.is_of_worker and is_node_deleted(step.entry.machine)
+        return (step.task is None or step.is_optional) and is_lost(step.entry.machine) and not waits
 
     def _is_overdue(self, step: Step) -> bool:
         """Whether the phase continues without a worker that has failed, or that does not finish in time.
@@ -286,7 +291,7 @@ class _Drive:
         """
         if not step.is_of_worker or step.entry.plan.is_done:
             return False
-        due = _overdue_since(step)
+        due = earliest(_overdue_since(step), self.scope.run.deadline)
         return (step.entry.plan.failed and self._is_delivered(step)) or (due is not None and self._now >= due)
 
     def _is_delivered(self, step: Step) -> bool:

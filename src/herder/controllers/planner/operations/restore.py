@@ -17,9 +17,9 @@ from datetime import timedelta
 from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
 from herder.api.rke.cluster_spec import decode_spec
-from herder.api.rke.distributions import Release, release_in, release_of
+from herder.api.rke.distributions import release_of
 from herder.api.rke.kinds import ETCD_SNAPSHOT
-from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
+from herder.api.rke.names import CLUSTER_SPEC, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
 from herder.api.rke.strategy import is_lost
@@ -201,29 +201,22 @@ def _restore(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _restart(scope: OperationScope) -> Sequence[Batch]:
-    """Start the restored server, then the others one at a time: each adds a member."""
+    """Start the restored server, then the others one at a time: each adds a member. Workers come last."""
     leader = scope.leader()
     others = [entry for entry in _servers(scope) if leader is None or entry.name != leader.name]
     mark, nodes = scope.run.mark, _nodes(scope)
     first = [[Step(leader, Rejoin(mark, nodes=nodes))]] if leader is not None else []
     servers = first + [[Step(entry, Rejoin(mark, drop_data=entry.roles.etcd, nodes=nodes))] for entry in others]
-    return [*servers, [Step(entry, Rejoin(scope.run.mark), is_optional=True) for entry in _newer_workers(scope)]]
+    return [*servers, [Step(entry, Rejoin(mark), is_optional=True) for entry in _workers(scope)]]
 
 
-def _newer_workers(scope: OperationScope) -> list[PlanEntry]:
-    """Workers of a higher version than the restored one: a kubelet must not be newer than the API server.
+def _workers(scope: OperationScope) -> list[PlanEntry]:
+    """All workers restart, at the same time as in Rancher; their pods keep running.
 
-    Only an operation may lower their version.
+    A kubelet must not be newer than the API server, and registers a Node that the restored data lacks only when it
+    starts. Only an operation may lower its version.
     """
-    wanted = release_of(_version_of(scope.planning))
-    workers = [entry for entry in scope.machines if entry.roles.only_worker and entry.plan.has_plan]
-    return [entry for entry in workers if wanted and _is_lowered(entry, wanted, scope.run)]
-
-
-def _is_lowered(entry: PlanEntry, wanted: Release, run: Run) -> bool:
-    """Whether this phase lowers, or has lowered, the version of the machine."""
-    known = [found for each in (entry.plan.plan, entry.plan.applied_plan) if (found := release_in(each))]
-    return any(each > wanted for each in known) or run.is_own_phase(entry.annotations.get(PLAN_TASK, ""))
+    return [entry for entry in scope.machines if entry.roles.only_worker and entry.plan.has_plan]
 
 
 def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
