@@ -64,7 +64,7 @@ ROWS: list[Row] = [
     ("etcdSnapshotRestore", "Restore", {"etcd-snapshot-restore"}, "qbl"),
     ("etcdSnapshotRestore", "InitialRestartCluster", {"drop-etcd-data"}, "qbl"),
     ("etcdSnapshotRestore", "PostRestoreNodeCleanup", {"delete-stale-nodes"}, ""),
-    ("etcdSnapshotRestore", "Abort", {"start-services"}, "q"),
+    ("etcdSnapshotRestore", "Abort", {"etcd-snapshot-restore-undo", "start-services", "drop-etcd-data"}, "q"),
     ("etcdSnapshotRestore", "RestartCluster", set(), ""),
     ("rotateCertificates", "Rotate", {"rotate-certificates", *RESTART}, ""),
     ("rotateCertificates", "RestartCluster", set(), ""),
@@ -75,6 +75,9 @@ ROWS: list[Row] = [
     ("rotateEncryptionKeys", "PostRotateRestart", RESTART, ""),
     ("rotateEncryptionKeys", "PostReencryptRestart", RESTART, ""),
     ("rotateEncryptionKeys", "RestartCluster", set(), ""),
+    ("redeploySystemAgentGeneration", "Servers", {"redeploy-node-agent"}, ""),
+    ("redeploySystemAgentGeneration", "Workers", {"redeploy-node-agent"}, ""),
+    ("redeploySystemAgentGeneration", "RestartCluster", set(), ""),
 ]
 
 
@@ -98,14 +101,20 @@ def test_phases_of_a_run_that_succeeds_are_in_order() -> None:
 
 
 def test_kinds_and_titles() -> None:
-    requested = ("etcdSnapshotCreate", "etcdSnapshotRestore", "rotateCertificates", "rotateEncryptionKeys")
-    assert requested == operations.KINDS
+    assert operations.KINDS == (
+        "etcdSnapshotCreate",
+        "etcdSnapshotRestore",
+        "rotateCertificates",
+        "rotateEncryptionKeys",
+        "redeploySystemAgentGeneration",
+    )
     assert operations.TITLES == {
         "etcdSnapshotCreate": "etcd snapshot",
         "snapshotBeforeUpgrade": "snapshot before the upgrade",
         "etcdSnapshotRestore": "etcd restore",
         "rotateCertificates": "certificate rotation",
         "rotateEncryptionKeys": "encryption key rotation",
+        "redeploySystemAgentGeneration": "redeployment of node agents",
         "etcdSnapshotSchedule": "scheduled etcd snapshot",
         "etcdSnapshotDelete": "deletion of etcd snapshots",
     }
@@ -123,6 +132,11 @@ ABORTS: list[tuple[str, set[str], str]] = [
     ),
     ("rotateCertificates", {"Rotate"}, "all certificates are new, and machines get their plans back"),
     ("rotateEncryptionKeys", set(), "servers that do not all have the same keys could not read their Secrets"),
+    (
+        "redeploySystemAgentGeneration",
+        {"Servers", "Workers"},
+        "all agents are redeployed, and machines get their plans back",
+    ),
     ("etcdSnapshotSchedule", {"Started"}, SAVED),
     ("etcdSnapshotDelete", {"Delete"}, "the files are deleted, and machines get their plans back"),
 ]
@@ -253,7 +267,7 @@ def test_plans_without_tasks() -> None:
 def test_only_tasks_that_restart_nothing_are_harmless(name: str) -> None:
     plan = Plan(instructions=(instruction(name),))
     saves = {"etcd-snapshot-save", "etcd-snapshot-delete", "etcd-snapshot-check", "delete-stale-nodes"}
-    harmless = {*saves, "secrets-encrypt"}
+    harmless = {*saves, "secrets-encrypt", "redeploy-node-agent"}
     assert operations.without_tasks(plan) == Plan()
     assert operations.without_harmless_tasks(plan) == (Plan() if name in harmless else plan)
     assert operations.task_instructions(plan) == {name}

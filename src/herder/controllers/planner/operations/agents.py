@@ -54,13 +54,13 @@ def _redeploy(field: str, chosen: Callable[[Roles], bool]) -> Callable[[Operatio
     """
 
     def batches(scope: OperationScope) -> Sequence[Batch]:
-        states, now = _states(scope, chosen), scope.planning.view.now
+        states = _states(scope, chosen)
         waiting = [entry for entry in scope.machines if entry.name in states and states[entry.name].is_redeployed]
         limit = limit_of(scope.planning.strategy.get(field), len(states), f"upgradeStrategy.{field}")
 
         def order(entry: PlanEntry) -> tuple[bool, bool, str]:
             is_begun = scope.run.is_own_phase(entry.annotations.get(PLAN_TASK, ""))
-            return not is_begun, is_lost(entry.machine) or messages.is_silent(entry, now), entry.name
+            return not is_begun, is_lost(entry.machine) or scope.is_silent(entry), entry.name
 
         ordered = sorted(waiting, key=order)
         return [[_step(scope, entry) for entry in (ordered if limit == UNLIMITED else ordered[:limit])]]

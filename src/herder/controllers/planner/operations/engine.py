@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
@@ -62,6 +63,8 @@ OPERATIONS: Sequence[RequestedOperation] = (
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
 WORKER_TIMEOUT = timedelta(minutes=10)
 """How long a phase waits for a worker whose step is optional, since its plan was written."""
+RETRY_FIRST, RETRY_LIMIT = timedelta(seconds=15), timedelta(minutes=5)
+"""Time before the second attempt at a phase, doubled for each further one."""
 MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
@@ -85,7 +88,18 @@ def run_operation(scope: PlanScope, render: Callable[[], RenderTask], result: Re
     operation = _BY_KIND.get(run.kind)
     if operation is None:
         raise PassEnded(f"operation {run.kind} was started by another version of the manager; upgrade this one")
-    _Drive(operation, OperationScope(scope, run, _machines(scope)), render, result).run()
+    resumed = _resumed(operation, run, scope)
+    if resumed != run:
+        result.status["operation"] = resumed.to_status()
+    _Drive(operation, OperationScope(scope, resumed, _machines(scope)), render, result).run()
+
+
+def _resumed(operation: Operation, run: Run, scope: PlanScope) -> Run:
+    """After an outage of the manager, the phase has its whole time again: without it, no machine gets its task."""
+    timeout = next((phase.timeout for phase in operation.phases if phase.name == run.phase), None)
+    if run.deadline is None or timeout is None or scope.view.connected_since + timeout <= run.deadline:
+        return run
+    return replace(run, deadline=scope.view.connected_since + timeout)
 
 
 def _start_requested(scope: PlanScope, result: Result) -> None:
@@ -174,6 +188,7 @@ class _Drive:
         phase = self._phase()
         self._check_abort()
         self._check_leader(phase)
+        self._wait_for_retry(phase)
         if problem := phase.blocker(self.scope):
             self._fail(problem)
         if writes := phase.prepare(self.scope):
@@ -199,6 +214,18 @@ class _Drive:
         if annotations_of(control_plane).get(ABORT_OPERATION) == run.id and is_abortable(run):
             self._fail(ABORTED, is_final=True)
 
+    def _wait_for_retry(self, phase: Phase) -> None:
+        """What made the last attempt fail, such as an API server that restarts, may pass."""
+        run = self.scope.run
+        if run.retry_at is not None and self._now < run.retry_at:
+            self.result.wake_at = earliest(self.result.wake_at, run.retry_at)
+            self.result.in_background = run.is_in_background
+            raise PassEnded(self._retry_message(run))
+
+    def _retry_message(self, run: Run) -> str:
+        at = f" at {timestamp(run.retry_at)}" if run.retry_at else ""
+        return f"{self.operation.title}, phase {run.phase}: attempt {run.attempt}{at} after: {run.retry_reason}"
+
     def _check_leader(self, phase: Phase) -> None:
         """Fail at once if nobody can do the task of the leader, instead of at the deadline."""
         run = self.scope.run
@@ -212,10 +239,10 @@ class _Drive:
             self._fail(problem, is_final=True)
         if problem := messages.machine_problem(leader.machine):
             self._fail(f"machine {run.leader}, which acts for the others: {problem}; {remedy}", is_final=True)
-        if leader.annotations.get(PLAN_TASK) == run.mark and messages.is_silent(leader, self._now):
+        if leader.annotations.get(PLAN_TASK) == run.mark and self.scope.is_silent(leader):
             why = self._redact(messages.plan_status(leader, self._now))
             self._fail(f"machine {run.leader}: {why}; repair or delete it, and {remedy}", is_final=True)
-        self.result.wake_at = messages.silent_since(leader)
+        self.result.wake_at = self.scope.silent_since(leader)
 
     def _rejection(self, writes: Sequence[Write]) -> str:
         """Why the API server rejected one of these in the last pass, such as a quota: repeating it would not help."""
@@ -272,14 +299,19 @@ class _Drive:
 
     def _lacks_report(self, step: Step) -> bool:
         """Whether the machine must have reported by now that its task had an effect."""
-        return step.report_due is not None and self._now >= step.report_due
+        due = self._report_due(step)
+        return due is not None and self._now >= due
+
+    def _report_due(self, step: Step) -> datetime | None:
+        due, since = step.report_due, self.scope.planning.view.connected_since
+        return max(due, since + step.report_timeout) if due is not None else None
 
     def _is_unresponsive(self, step: Step) -> bool:
         """Whether the phase continues without the machine.
 
         A worker whose Node is missing is waited for: a restore may not know the Node, which its task registers again.
         """
-        if step.is_optional and messages.is_silent(step.entry, self._now):
+        if step.is_optional and self.scope.is_silent(step.entry):
             return True
         waits = step.is_optional and step.is_of_worker and is_node_deleted(step.entry.machine)
         return (step.task is None or step.is_optional) and is_lost(step.entry.machine) and not waits
@@ -291,8 +323,13 @@ class _Drive:
         """
         if not step.is_of_worker or step.entry.plan.is_done:
             return False
-        due = earliest(_overdue_since(step), self.scope.run.deadline)
+        due = earliest(self._overdue_since(step), self.scope.run.deadline)
         return (step.entry.plan.failed and self._is_delivered(step)) or (due is not None and self._now >= due)
+
+    def _overdue_since(self, step: Step) -> datetime | None:
+        """When the plan that the machine has is too old to wait for."""
+        written, since = parse_time(step.entry.annotations.get(PLAN_UPDATED)), self.scope.planning.view.connected_since
+        return max(written, since) + WORKER_TIMEOUT if written is not None else None
 
     def _is_delivered(self, step: Step) -> bool:
         """A task that an earlier attempt at the phase has finished is not repeated."""
@@ -326,9 +363,9 @@ class _Drive:
             "waiting for machine(s)", waiting, {name: [why] for name, why in waits.items()}
         )
         self._check_deadline(phase, message)
-        wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
-        wakes += [step.report_due for step in batch]
-        wakes += [_overdue_since(step) for step in batch if step.is_of_worker]
+        wakes = [self.result.wake_at, run.deadline, *(self.scope.silent_since(step.entry) for step in batch)]
+        wakes += [self._report_due(step) for step in batch]
+        wakes += [self._overdue_since(step) for step in batch if step.is_of_worker]
         self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
         self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background
@@ -363,9 +400,14 @@ class _Drive:
         run = self.scope.run
         if run.attempt >= phase.attempts:
             self._fail(problem)
-        again = replace(run, attempt=run.attempt + 1, deadline=self._now + phase.timeout)
+        self.result.writes.clear()
+        at = self._now + min(RETRY_FIRST * 2 ** (run.attempt - 1), RETRY_LIMIT)
+        again = replace(
+            run, attempt=run.attempt + 1, deadline=at + phase.timeout, retry_at=at, retry_reason=problem[:MAX_CAUSE]
+        )
         _store(self.operation, again, self.scope.planning, self.result)
-        raise PassEnded(f"{self.operation.title}, phase {phase.name}: attempt {again.attempt} after: {problem}")
+        self.result.wake_at = at
+        raise PassEnded(self._retry_message(again))
 
     def _fail(self, problem: str, *, is_final: bool = False) -> NoReturn:
         """End the run as failed, after its last phase, which gives all machines their plans back.
@@ -405,12 +447,6 @@ def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
         instructions=instructions,
         periodic_instructions=tuple(periodic.values()),
     )
-
-
-def _overdue_since(step: Step) -> datetime | None:
-    """When the plan that the machine has is too old to wait for."""
-    written = parse_time(step.entry.annotations.get(PLAN_UPDATED))
-    return written + WORKER_TIMEOUT if written is not None else None
 
 
 def _is_busy(step: Step) -> bool:

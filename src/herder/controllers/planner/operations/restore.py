@@ -19,7 +19,7 @@ from herder.api.rke import operations
 from herder.api.rke.cluster_spec import decode_spec
 from herder.api.rke.distributions import release_of
 from herder.api.rke.kinds import ETCD_SNAPSHOT
-from herder.api.rke.names import CLUSTER_SPEC, SNAPSHOT_SHA256
+from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
 from herder.api.rke.strategy import is_lost
@@ -50,8 +50,10 @@ from herder.engine.runtime.decision import Write
 
 SAVE_TIMEOUT = timedelta(minutes=5)
 CHECK_TIMEOUT = STOP_TIMEOUT = CLEAN_UP_TIMEOUT = timedelta(minutes=10)
+CLEAN_UP_ATTEMPTS = 5  # the API server may be restarting
 RESTORE_TIMEOUT = REJOIN_TIMEOUT = timedelta(minutes=30)
 _SNAPSHOT, _ABORT = "Snapshot", operations.ABORT_PHASE
+_UNJOINED = "unjoinedServers"
 _MACHINE, _S3 = "Machine", "s3"
 
 
@@ -90,10 +92,19 @@ def source_of(scope: OperationScope) -> Source | str:
 
 def _leader(scope: OperationScope, source: Source) -> PlanEntry | None:
     """The machine that restores: the one with the file; for S3 the init node, or another etcd machine."""
-    etcd = [entry for entry in scope.machines if entry.roles.etcd and not is_lost(entry.machine)]
+    etcd = [entry for entry in scope.machines if entry.roles.etcd and not _is_out_of_reach(scope, entry)]
     if source.machine:
         return next((entry for entry in etcd if entry.name == source.machine), None)
     return min(etcd, key=lambda entry: (not entry.is_init, entry.name), default=None)
+
+
+def _is_out_of_reach(scope: OperationScope, entry: PlanEntry) -> bool:
+    """Whether the machine is lost. Servers that a failed restore has stopped look like it, but their agents run."""
+    return is_lost(entry.machine) and entry.name not in _unjoined(scope.planning)
+
+
+def _unjoined(scope: PlanScope) -> Sequence[str]:
+    return scope.status.get(_UNJOINED) or () if operations.unfinished_restore(scope.status) is not None else ()
 
 
 def _spec_problem(scope: OperationScope, snapshot: Object) -> str:
@@ -201,13 +212,22 @@ def _restore(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _restart(scope: OperationScope) -> Sequence[Batch]:
-    """Start the restored server, then the others one at a time: each adds a member. Workers come last."""
+    """Start the restored server, then the others one at a time: each adds a member. Workers come last.
+
+    A server that does not start must not keep those behind it down.
+    """
     leader = scope.leader()
     others = [entry for entry in _servers(scope) if leader is None or entry.name != leader.name]
     mark, nodes = scope.run.mark, _nodes(scope)
+    others.sort(key=lambda entry: (_is_stuck(scope, entry), entry.name))
     first = [[Step(leader, Rejoin(mark, nodes=nodes))]] if leader is not None else []
-    servers = first + [[Step(entry, Rejoin(mark, drop_data=entry.roles.etcd, nodes=nodes))] for entry in others]
+    servers = first + [[Step(entry, _rejoin(scope, entry))] for entry in others]
     return [*servers, [Step(entry, Rejoin(mark), is_optional=True) for entry in _workers(scope)]]
+
+
+def _is_stuck(scope: OperationScope, entry: PlanEntry) -> bool:
+    has_task = scope.run.is_own_phase(entry.annotations.get(PLAN_TASK, ""))
+    return has_task and (entry.plan.failed or scope.is_silent(entry))
 
 
 def _workers(scope: OperationScope) -> list[PlanEntry]:
@@ -228,8 +248,34 @@ def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _start(scope: OperationScope) -> Sequence[Batch]:
-    """Start the servers again, also one that has not begun its restore: its task must not run any more."""
-    return [[Step(entry, StartServices(scope.run.mark), is_optional=True) for entry in _servers(scope)]]
+    """Start the servers again, also one that has not begun its restore: its task must not run any more.
+
+    Servers that an earlier restore has left stopped have the data of before it, or none. They join the restored ones.
+    """
+    unjoined, mark = _unjoined(scope.planning), scope.run.mark
+    restored = (operations.unfinished_restore(scope.planning.status) or {}).get("leader", "")
+    outside = [entry for entry in _servers(scope) if entry.name in unjoined and entry.name != restored]
+    first = [Step(entry, StartServices(mark), is_optional=True) for entry in _servers(scope) if entry not in outside]
+    others = [[Step(entry, _rejoin(scope, entry), is_optional=True)] for entry in outside]
+    return [first, *others]
+
+
+def _rejoin(scope: OperationScope, entry: PlanEntry) -> Rejoin:
+    return Rejoin(scope.run.mark, drop_data=entry.roles.etcd, nodes=_nodes(scope))
+
+
+def _not_joined(run: Run, scope: PlanScope) -> list[str]:
+    """Servers that have not started since the data was restored, when the run gives up."""
+    servers = [entry for entry in scope.active_entries() if entry.roles.is_server and has_own_plan(entry)]
+    phase = f"{run.id}/{operations.REJOIN_PHASE}"
+    started = [
+        entry for entry in servers if entry.plan.is_done and _phase_of(entry.annotations.get(PLAN_TASK, "")) == phase
+    ]
+    return sorted(entry.name for entry in servers if entry not in started)
+
+
+def _phase_of(mark: str) -> str:
+    return mark.rpartition("/")[0]
 
 
 def _save(scope: OperationScope) -> Sequence[Batch]:
@@ -250,7 +296,7 @@ class Restore:
         Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
         Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
         Phase(
-            "InitialRestartCluster",
+            operations.REJOIN_PHASE,
             _restart,
             REJOIN_TIMEOUT,
             attempts=3,
@@ -258,7 +304,7 @@ class Restore:
             needs_leader=True,
             ends_without_leader=True,
         ),
-        Phase("PostRestoreNodeCleanup", _delete_nodes, CLEAN_UP_TIMEOUT, attempts=3),
+        Phase("PostRestoreNodeCleanup", _delete_nodes, CLEAN_UP_TIMEOUT, attempts=CLEAN_UP_ATTEMPTS),
         Phase(_ABORT, _start, STOP_TIMEOUT, attempts=3, after_failure=True),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
     )
@@ -272,7 +318,7 @@ class Restore:
             return source
         if missing := missing_keys(scope.planning):
             return missing
-        lost = sorted(entry.name for entry in _servers(scope) if is_lost(entry.machine))
+        lost = sorted(entry.name for entry in _servers(scope) if _is_out_of_reach(scope, entry))
         if lost:
             return f"server(s) {', '.join(lost)} are not reachable; delete them first: they still have the old data"
         if _leader(scope, source) is None:
@@ -294,11 +340,19 @@ class Restore:
         status: Object = {"etcdSnapshotRestorePhase": phase}
         if run.phase == "Restore":
             status |= keys_for_restore(scope)
-        begins = run.phase == "InitialRestartCluster" and run.attempt == 1
+        if run.message and run.phase in ("RestartCluster", operations.FAILED) and _has_left_rejoin(run, scope):
+            status[_UNJOINED] = _not_joined(run, scope)
+        begins = run.phase == operations.REJOIN_PHASE and run.attempt == 1
         if begins:  # plans of another generation restart every machine
             status["configGeneration"] = int(scope.status.get("configGeneration") or 0) + 1
             status |= _restored_version(scope)
         return status
+
+
+def _has_left_rejoin(run: Run, scope: PlanScope) -> bool:
+    """Whether the phase in which servers start has just ended."""
+    known = operations.active_run(scope.control_plane)
+    return known is not None and known.id == run.id and known.phase == operations.REJOIN_PHASE
 
 
 def _restored_version(scope: PlanScope) -> Object:
