@@ -79,6 +79,34 @@ def test_a_cluster_that_lost_all_servers_is_restored_on_new_ones(version: str, f
     run(version, scenario, faults, servers=servers_of(version), prepare=create_with_s3)
 
 
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_snapshot_in_s3_is_checked_and_restored_in_place(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        await cluster.write("after")
+        restored = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert restored.phase == "Finished", restored.message
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+
+    run(version, scenario, servers=servers_of(version), prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS[:2])
+def test_a_snapshot_that_the_bucket_has_lost_stops_nothing(version: str) -> None:
+    """The servers still have a file of its name."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        snapshot = await saved_in_s3(cluster)
+        starts = {node.name: node.starts for node in cluster.servers}
+        cluster.simulation.sim.context.s3.buckets[BUCKET].pop(f"farm/{snapshot['snapshotFile']['name']}")
+        failed = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert (failed.phase, "the bucket has no snapshot" in failed.message) == ("Failed", True), failed.message
+        assert {node.name: node.starts for node in cluster.servers} == starts
+
+    run(version, scenario, prepare=create_with_s3)
+
+
 def test_a_server_that_had_not_joined_yet_does_not_block_a_restore() -> None:
     """With this seed, the last server is lost when its replacement has the plan to join it. No server can be joined
     then, which the tasks before the restore must not wait for."""

@@ -178,6 +178,8 @@ def _check(scope: OperationScope) -> Sequence[Batch]:
     source, leader = source_of(scope), scope.leader()
     if isinstance(source, str) or leader is None or leader not in _servers(scope):
         return []  # a new machine has nothing installed that could check it
+    if source.file.in_s3 and leader.name in _unjoined(scope.planning):
+        return []  # K3s and RKE2 list a bucket only while they run
     return [[Step(leader, CheckSnapshot(scope.run.mark, source.file))]]
 
 
