@@ -6,6 +6,7 @@ before a restore is served again, and no server begins a second cluster.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from herder.api.rke.names import JOIN_URL, JOINED_TO
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
+from herder.sim.host.disk import Snapshot
 from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
 from tests.support.builders import new_manifest
 
@@ -90,6 +92,26 @@ def test_a_snapshot_in_s3_is_checked_and_restored_in_place(version: str) -> None
         assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
 
     run(version, scenario, servers=servers_of(version), prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_file_without_an_object_is_restored_on_the_only_server(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        saved = await cluster.run(operations.SNAPSHOT)
+        assert saved.phase == "Finished", saved.message
+        await cluster.write("after")
+        (disk,) = (node.disk for node in cluster.servers)
+        ((path, snapshot),) = [(path, each) for path, each in disk.files.items() if isinstance(each, Snapshot)]
+        disk.files[f"{path.rpartition('/')[0]}/copy"] = replace(snapshot, name="copy")
+        missing = await cluster.run(operations.RESTORE, name="other")
+        assert (missing.phase, "other" in missing.message) == ("Failed", True)
+        assert await cluster.has("after")
+        restored = await cluster.run(operations.RESTORE, generation=2, name="copy")
+        assert restored.phase == "Finished", restored.message
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+
+    run(version, scenario, servers=1)
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS[:2])

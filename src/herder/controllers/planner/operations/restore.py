@@ -54,6 +54,7 @@ CLEAN_UP_ATTEMPTS = 5  # the API server may be restarting
 RESTORE_TIMEOUT = REJOIN_TIMEOUT = timedelta(minutes=30)
 _SNAPSHOT, _ABORT = "Snapshot", operations.ABORT_PHASE
 _UNJOINED = "unjoinedServers"
+_COMPRESSED = ".zip"
 _MACHINE, _S3 = "Machine", "s3"
 
 
@@ -64,7 +65,7 @@ _MACHINE, _S3 = "Machine", "s3"
 class Source:
     """The snapshot that the request names, and the machine that has it."""
 
-    snapshot: Object
+    snapshot: Object  # empty if no object lists the file
     file: SnapshotFile
     machine: str = ""  # name of its Machine; empty for S3
 
@@ -73,6 +74,8 @@ def source_of(scope: OperationScope) -> Source | str:
     """The source, or why there is none."""
     name = str(scope.request.get("name") or "")
     found = scope.planning.view.get(ETCD_SNAPSHOT, name) if name else None
+    if found is None and (unlisted := _unlisted(scope, name)) is not None:
+        return unlisted
     if found is None or (found.get("spec") or {}).get("clusterName") != scope.planning.view.name:
         return f'snapshot "{name}" does not exist; see: herder snapshot list {scope.planning.view.name}'
     file: Object = found.get("snapshotFile") or {}
@@ -80,7 +83,7 @@ def source_of(scope: OperationScope) -> Source | str:
         return f'snapshot "{name}" has no file to restore: {file.get("message") or "it is missing"}'
     if not FILE_NAME.fullmatch(str(file.get("name") or "")):
         return f'snapshot "{name}" has an invalid file name'
-    if str(file["name"]).endswith(".zip"):
+    if str(file["name"]).endswith(_COMPRESSED):
         return f'snapshot "{name}" is compressed; unpack it on its machine, and restore the file that results'
     in_s3 = file.get("nodeName") == _S3 or bool(file.get("s3"))
     snapshot = SnapshotFile(str(file["name"]), in_s3, annotations_of(found).get(SNAPSHOT_SHA256, ""))
@@ -88,6 +91,15 @@ def source_of(scope: OperationScope) -> Source | str:
         return Source(found, snapshot)
     owners = [each["name"] for each in found["metadata"].get("ownerReferences") or () if each["kind"] == _MACHINE]
     return Source(found, snapshot, owners[0]) if owners else f'snapshot "{name}" belongs to no machine'
+
+
+def _unlisted(scope: OperationScope, name: str) -> Source | None:
+    """A file without an object, such as one that was copied to the machine. As in Rancher, it is only looked for where
+    it must be: on the only etcd machine."""
+    etcd = [entry for entry in scope.machines if entry.roles.etcd and entry.plan.has_plan]
+    if len(etcd) != 1 or not FILE_NAME.fullmatch(name) or name.endswith(_COMPRESSED):
+        return None
+    return Source({}, SnapshotFile(name), etcd[0].name)
 
 
 def _leader(scope: OperationScope, source: Source) -> PlanEntry | None:

@@ -29,4 +29,7 @@ def missing_keys(scope: PlanScope) -> str:
 def _needed(scope: PlanScope) -> set[int]:
     name = str((scope.spec.get(operations.RESTORE) or {}).get("name") or "")
     found = scope.view.get(ETCD_SNAPSHOT, name) if name else None
-    return needed_by([found]) if found is not None else set()
+    if found is not None:
+        return needed_by([found])
+    known = KeyState.of(scope.control_plane)  # no object says which key a file without one needs
+    return set(known.stored) if known is not None else set()
