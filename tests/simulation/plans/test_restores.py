@@ -94,6 +94,59 @@ def test_a_snapshot_in_s3_is_checked_and_restored_in_place(version: str) -> None
     run(version, scenario, servers=servers_of(version), prepare=create_with_s3)
 
 
+@pytest.mark.parametrize("version", ALL_VERSIONS[:3])
+def test_servers_that_are_being_deleted_do_not_serve_beside_the_restored_one(version: str) -> None:
+    """They get no plan any more, so nothing could stop them."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        simulation = cluster.simulation
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        await cluster.write("after")
+        for node in cluster.servers[1:]:
+            await simulation.delete_machine(simulation.machine_of(node))
+        name = snapshot["metadata"]["name"]
+        refused = await cluster.run(operations.RESTORE, name=name)
+        assert (refused.phase, "are being deleted" in refused.message) == ("Failed", True), refused.message
+        assert await cluster.has("after")
+        restored = await cluster.run(operations.RESTORE, generation=2, name=name)
+        assert restored.phase == "Finished", restored.message
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+
+    run(version, scenario, prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS[:3])
+def test_a_restore_ends_although_a_server_is_lost_for_good(version: str) -> None:
+    """The server fails while the others start. They come back, and so does its replacement."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        simulation = cluster.simulation
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        name = snapshot["metadata"]["name"]
+        await simulation.sim.edit({"rkeConfig": {operations.RESTORE: {"generation": 1, "name": name}}})
+
+        async def is_restored() -> bool:
+            found = operations.Run.of(await cluster.control_plane())
+            return found is not None and found.phase == operations.REJOIN_PHASE
+
+        await simulation.sim.world.until(is_restored, within=HOUR)
+        run_ = operations.Run.of(await cluster.control_plane())
+        assert run_ is not None
+        lost = next(node for node in cluster.servers if simulation.machine_of(node) != run_.leader)
+        lost.die()
+        ended = await cluster.run(operations.RESTORE, settles=False, name=name)
+        assert ended.phase == "Failed"
+        assert simulation.machine_of(lost) in ended.message
+        assert all(node.running for node in simulation.nodes if node is not lost)
+        await simulation.delete_machine(simulation.machine_of(lost))
+        await simulation.until_settled()
+        assert await cluster.has("before")
+
+    run(version, scenario, prepare=create_with_s3)
+
+
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_a_file_without_an_object_is_restored_on_the_only_server(version: str) -> None:
     async def scenario(cluster: OperatedCluster) -> None:

@@ -22,7 +22,7 @@ from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
-from herder.api.rke.strategy import is_lost
+from herder.api.rke.strategy import is_lost, quorum
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteStaleNodes,
@@ -174,7 +174,22 @@ def _blocker(scope: OperationScope) -> str:
         return source
     if source.machine not in ("", scope.run.leader):
         return f'snapshot "{scope.request["name"]}" is not on machine {scope.run.leader}, which restores it'
-    return ""
+    return _leaving(scope)
+
+
+def _leaving(scope: OperationScope) -> str:
+    """Why servers that get no plan any more could serve the old data beside the restored; empty if none could.
+
+    Without a connection, the old cluster is gone, and their deletion may wait for it forever.
+    """
+    if not scope.planning.agent_connected:
+        return ""
+    members = [entry for entry in scope.planning.entries if entry.roles.etcd and entry.plan.has_run_a_plan]
+    leaving = [entry for entry in members if entry.is_deleting and not is_lost(entry.machine)]
+    running = [entry.name for entry in leaving if not entry.annotations.get(PLAN_TASK, "").startswith(scope.run.id)]
+    if len(running) < quorum(len(members)):
+        return ""
+    return f"server(s) {', '.join(sorted(running))} are being deleted, and serve the old data; wait until they are gone"
 
 
 # --- phases -----------------------------------------------------------------------------------------------------------
@@ -335,6 +350,8 @@ class Restore:
         lost = sorted(entry.name for entry in _servers(scope) if _is_out_of_reach(scope, entry))
         if lost:
             return f"server(s) {', '.join(lost)} are not reachable; delete them first: they still have the old data"
+        if leaving := _leaving(scope):
+            return leaving
         if _leader(scope, source) is None:
             where = f"machine {source.machine}, which has the file," if source.machine else "an etcd machine"
             return f"{where} is not reachable or does not exist"
