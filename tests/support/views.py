@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from herder.engine.control.cache import Cache, Key, controller_uid
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.contact import EVER
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 from herder.engine.runtime.groups import Groups
@@ -27,6 +28,7 @@ def view_of(
     connections: Mapping[str, ConnectionStatus] | None = None,
     settings: Callable[[str], str] = str,
     refused: Refusal | None = None,
+    connected_since: datetime = EVER,
 ) -> View:
     """A View of the object `key` ("namespace/name").
 
@@ -58,6 +60,7 @@ def view_of(
             dynamic_cache=dynamic_caches.get if controller.dynamic_watches is not None else None,
             groups=lambda grouping, scope: Groups(grouping, caches, about, strict=True).in_scope(scope),
             refused=refused,
+            connected_since=connected_since,
         )
 
     return about(Key(namespace, name))

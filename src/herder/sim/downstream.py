@@ -256,19 +256,30 @@ class Downstream:
         self._reachable = reachable
 
     async def _load(self, etcd: EtcdCluster) -> None:
-        """Serve the content of another cluster; all machines register again."""
+        """Serve the content of another cluster. Its Nodes are those of its time."""
         self._removals.cancel()  # Nodes that the other content lacks were not deleted by anyone
         await self._workloads.load(self.key, etcd.content)
         self._start_removals()
         self._loaded = etcd
-        self._registered.clear()
         self._lost.clear()
         self._leaving.clear()
         self._stale_removals.clear()
         self.snapshots.forget()
         for node in self.nodes.values():
             self.snapshots.mark(node)
+            if node.running:
+                await self._reconnect(node)
         self._note(f"etcd {etcd.id} of {self.key} served")
+
+    async def _reconnect(self, node: SimulatedNode) -> None:
+        """A kubelet creates its Node only when it starts; later it only updates it. Nodes of the embedded distribution
+        register again."""
+        status = {"status": node_status(node, "True", self._clock())}
+        try:
+            await self.api.patch(NODE.resource, node.name, status, subresource="status")
+        except NotFound:
+            if node.runtime == "herder":
+                self._registered.pop(node.name, None)
 
     def _secrets_are_readable(self) -> bool:
         """Whether the API server that answers the next request can read Secrets; they answer in turn."""

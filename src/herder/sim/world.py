@@ -155,8 +155,8 @@ class World:
         """Writes of the running manager."""
         return sum(transport.writes for transport in self._transports)
 
-    def crash(self) -> None:
-        """Kill the manager at once; a new one starts shortly after."""
+    def crash(self, outage: float = RESTART_SECONDS) -> None:
+        """Kill the manager at once; a new one starts after the outage, in seconds."""
         crashed, self._manager_task = self._manager_task, None
         if crashed is None:
             return  # already crashed: two restarts would leave two managers
@@ -166,7 +166,7 @@ class World:
         self.manager.abort()
         crashed.cancel()
         self._tasks.append(crashed)
-        asyncio.get_running_loop().call_later(RESTART_SECONDS, self.start_manager)
+        asyncio.get_running_loop().call_later(outage, self.start_manager)
 
     def calm(self) -> None:
         """Disable random faults."""

@@ -23,6 +23,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.sim.downstream import Downstream
 from herder.sim.host.disk import Snapshot
 from herder.sim.host.etcd import EtcdCluster
+from herder.sim.judges import OperationJudge
 from herder.sim.nodes import Installed, NodeObserver, SimulatedNode
 
 WATCHED = (CLUSTER, CONTROL_PLANE, MACHINE, PLAN_SECRET)
@@ -54,6 +55,9 @@ class PlanInvariants(NodeObserver):
     objects: dict[Kind, dict[str, Object]] = field(default_factory=lambda: {kind: {} for kind in WATCHED})
     deleted_by_user: set[str] = field(default_factory=set)  # Machines that the user deleted
     violations: list[str] = field(default_factory=list)
+    judge: OperationJudge = field(init=False)
+    machines_are_stable: bool = False
+    """Whether no machine fails by itself. Then a plan that takes quorum is wrong whatever the manager knew."""
     _finished: set[tuple[str, str, str]] = field(default_factory=set)
     _highest: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _initialized_by: list[SimulatedNode] = field(default_factory=list)
@@ -66,13 +70,20 @@ class PlanInvariants(NodeObserver):
     _restoring_at: float = -math.inf
     _limits: list[tuple[float, dict[str, float]]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.judge = OperationJudge(self.is_restoring)
+
     def _report_violation(self, rule: str, details: str) -> None:
         """Record a violation for a later check: an exception here would stop a simulated component."""
         self.violations.append(f"{rule}: {details} (at {self.clock():.2f})")
 
     def check(self) -> None:
-        if self.violations:
-            raise Violation("; ".join(self.violations))
+        if self.all_violations:
+            raise Violation("; ".join(self.all_violations))
+
+    @property
+    def all_violations(self) -> list[str]:
+        return [*self.violations, *self.judge.violations]
 
     # --- actions of machines ------------------------------------------------------------------------------------------
 
@@ -96,18 +107,17 @@ class PlanInvariants(NodeObserver):
             )
         self._highest[node.name] = version
 
-    def replaced_etcd(self, node: SimulatedNode, old: EtcdCluster | None, new: EtcdCluster) -> None:
-        """While members of the old cluster serve, clients would write to both."""
-        if old is not None and old.serves:
-            running = ", ".join(member.name for member in old.voters)
-            self._report_violation("never two clusters", f"{node.name} serves another one while {running} serve")
-
-    def revived_etcd(self, node: SimulatedNode, old: EtcdCluster) -> None:
-        self._report_violation("a fenced member never rejoins", f"{node.name} serves data of before the restore")
+    def saved(self, node: SimulatedNode, snapshot: Snapshot) -> None:
+        self.judge.saved(node, snapshot)
 
     def restored(self, node: SimulatedNode, snapshot: Snapshot) -> None:
-        if not self.is_restoring():
-            self._report_violation("no restore without a request", f"{node.name} restored {snapshot.name}")
+        self.judge.restored(node, snapshot)
+
+    def replaced_etcd(self, node: SimulatedNode, old: EtcdCluster | None, new: EtcdCluster) -> None:
+        self.judge.replaced_etcd(node, old, new)
+
+    def revived_etcd(self, node: SimulatedNode, old: EtcdCluster) -> None:
+        self.judge.revived_etcd(node, old)
 
     def is_restoring(self) -> bool:
         """Whether a restore was requested and is not finished."""
@@ -135,6 +145,8 @@ class PlanInvariants(NodeObserver):
 
     def stopped(self, node: SimulatedNode, *, by_plan: bool) -> None:
         self._last_stop = (node.name, self.clock())
+        if self.machines_are_stable:
+            self.judge.stopped(node, by_plan=by_plan)
         if by_plan:
             self._disturbed[node.name] = node
             self._check_quorum(node)

@@ -184,7 +184,7 @@ def simulate(version: str, scenario: str, faults: Faults, refusals: list[str]) -
                 await prepare(cluster)
                 await SCENARIOS[scenario](cluster)
             finally:  # when the simulation ends, it destroys machines
-                violations.extend(cluster.simulation.invariants.violations)
+                violations.extend(cluster.simulation.invariants.all_violations)
 
     try:
         loop.run(run())

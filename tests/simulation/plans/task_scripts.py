@@ -67,6 +67,17 @@ async def _check(command: Command) -> Finished:
     return Finished(0) if exists else Finished(1, stderr=f"{path} does not exist\n".encode())
 
 
+async def _check_s3(command: Command) -> Finished:
+    name, program, *arguments = command.arguments
+    listed = await execute(command, program, *arguments)
+    if listed.exit_code:
+        return listed
+    rows = [line.split() for line in listed.stdout.decode().splitlines()]
+    if any(row[0] == name and row[1].startswith("s3://") for row in rows if len(row) > 1):
+        return Finished(0)
+    return Finished(1, stderr=f"the bucket has no snapshot {name}\n".encode())
+
+
 async def _systemctl(command: Command) -> Finished:
     return await execute(command, "systemctl", *command.arguments)
 
@@ -304,6 +315,7 @@ SCRIPTS: Mapping[str, Script] = {
     tasks.DELETE_SCRIPT: _delete,
     snapshot_program.DELETE_SCRIPT: _delete_by_program,
     tasks.CHECK_SCRIPT: _check,
+    tasks.CHECK_S3_SCRIPT: _check_s3,
     tasks.SYSTEMCTL_SCRIPT: _systemctl,
     tasks.STOP_SCRIPT: _stop,
     tasks.DROP_SCRIPT: _drop,

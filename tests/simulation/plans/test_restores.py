@@ -6,6 +6,7 @@ before a restore is served again, and no server begins a second cluster.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from herder.api.rke.names import JOIN_URL, JOINED_TO
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
+from herder.sim.host.disk import Snapshot
 from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
 from tests.support.builders import new_manifest
 
@@ -77,6 +79,107 @@ def test_a_cluster_that_lost_all_servers_is_restored_on_new_ones(version: str, f
         await cluster.write("later")
 
     run(version, scenario, faults, servers=servers_of(version), prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_snapshot_in_s3_is_checked_and_restored_in_place(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        await cluster.write("after")
+        restored = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert restored.phase == "Finished", restored.message
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+
+    run(version, scenario, servers=servers_of(version), prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS[:3])
+def test_servers_that_are_being_deleted_do_not_serve_beside_the_restored_one(version: str) -> None:
+    """They get no plan any more, so nothing could stop them."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        simulation = cluster.simulation
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        await cluster.write("after")
+        for node in cluster.servers[1:]:
+            await simulation.delete_machine(simulation.machine_of(node))
+        name = snapshot["metadata"]["name"]
+        refused = await cluster.run(operations.RESTORE, name=name)
+        assert (refused.phase, "are being deleted" in refused.message) == ("Failed", True), refused.message
+        assert await cluster.has("after")
+        restored = await cluster.run(operations.RESTORE, generation=2, name=name)
+        assert restored.phase == "Finished", restored.message
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+
+    run(version, scenario, prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS[:3])
+def test_a_restore_ends_although_a_server_is_lost_for_good(version: str) -> None:
+    """The server fails while the others start. They come back, and so does its replacement."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        simulation = cluster.simulation
+        await cluster.write("before")
+        snapshot = await saved_in_s3(cluster)
+        name = snapshot["metadata"]["name"]
+        await simulation.sim.edit({"rkeConfig": {operations.RESTORE: {"generation": 1, "name": name}}})
+
+        async def is_restored() -> bool:
+            found = operations.Run.of(await cluster.control_plane())
+            return found is not None and found.phase == operations.REJOIN_PHASE
+
+        await simulation.sim.world.until(is_restored, within=HOUR)
+        run_ = operations.Run.of(await cluster.control_plane())
+        assert run_ is not None
+        lost = next(node for node in cluster.servers if simulation.machine_of(node) != run_.leader)
+        lost.die()
+        ended = await cluster.run(operations.RESTORE, settles=False, name=name)
+        assert ended.phase == "Failed"
+        assert simulation.machine_of(lost) in ended.message
+        assert all(node.running for node in simulation.nodes if node is not lost)
+        await simulation.delete_machine(simulation.machine_of(lost))
+        await simulation.until_settled()
+        assert await cluster.has("before")
+
+    run(version, scenario, prepare=create_with_s3)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_file_without_an_object_is_restored_on_the_only_server(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.write("before")
+        saved = await cluster.run(operations.SNAPSHOT)
+        assert saved.phase == "Finished", saved.message
+        await cluster.write("after")
+        (disk,) = (node.disk for node in cluster.servers)
+        ((path, snapshot),) = [(path, each) for path, each in disk.files.items() if isinstance(each, Snapshot)]
+        disk.files[f"{path.rpartition('/')[0]}/copy"] = replace(snapshot, name="copy")
+        missing = await cluster.run(operations.RESTORE, name="other")
+        assert (missing.phase, "other" in missing.message) == ("Failed", True)
+        assert await cluster.has("after")
+        restored = await cluster.run(operations.RESTORE, generation=2, name="copy")
+        assert restored.phase == "Finished", restored.message
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+
+    run(version, scenario, servers=1)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS[:2])
+def test_a_snapshot_that_the_bucket_has_lost_stops_nothing(version: str) -> None:
+    """The servers still have a file of its name."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        snapshot = await saved_in_s3(cluster)
+        starts = {node.name: node.starts for node in cluster.servers}
+        cluster.simulation.sim.context.s3.buckets[BUCKET].pop(f"farm/{snapshot['snapshotFile']['name']}")
+        failed = await cluster.run(operations.RESTORE, name=snapshot["metadata"]["name"])
+        assert (failed.phase, "the bucket has no snapshot" in failed.message) == ("Failed", True), failed.message
+        assert {node.name: node.starts for node in cluster.servers} == starts
+
+    run(version, scenario, prepare=create_with_s3)
 
 
 def test_a_server_that_had_not_joined_yet_does_not_block_a_restore() -> None:

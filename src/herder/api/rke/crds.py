@@ -124,6 +124,8 @@ OPERATION = record(
         "startedAt": with_description(TIME, "When it was started."),
         "deadline": with_description(TIME, "When the phase fails unless it is done."),
         "message": string("Why it failed."),
+        "retryAt": with_description(TIME, "When the attempt begins, if an earlier one has failed."),
+        "retryReason": string("Why the earlier attempt failed."),
         "phaseStartedAt": with_description(TIME, "When the phase was started."),
         "timings": {
             "type": "object",
@@ -142,6 +144,7 @@ _ENDED_OPERATION = record(
         "kind": string("Field of the spec that requested it."),
         "generation": number("Generation of the request."),
         "phase": string("Finished, Done or Failed."),
+        "leader": string("Machine that acted for the others."),
         "startedAt": with_description(TIME, "When it was started."),
         "endedAt": with_description(TIME, "When it has ended."),
         "message": string("Why it failed."),
@@ -220,6 +223,9 @@ _CONTROL_PLANE_STATUS = record(
         "operation": OPERATION,
         "operationHistory": plain_list(
             _ENDED_OPERATION, "The last operations, oldest first; at most ten, with the last restore."
+        ),
+        "unjoinedServers": plain_list(
+            PLAIN, "Servers that a failed restore has stopped, and that have not started again."
         ),
         "rollback": _ROLLBACK,
         "specHistory": plain_list(PLAIN, "Digests of the specs that the cluster has had; the last is the current one."),

@@ -44,6 +44,7 @@ TITLES: Mapping[str, str] = {
 
 ABORT_PHASE = "Abort"
 """The phase that starts servers again after a restore that has failed. Other runs skip it."""
+_SHUTDOWN, REJOIN_PHASE = "Shutdown", "InitialRestartCluster"
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
 _SHOWN = 3  # names of machines in a message
@@ -76,6 +77,8 @@ class Run:
     attempt: int = 1  # at the phase
     leader: str = ""  # name of the Machine that acts for the others
     message: str = ""  # why it failed
+    retry_at: datetime | None = None  # when the attempt begins, if an earlier one has failed
+    retry_reason: str = ""  # why the earlier attempt failed
     phase_started_at: datetime | None = None
     timings: Mapping[str, int] = field(default_factory=dict)  # seconds that finished phases took, by name
     inverse: Mapping[str, str] = field(default_factory=dict)
@@ -114,8 +117,8 @@ class Run:
         """The run in another phase, which begins now."""
         begun = self.phase_started_at or now
         timings = {**self.timings, self.phase: max(int((now - begun).total_seconds()), 0)}
-        fields = {"phase_started_at": now, "timings": timings, "attempt": 1, **changes}
-        return replace(self, phase=phase, deadline=deadline, **fields)  # type: ignore[arg-type]
+        fields = {"phase_started_at": now, "timings": timings, "attempt": 1, "retry_at": None, "retry_reason": ""}
+        return replace(self, phase=phase, deadline=deadline, **{**fields, **changes})  # type: ignore[arg-type]
 
     def to_status(self) -> Object:
         status = {
@@ -128,6 +131,8 @@ class Run:
             "startedAt": timestamp(self.started_at),
             "deadline": timestamp(self.deadline) if self.deadline else "",
             "message": self.message,
+            "retryAt": timestamp(self.retry_at) if self.retry_at else "",
+            "retryReason": self.retry_reason,
             "phaseStartedAt": timestamp(self.phase_started_at) if self.phase_started_at else "",
             "timings": dict(self.timings),
             "inverse": dict(self.inverse),
@@ -152,6 +157,8 @@ class Run:
             attempt=_number(stored.get("attempt")) or 1,
             leader=str(stored.get("leader") or ""),
             message=str(stored.get("message") or ""),
+            retry_at=parse_time(str(stored.get("retryAt") or "")),
+            retry_reason=str(stored.get("retryReason") or ""),
             phase_started_at=parse_time(str(stored.get("phaseStartedAt") or "")),
             timings={name: _number(value) for name, value in (stored.get("timings") or {}).items()},
             inverse=stored.get("inverse") or {},
@@ -166,6 +173,27 @@ def is_ended(phase: str) -> bool:
 def active_run(control_plane: Object | None) -> Run | None:
     found = Run.of(control_plane)
     return found if found is not None and found.is_active else None
+
+
+def is_restoring(control_plane: Object | None) -> bool:
+    """Whether a restore runs: the Nodes of the cluster say nothing about its machines then."""
+    run = active_run(control_plane)
+    return run is not None and run.kind == RESTORE
+
+
+def last_restore_end(control_plane: Object | None) -> datetime | None:
+    """When the last restore ended that stopped servers. Their Nodes may be those of the snapshot for some time."""
+    ended = ((control_plane or {}).get("status") or {}).get("operationHistory") or ()
+    stopped = [each for each in ended if each.get("kind") == RESTORE and _SHUTDOWN in (each.get("timings") or {})]
+    return parse_time(str(stopped[-1].get("endedAt") or "")) if stopped else None
+
+
+def unfinished_restore(status: Object) -> Object | None:
+    """The last restore, if it failed after the data was restored: servers that it stopped may still be down."""
+    restores = [each for each in status.get("operationHistory") or () if each.get("kind") == RESTORE]
+    found: Object | None = restores[-1] if restores else None
+    past_return = found is not None and REJOIN_PHASE in (found.get("timings") or {})
+    return found if past_return and found is not None and found.get("phase") == FAILED else None
 
 
 def _number(value: object) -> int:
@@ -223,13 +251,11 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (UPGRADE_SNAPSHOT, "RestartCluster"): _may(),
     (RESTORE, "Started"): _may(CHECK_SNAPSHOT),
     (RESTORE, "Snapshot"): _may(SAVE_SNAPSHOT),
-    (RESTORE, "Shutdown"): _may(STOP_SERVICES, stops_all_servers=True),
+    (RESTORE, _SHUTDOWN): _may(STOP_SERVICES, stops_all_servers=True),
     (RESTORE, "Restore"): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
-    (RESTORE, "InitialRestartCluster"): _may(
-        DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True
-    ),
+    (RESTORE, REJOIN_PHASE): _may(DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True),
     (RESTORE, "PostRestoreNodeCleanup"): _may(DELETE_NODES),
-    (RESTORE, ABORT_PHASE): _may(UNDO_RESTORE, START_SERVICES, stops_all_servers=True),
+    (RESTORE, ABORT_PHASE): _may(UNDO_RESTORE, START_SERVICES, DROP_DATA, stops_all_servers=True),
     (RESTORE, "RestartCluster"): _may(),
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),
@@ -257,7 +283,7 @@ def phases_of(kind: str) -> list[str]:
 ABORTABLE: Mapping[str, frozenset[str]] = {
     SNAPSHOT: frozenset({"Started"}),
     UPGRADE_SNAPSHOT: frozenset({"Started"}),
-    RESTORE: frozenset({"Started", "Snapshot", "Shutdown"}),
+    RESTORE: frozenset({"Started", "Snapshot", _SHUTDOWN}),
     CERTIFICATES: frozenset({"Rotate"}),
     ENCRYPTION_KEYS: frozenset(),
     AGENTS: frozenset({"Servers", "Workers"}),

@@ -10,6 +10,7 @@ from herder.api.numbers import parse_int64
 from herder.engine.meta.kinds import Object
 
 UNLIMITED = 0
+_NODE_DELETED = "NodeDeleted"
 
 
 class BadConcurrency(ValueError):
@@ -36,4 +37,9 @@ def quorum(members: int) -> int:
 def is_lost(machine: Object | None) -> bool:
     """Whether the cluster reports its Node as deleted or not ready: an agent on a lost machine reports nothing."""
     ready = find(machine, "NodeReady") or {}
-    return ready.get("reason") in ("NodeNotReady", "NodeReadyUnknown", "NodeDeleted")
+    return ready.get("reason") in ("NodeNotReady", "NodeReadyUnknown", _NODE_DELETED)
+
+
+def is_node_deleted(machine: Object | None) -> bool:
+    ready = find(machine, "NodeReady") or {}
+    return bool(ready.get("reason") == _NODE_DELETED)

@@ -16,6 +16,7 @@ from herder.engine.control.metrics import Metrics
 from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.contact import EVER, Contact
 from herder.engine.runtime.controller import Controller, ControllerWorker
 from herder.engine.runtime.decision import Decision, Effect, Refusal
 from herder.engine.runtime.dynamic import UNKNOWN, DynamicController
@@ -63,6 +64,7 @@ class Manager:
         self.metrics = metrics or Metrics()
         self._client = client
         self._clock = clock
+        self._contacts: dict[Kind, Contact] = {}
         self._setting = setting or _no_settings
         self._seed = entropy(32)
         self._entropy = entropy
@@ -137,7 +139,9 @@ class Manager:
         return ControllerWorker(
             controller,
             now=self._clock,
-            view_of=lambda key, refused, rejected: self._view(key, caches, dynamic_cache, refused, rejected),
+            view_of=lambda key, refused, rejected: self._view(
+                key, caches, dynamic_cache, refused, rejected, controller.kind
+            ),
             executor=executor,
             object_of=own.get,
             indexed=own.indexed,
@@ -151,6 +155,8 @@ class Manager:
 
     async def run(self) -> None:
         """Run informers and controllers until cancelled."""
+        for contact in self._contacts.values():
+            contact.begin()
         for kind, informer in self.informers.items():
             self._tasks.spawn(informer.run(), name=f"informer {kind}")
         for running in self.running.values():
@@ -255,6 +261,7 @@ class Manager:
     # --- wiring of controllers ----------------------------------------------------------------------------------
 
     def _informer(self, kind: Kind, labels: str = "", fields: str = "") -> Informer:
+        contact = self._contacts[kind] = Contact(self._clock)
         return Informer(
             self._client,
             self.caches[kind],
@@ -262,6 +269,7 @@ class Manager:
             labels=labels,
             fields=fields or kind.fields,
             jitter=self._jitter,
+            on_health=contact.report,
             on_list=self.metrics.lists.labels(kind=str(kind)).inc,
         )
 
@@ -272,6 +280,7 @@ class Manager:
         dynamic_cache: Callable[[Kind], Cache | None] | None = None,
         refused: Refusal | None = None,
         rejected: str = "",
+        kind: Kind | None = None,
     ) -> View:
         return View(
             key=key,
@@ -288,6 +297,7 @@ class Manager:
             groups=self._groups_in_scope,
             refused=refused,
             rejected=rejected,
+            connected_since=self._contacts[kind].since() if kind is not None else EVER,
         )
 
     def _event_handler(self, kind: Kind) -> Callable[[Change], None]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from herder.engine.control.cache import Cache, Key, encode, owned_by
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import LabelSelector, parse_label_selector
+from herder.engine.runtime.contact import EVER
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 
 if TYPE_CHECKING:
@@ -98,9 +99,11 @@ class View:
         groups: Callable[[Grouping[Any], str], Mapping[Any, Collection[Key]]] = _no_groups,
         refused: Refusal | None = None,
         rejected: str = "",
+        connected_since: datetime = EVER,
     ) -> None:
         self.key = key
         self.now = now
+        self.connected_since = connected_since  # before, the manager was down or its API server was unavailable
         self.namespace = key.namespace
         self.name = key.name
         self.refused = refused  # guard refusal of the last decision, to be reported in a condition
@@ -198,6 +201,7 @@ class View:
             seed=self._seed,
             connection=self._connection,
             groups=self._groups,
+            connected_since=self.connected_since,
         )
 
     def check_unchanged(self) -> None:

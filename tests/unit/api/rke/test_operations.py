@@ -64,7 +64,7 @@ ROWS: list[Row] = [
     ("etcdSnapshotRestore", "Restore", {"etcd-snapshot-restore"}, "qbl"),
     ("etcdSnapshotRestore", "InitialRestartCluster", {"drop-etcd-data"}, "qbl"),
     ("etcdSnapshotRestore", "PostRestoreNodeCleanup", {"delete-stale-nodes"}, ""),
-    ("etcdSnapshotRestore", "Abort", {"etcd-snapshot-restore-undo", "start-services"}, "q"),
+    ("etcdSnapshotRestore", "Abort", {"etcd-snapshot-restore-undo", "start-services", "drop-etcd-data"}, "q"),
     ("etcdSnapshotRestore", "RestartCluster", set(), ""),
     ("rotateCertificates", "Rotate", {"rotate-certificates", *RESTART}, ""),
     ("rotateCertificates", "RestartCluster", set(), ""),

@@ -7,6 +7,7 @@ the applied checksum decides, and issuing a plan again removes the old checksum 
 from __future__ import annotations
 
 import base64
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,6 +69,9 @@ class PeriodicOutput(msgspec.Struct, frozen=True, rename="camel"):
     last_failed_run_time: str = ""
 
 
+_PROGRESS = re.compile(r"[IWE]\d{4} |\s*\[|time=\S+ level=(?:debug|info|warning)\b|warning:", re.IGNORECASE)
+
+
 class Evidence(msgspec.Struct, frozen=True, rename="camel"):
     """Why a plan failed, as reported by our own agent."""
 
@@ -75,6 +79,12 @@ class Evidence(msgspec.Struct, frozen=True, rename="camel"):
     exit_code: Int64 = 0
     error: str = ""
     tail: str = ""
+
+    @property
+    def cause(self) -> str:
+        """The first line of the output that is not progress or a warning of kubeadm, K3s or klog."""
+        lines = [line for line in self.tail.splitlines() if line.strip()]
+        return next((line for line in lines if not _PROGRESS.match(line)), lines[0] if lines else "")
 
 
 class ProbeStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -31,6 +31,7 @@ from herder.api.capi.names import (
 )
 from herder.api.capi.nodes import all_nodes
 from herder.api.events import normal, recorded, warning
+from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writes import PROGRESS_DEBOUNCE, delete, object_patch, owner_reference, ref, status_patch, with_owner
 from herder.controllers.capi.machinehealthcheck.budget import Budget, budget
 from herder.controllers.capi.machinehealthcheck.health import SUCCEEDED, Health, State, Target, evaluate
@@ -44,6 +45,7 @@ from herder.controllers.capi.machinehealthcheck.remediation import (
     waiting_for_provider,
     without_template,
 )
+from herder.controllers.capi.machinehealthcheck.restores import restore_hold
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
@@ -80,6 +82,9 @@ def reconcile(view: View) -> Decision:
         return waiting("its Cluster is being deleted, and all Machines with it", ref(CLUSTER, cluster))
     if is_paused(cluster, check):
         return Decision(writes=_status(view, check, cluster, {}, ConditionReport()))
+    if (hold := restore_hold(view, check, cluster)) is not None:
+        report = _not_allowed(hold.reason, hold.message)
+        return Decision(writes=_status(view, check, cluster, {"remediationsAllowed": 0}, report), wake_at=hold.until)
     nodes = _nodes(view, cluster)
     adopted = Decision(writes=_adopt(check, cluster))
     if isinstance(nodes, Decision):
@@ -268,11 +273,7 @@ TEMPLATE_AVAILABLE = "ExternalRemediationTemplateAvailable"
 
 def _allowed(verdict: Budget, batch: RemediationBatch, problem: str) -> ConditionReport:
     if not verdict.allowed:
-        reason = "TooManyUnhealthy"
-        report = ConditionReport(
-            (condition(ALLOWED, "False", reason, verdict.message),),
-            (legacy(ALLOWED, "False", reason, "Warning", verdict.message),),
-        )
+        report = _not_allowed("TooManyUnhealthy", verdict.message)
     else:
         report = ConditionReport(
             (condition(ALLOWED, "True", ALLOWED, _deferred_message(batch)),), (legacy(ALLOWED, "True"),)
@@ -282,6 +283,12 @@ def _allowed(verdict: Budget, batch: RemediationBatch, problem: str) -> Conditio
             (), (legacy(TEMPLATE_AVAILABLE, "False", "ExternalRemediationTemplateNotFound", "Error", problem),)
         )
     return report
+
+
+def _not_allowed(reason: str, message: str) -> ConditionReport:
+    return ConditionReport(
+        (condition(ALLOWED, "False", reason, message),), (legacy(ALLOWED, "False", reason, "Warning", message),)
+    )
 
 
 def _deferred_message(batch: RemediationBatch) -> str:
@@ -348,6 +355,11 @@ def _cluster_by_label(request: Object) -> Iterable[str]:
         yield cluster_key(request["metadata"]["namespace"], labels_of(request)[CLUSTER_NAME])
 
 
+def _cluster_of_control_plane(control_plane: Object) -> Iterable[str]:
+    name = (control_plane.get("spec") or {}).get("clusterName") or control_plane["metadata"]["name"]
+    yield cluster_key(control_plane["metadata"]["namespace"], name)
+
+
 def _cluster_index_key(cluster: Object) -> Iterable[str]:
     yield cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
 
@@ -380,6 +392,12 @@ CONTROLLER = Controller(
             ),
         ),
         Watches(CLUSTER, Indexed(OF_CLUSTER, _cluster_index_key), _cluster_predicate),
+        Watches(
+            CONTROL_PLANE,
+            Indexed(OF_CLUSTER, _cluster_of_control_plane),
+            changed("status.operation.phase", "status.operationHistory"),
+            optional=True,
+        ),
         Watches(DEFINITION),
     ),
     predicate=changed("spec", "metadata.labels", "metadata.annotations", "metadata.ownerReferences"),

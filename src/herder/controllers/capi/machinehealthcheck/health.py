@@ -122,6 +122,12 @@ def _evaluate_node(target: Target, checks: Object, cluster: Object, now: datetim
     return _timed_out(checks.get("unhealthyNodeConditions"), lambda type_: node_condition(node, type_), "Node", now)
 
 
+def startup_timeout(check: Object) -> int:
+    """Seconds that a Node has to register, also if the check does not report Machines without a Node."""
+    seconds = (check["spec"].get("checks") or {}).get("nodeStartupTimeoutSeconds")
+    return int(seconds or DEFAULT_STARTUP_SECONDS)
+
+
 def _evaluate_startup(machine: Object, checks: Object, cluster: Object, now: datetime) -> _Findings:
     seconds = checks.get("nodeStartupTimeoutSeconds")
     limit = timedelta(seconds=DEFAULT_STARTUP_SECONDS if seconds is None else seconds)

@@ -17,7 +17,8 @@ from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
-from herder.api.rke.kinds import CUSTOM_MACHINE, RKE_CLUSTER
+from herder.api.rke.kinds import CONTROL_PLANE, CUSTOM_MACHINE, RKE_CLUSTER
+from herder.api.rke.operations import is_restoring, last_restore_end
 from herder.api.writes import delete, object_patch, ref, status_patch
 from herder.controllers.machines.cluster_access import BY_NAME, NODES, management_of, own_key
 from herder.engine.control.cache import Key
@@ -73,8 +74,13 @@ def _delete_if_node_missing(view: View, custom: Object) -> Decision:
     gone = find(machine, NODE_HEALTHY)
     if not node or gone is None or (gone["status"], gone.get("reason")) != ("False", NODE_DELETED):
         return DONE
+    control_plane = view.get(CONTROL_PLANE, cluster)
+    if is_restoring(control_plane):
+        return waiting(f"Node {node} is missing; waiting for the end of the etcd restore")
+    since = datetime.fromisoformat(gone["lastTransitionTime"])
+    restored = last_restore_end(control_plane)  # the Nodes of machines that joined since the snapshot register again
     try:
-        at = datetime.fromisoformat(gone["lastTransitionTime"]) + timedelta(seconds=settings.parse_duration(after))
+        at = max(since, restored or since) + timedelta(seconds=settings.parse_duration(after))
     except ValueError:
         message = f'annotation {names.DELETE_MISSING_AFTER}: "{after}" must be a duration such as 15m'
         return waiting(message, ref(RKE_CLUSTER, rke_cluster))
@@ -132,6 +138,11 @@ CONTROLLER = Controller(
     watches=(
         Watches(MACHINE, _of_machine, changed("status.conditions", "status.nodeRef")),
         Watches(RKE_CLUSTER, Indexed(BY_CLUSTER, own_key), changed("metadata.annotations")),
+        Watches(
+            CONTROL_PLANE,
+            Indexed(BY_CLUSTER, own_key),
+            changed("status.operation.phase", "status.operationHistory"),
+        ),
         Watches(PROVISIONING_CLUSTER),
         Watches(MANAGEMENT_CLUSTER),
     ),

@@ -61,14 +61,14 @@ def _redeploy(field: str, chosen: Callable[[Roles], bool]) -> Callable[[Operatio
     """
 
     def batches(scope: OperationScope) -> Sequence[Batch]:
-        states, now = _states(scope, chosen), scope.planning.view.now
+        states = _states(scope, chosen)
         outdated = {name for name, state in states.items() if state.is_redeployed}
         waiting = [entry for entry in scope.machines if entry.name in outdated.difference(scope.run.skipped)]
         limit = limit_of(scope.planning.strategy.get(field), len(states), f"upgradeStrategy.{field}")
 
         def order(entry: PlanEntry) -> tuple[bool, bool, str]:
             is_begun = scope.run.is_own_phase(entry.annotations.get(PLAN_TASK, ""))
-            return not is_begun, is_lost(entry.machine) or messages.is_silent(entry, now), entry.name
+            return not is_begun, is_lost(entry.machine) or scope.is_silent(entry), entry.name
 
         ordered = sorted(waiting, key=order)
         return [

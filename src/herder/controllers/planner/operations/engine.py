@@ -13,14 +13,14 @@ from typing import NoReturn
 
 import msgspec
 
-from herder.api.capi.conditions import find
+from herder.api.capi.conditions import find, timestamp
 from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
-from herder.api.rke.strategy import is_lost
+from herder.api.rke.strategy import is_lost, is_node_deleted
 from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
@@ -28,6 +28,7 @@ from herder.controllers.planner.operations.agents import NODE_AGENTS
 from herder.controllers.planner.operations.certificates import CERTIFICATES
 from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
+from herder.controllers.planner.operations.failures import MAX_CAUSE, failure_of
 from herder.controllers.planner.operations.history import extended_history
 from herder.controllers.planner.operations.interface import (
     AutomaticOperation,
@@ -62,9 +63,9 @@ OPERATIONS: Sequence[RequestedOperation] = (
 )
 AUTOMATIC: Sequence[AutomaticOperation] = (SNAPSHOT_DELETION, SCHEDULED_SNAPSHOT)
 WORKER_TIMEOUT = timedelta(minutes=10)
-"""How long a phase waits for a worker whose step is optional, since its plan was written; and for one that may be
-skipped, since its plan was written or its Node was lost."""
-MAX_CAUSE = 400  # characters of a task's output, or of a rejection, in a message
+"""How long a phase waits for a worker that it may skip, since its plan was written or its Node was lost."""
+RETRY_FIRST, RETRY_LIMIT = timedelta(seconds=15), timedelta(minutes=5)
+"""Time before the second attempt at a phase, doubled for each further one."""
 _BY_KIND: Mapping[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 
 
@@ -87,7 +88,18 @@ def run_operation(scope: PlanScope, render: Callable[[], RenderTask], result: Re
     operation = _BY_KIND.get(run.kind)
     if operation is None:
         raise PassEnded(f"operation {run.kind} was started by another version of the manager; upgrade this one")
-    _Drive(operation, OperationScope(scope, run, _machines(scope)), render, result).run()
+    resumed = _resumed(operation, run, scope)
+    if resumed != run:
+        result.status["operation"] = resumed.to_status()
+    _Drive(operation, OperationScope(scope, resumed, _machines(scope)), render, result).run()
+
+
+def _resumed(operation: Operation, run: Run, scope: PlanScope) -> Run:
+    """After an outage of the manager, the phase has its whole time again: without it, no machine gets its task."""
+    timeout = next((phase.timeout for phase in operation.phases if phase.name == run.phase), None)
+    if run.deadline is None or timeout is None or scope.view.connected_since + timeout <= run.deadline:
+        return run
+    return replace(run, deadline=scope.view.connected_since + timeout)
 
 
 def _start_requested(scope: PlanScope, result: Result) -> None:
@@ -177,6 +189,7 @@ class _Drive:
         phase = self._phase()
         self._check_abort()
         self._check_leader(phase)
+        self._wait_for_retry(phase)
         if problem := phase.blocker(self.scope):
             self._fail(problem)
         if writes := phase.prepare(self.scope):
@@ -205,6 +218,18 @@ class _Drive:
         if annotations_of(control_plane).get(ABORT_OPERATION) == run.id and is_abortable(run):
             self._fail(ABORTED, is_final=True)
 
+    def _wait_for_retry(self, phase: Phase) -> None:
+        """What made the last attempt fail, such as an API server that restarts, may pass."""
+        run = self.scope.run
+        if run.retry_at is not None and self._now < run.retry_at:
+            self.result.wake_at = earliest(self.result.wake_at, run.retry_at)
+            self.result.in_background = run.is_in_background
+            raise PassEnded(self._retry_message(run))
+
+    def _retry_message(self, run: Run) -> str:
+        at = f" at {timestamp(run.retry_at)}" if run.retry_at else ""
+        return f"{self.operation.title}, phase {run.phase}: attempt {run.attempt}{at} after: {run.retry_reason}"
+
     def _check_leader(self, phase: Phase) -> None:
         """Fail at once if nobody can do the task of the leader, instead of at the deadline."""
         run = self.scope.run
@@ -218,10 +243,10 @@ class _Drive:
             self._fail(problem, is_final=True)
         if problem := messages.machine_problem(leader.machine):
             self._fail(f"machine {run.leader}, which acts for the others: {problem}; {remedy}", is_final=True)
-        if leader.annotations.get(PLAN_TASK) == run.mark and messages.is_silent(leader, self._now):
+        if leader.annotations.get(PLAN_TASK) == run.mark and self.scope.is_silent(leader):
             why = self._redact(messages.plan_status(leader, self._now))
             self._fail(f"machine {run.leader}: {why}; repair or delete it, and {remedy}", is_final=True)
-        self.result.wake_at = messages.silent_since(leader)
+        self.result.wake_at = self.scope.silent_since(leader)
 
     def _rejection(self, writes: Sequence[Write]) -> str:
         """Why the API server rejected one of these in the last pass, such as a quota: repeating it would not help."""
@@ -248,7 +273,7 @@ class _Drive:
     def _absent(self, phase: Phase, batches: Sequence[Batch]) -> list[str]:
         """Names of workers that have had enough time to respond, and have not done their task."""
         steps = [step for batch in batches for step in batch if step.task is not None] if phase.skips_workers else []
-        due = {step.entry.name: _absent_since(step.entry, self.scope.run) for step in steps if not self._is_done(step)}
+        due = {step.entry.name: self._absent_since(step.entry) for step in steps if not self._is_done(step)}
         return [name for name, since in due.items() if since is not None and self._now >= since]
 
     def _skip(self, phase: Phase, names: Sequence[str]) -> NoReturn:
@@ -286,7 +311,7 @@ class _Drive:
         if self._is_unresponsive(step):
             return ""  # it applies its plan when it returns
         if entry.plan.failed:
-            raise _StepFailed(entry, _evidence(entry, self._redact))
+            raise _StepFailed(entry, failure_of(entry, self._redact))
         if not entry.plan.is_done:
             return self._redact(messages.plan_status(entry, self._now))
         if self._lacks_report(step):
@@ -295,12 +320,22 @@ class _Drive:
 
     def _lacks_report(self, step: Step) -> bool:
         """Whether the machine must have reported by now that its task had an effect."""
-        return step.report_due is not None and self._now >= step.report_due
+        due = self._report_due(step)
+        return due is not None and self._now >= due
+
+    def _report_due(self, step: Step) -> datetime | None:
+        due, since = step.report_due, self.scope.planning.view.connected_since
+        return max(due, since + step.report_timeout) if due is not None else None
 
     def _is_unresponsive(self, step: Step) -> bool:
-        """Whether the phase continues without the machine."""
-        is_silent = step.is_optional and messages.is_silent(step.entry, self._now)
-        return (step.task is None or step.is_optional) and (is_lost(step.entry.machine) or is_silent)
+        """Whether the phase continues without the machine.
+
+        A worker whose Node is missing is waited for: a restore may not know the Node, which its task registers again.
+        """
+        if step.is_optional and self.scope.is_silent(step.entry):
+            return True
+        waits = step.is_optional and step.is_of_worker and is_node_deleted(step.entry.machine)
+        return (step.task is None or step.is_optional) and is_lost(step.entry.machine) and not waits
 
     def _is_overdue(self, step: Step) -> bool:
         """Whether the phase continues without a worker that has failed, or that does not finish in time.
@@ -309,8 +344,32 @@ class _Drive:
         """
         if not step.is_of_worker or step.entry.plan.is_done:
             return False
-        due = _overdue_since(step)
+        due = earliest(self._overdue_since(step), self.scope.run.deadline)
         return (step.entry.plan.failed and self._is_delivered(step)) or (due is not None and self._now >= due)
+
+    def _overdue_since(self, step: Step) -> datetime | None:
+        """When the plan that the machine has is too old to wait for."""
+        written, since = parse_time(step.entry.annotations.get(PLAN_UPDATED)), self.scope.planning.view.connected_since
+        return max(written, since) + WORKER_TIMEOUT if written is not None else None
+
+    def _absent_since(self, entry: PlanEntry) -> datetime | None:
+        """When a worker is skipped if it does not get well until then; None if it is well, and for servers.
+
+        While it is down, guards may refuse to disturb others of its tier.
+        """
+        if not entry.roles.only_worker:
+            return None
+        run, connected = self.scope.run, self.scope.planning.view.connected_since
+        started = run.phase_started_at or run.started_at
+        if is_lost(entry.machine):
+            lost = parse_time(str((find(entry.machine, "NodeReady") or {}).get("lastTransitionTime") or ""))
+            return max(lost or started, connected) + WORKER_TIMEOUT
+        written = parse_time(entry.annotations.get(PLAN_UPDATED))
+        if written is None or entry.plan.is_done:
+            return None
+        if entry.plan.is_moving:
+            return max(written, connected) + (WORKER_TIMEOUT if entry.plan.state == PENDING else messages.LONG_AFTER)
+        return max(written, started, connected) + messages.LONG_AFTER
 
     def _is_delivered(self, step: Step) -> bool:
         """A task that an earlier attempt at the phase has finished is not repeated."""
@@ -344,10 +403,10 @@ class _Drive:
             "waiting for machine(s)", waiting, {name: [why] for name, why in waits.items()}
         )
         self._check_deadline(phase, message)
-        wakes = [self.result.wake_at, run.deadline, *(messages.silent_since(step.entry) for step in batch)]
-        wakes += [step.report_due for step in batch]
-        wakes += [_overdue_since(step) for step in batch if step.is_of_worker]
-        wakes += [_absent_since(step.entry, run) for step in batch if phase.skips_workers]
+        wakes = [self.result.wake_at, run.deadline, *(self.scope.silent_since(step.entry) for step in batch)]
+        wakes += [self._report_due(step) for step in batch]
+        wakes += [self._overdue_since(step) for step in batch if step.is_of_worker]
+        wakes += [self._absent_since(step.entry) for step in batch if phase.skips_workers]
         self.result.wake_at = earliest(*(each for each in wakes if each is not None and each > self._now))
         self.result.waiting_machines = sorted(waits)
         self.result.in_background = run.is_in_background
@@ -384,9 +443,14 @@ class _Drive:
             self._skip(phase, [failed.entry.name])
         if run.attempt >= phase.attempts:
             self._fail(problem)
-        again = replace(run, attempt=run.attempt + 1, deadline=self._now + phase.timeout)
+        self.result.writes.clear()
+        at = self._now + min(RETRY_FIRST * 2 ** (run.attempt - 1), RETRY_LIMIT)
+        again = replace(
+            run, attempt=run.attempt + 1, deadline=at + phase.timeout, retry_at=at, retry_reason=problem[:MAX_CAUSE]
+        )
         _store(self.operation, again, self.scope.planning, self.result)
-        raise PassEnded(f"{self.operation.title}, phase {phase.name}: attempt {again.attempt} after: {problem}")
+        self.result.wake_at = at
+        raise PassEnded(self._retry_message(again))
 
     def _fail(self, problem: str, *, is_final: bool = False) -> NoReturn:
         """End the run as failed, after its last phase, which gives all machines their plans back.
@@ -428,44 +492,9 @@ def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
     )
 
 
-def _overdue_since(step: Step) -> datetime | None:
-    """When the plan that the machine has is too old to wait for."""
-    written = parse_time(step.entry.annotations.get(PLAN_UPDATED))
-    return written + WORKER_TIMEOUT if written is not None else None
-
-
-def _absent_since(entry: PlanEntry, run: Run) -> datetime | None:
-    """When a worker is skipped if it does not get well until then; None if it is well, and for servers.
-
-    While it is down, guards may refuse to disturb others of its tier.
-    """
-    if not entry.roles.only_worker:
-        return None
-    if is_lost(entry.machine):
-        lost = parse_time(str((find(entry.machine, "NodeReady") or {}).get("lastTransitionTime") or ""))
-        return (lost or run.phase_started_at or run.started_at) + WORKER_TIMEOUT
-    written = parse_time(entry.annotations.get(PLAN_UPDATED))
-    if written is None or entry.plan.is_done:
-        return None
-    if entry.plan.is_moving:
-        return written + (WORKER_TIMEOUT if entry.plan.state == PENDING else messages.LONG_AFTER)
-    return max(written, run.phase_started_at or run.started_at) + messages.LONG_AFTER
-
-
 def _is_busy(step: Step) -> bool:
     """Whether the machine must finish its plan first. A task that it has not begun is withdrawn."""
     plan = step.entry.plan
     is_begun_task = plan.state == IN_PROGRESS and not is_lost(step.entry.machine)
     withdraws = (step.task is None or step.is_optional) and not is_begun_task
     return plan.is_moving and not withdraws
-
-
-def _evidence(entry: PlanEntry, redact: Callable[[str], str]) -> str:
-    """Why the plan failed. Redacted before it is cut: a part of a token is not recognized."""
-    evidence = entry.plan.evidence
-    if evidence is None:
-        return messages.FAILED
-    first = next((line for line in evidence.tail.splitlines() if line.strip()), "")
-    cause = redact(first)[:MAX_CAUSE]
-    parts = (f'instruction "{evidence.instruction}"', f"exit code {evidence.exit_code}", evidence.error, cause)
-    return redact(": ".join(part for part in parts if part))

@@ -9,7 +9,7 @@ from herder.api.rke.operations import RESTORE, Run
 from herder.engine.meta.kinds import Object
 
 MAX_ENTRIES = 10
-_KEPT = ("id", "kind", "generation", "phase", "startedAt", "message", "timings", "inverse", "skipped")
+_KEPT = ("id", "kind", "generation", "phase", "leader", "startedAt", "message", "timings", "inverse", "skipped")
 
 
 def extended_history(status: Object, run: Run, now: datetime) -> list[Object]:

@@ -16,6 +16,7 @@ from herder.api.rke.operations import Run, active_run, request_in
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.interface import Distribution
 from herder.controllers.planner.distributions.tasks import Task
+from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
@@ -40,6 +41,15 @@ class OperationScope:
     @property
     def distribution(self) -> Distribution:
         return self.planning.distribution
+
+    def silent_since(self, entry: PlanEntry) -> datetime | None:
+        """When the agent counts as silent: during an outage of the manager, no agent could report."""
+        due = messages.silent_since(entry)
+        return max(due, self.planning.view.connected_since + messages.SILENT_AFTER) if due is not None else None
+
+    def is_silent(self, entry: PlanEntry) -> bool:
+        due = self.silent_since(entry)
+        return due is not None and self.planning.view.now >= due
 
     def leader(self) -> PlanEntry | None:
         return next((entry for entry in self.machines if entry.name == self.run.leader), None)

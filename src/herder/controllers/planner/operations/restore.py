@@ -17,12 +17,12 @@ from datetime import timedelta
 from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
 from herder.api.rke.cluster_spec import decode_spec
-from herder.api.rke.distributions import Release, release_in, release_of
+from herder.api.rke.distributions import release_of
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
-from herder.api.rke.strategy import is_lost
+from herder.api.rke.strategy import is_lost, quorum
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteStaleNodes,
@@ -50,8 +50,11 @@ from herder.engine.runtime.decision import Write
 
 SAVE_TIMEOUT = timedelta(minutes=5)
 CHECK_TIMEOUT = STOP_TIMEOUT = CLEAN_UP_TIMEOUT = timedelta(minutes=10)
+CLEAN_UP_ATTEMPTS = 5  # the API server may be restarting
 RESTORE_TIMEOUT = REJOIN_TIMEOUT = timedelta(minutes=30)
 _SNAPSHOT, _ABORT = "Snapshot", operations.ABORT_PHASE
+_UNJOINED = "unjoinedServers"
+_COMPRESSED = ".zip"
 _MACHINE, _S3 = "Machine", "s3"
 
 
@@ -62,7 +65,7 @@ _MACHINE, _S3 = "Machine", "s3"
 class Source:
     """The snapshot that the request names, and the machine that has it."""
 
-    snapshot: Object
+    snapshot: Object  # empty if no object lists the file
     file: SnapshotFile
     machine: str = ""  # name of its Machine; empty for S3
 
@@ -71,6 +74,8 @@ def source_of(scope: OperationScope) -> Source | str:
     """The source, or why there is none."""
     name = str(scope.request.get("name") or "")
     found = scope.planning.view.get(ETCD_SNAPSHOT, name) if name else None
+    if found is None and (unlisted := _unlisted(scope, name)) is not None:
+        return unlisted
     if found is None or (found.get("spec") or {}).get("clusterName") != scope.planning.view.name:
         return f'snapshot "{name}" does not exist; see: herder snapshot list {scope.planning.view.name}'
     file: Object = found.get("snapshotFile") or {}
@@ -78,7 +83,7 @@ def source_of(scope: OperationScope) -> Source | str:
         return f'snapshot "{name}" has no file to restore: {file.get("message") or "it is missing"}'
     if not FILE_NAME.fullmatch(str(file.get("name") or "")):
         return f'snapshot "{name}" has an invalid file name'
-    if str(file["name"]).endswith(".zip"):
+    if str(file["name"]).endswith(_COMPRESSED):
         return f'snapshot "{name}" is compressed; unpack it on its machine, and restore the file that results'
     in_s3 = file.get("nodeName") == _S3 or bool(file.get("s3"))
     snapshot = SnapshotFile(str(file["name"]), in_s3, annotations_of(found).get(SNAPSHOT_SHA256, ""))
@@ -88,12 +93,30 @@ def source_of(scope: OperationScope) -> Source | str:
     return Source(found, snapshot, owners[0]) if owners else f'snapshot "{name}" belongs to no machine'
 
 
+def _unlisted(scope: OperationScope, name: str) -> Source | None:
+    """A file without an object, such as one that was copied to the machine. As in Rancher, it is only looked for where
+    it must be: on the only etcd machine."""
+    etcd = [entry for entry in scope.machines if entry.roles.etcd and entry.plan.has_plan]
+    if len(etcd) != 1 or not FILE_NAME.fullmatch(name) or name.endswith(_COMPRESSED):
+        return None
+    return Source({}, SnapshotFile(name), etcd[0].name)
+
+
 def _leader(scope: OperationScope, source: Source) -> PlanEntry | None:
     """The machine that restores: the one with the file; for S3 the init node, or another etcd machine."""
-    etcd = [entry for entry in scope.machines if entry.roles.etcd and not is_lost(entry.machine)]
+    etcd = [entry for entry in scope.machines if entry.roles.etcd and not _is_out_of_reach(scope, entry)]
     if source.machine:
         return next((entry for entry in etcd if entry.name == source.machine), None)
     return min(etcd, key=lambda entry: (not entry.is_init, entry.name), default=None)
+
+
+def _is_out_of_reach(scope: OperationScope, entry: PlanEntry) -> bool:
+    """Whether the machine is lost. Servers that a failed restore has stopped look like it, but their agents run."""
+    return is_lost(entry.machine) and entry.name not in _unjoined(scope.planning)
+
+
+def _unjoined(scope: PlanScope) -> Sequence[str]:
+    return scope.status.get(_UNJOINED) or () if operations.unfinished_restore(scope.status) is not None else ()
 
 
 def _spec_problem(scope: OperationScope, snapshot: Object) -> str:
@@ -151,7 +174,22 @@ def _blocker(scope: OperationScope) -> str:
         return source
     if source.machine not in ("", scope.run.leader):
         return f'snapshot "{scope.request["name"]}" is not on machine {scope.run.leader}, which restores it'
-    return ""
+    return _leaving(scope)
+
+
+def _leaving(scope: OperationScope) -> str:
+    """Why servers that get no plan any more could serve the old data beside the restored; empty if none could.
+
+    Without a connection, the old cluster is gone, and their deletion may wait for it forever.
+    """
+    if not scope.planning.agent_connected:
+        return ""
+    members = [entry for entry in scope.planning.entries if entry.roles.etcd and entry.plan.has_run_a_plan]
+    leaving = [entry for entry in members if entry.is_deleting and not is_lost(entry.machine)]
+    running = [entry.name for entry in leaving if not entry.annotations.get(PLAN_TASK, "").startswith(scope.run.id)]
+    if len(running) < quorum(len(members)):
+        return ""
+    return f"server(s) {', '.join(sorted(running))} are being deleted, and serve the old data; wait until they are gone"
 
 
 # --- phases -----------------------------------------------------------------------------------------------------------
@@ -167,6 +205,8 @@ def _check(scope: OperationScope) -> Sequence[Batch]:
     source, leader = source_of(scope), scope.leader()
     if isinstance(source, str) or leader is None or leader not in _servers(scope):
         return []  # a new machine has nothing installed that could check it
+    if source.file.in_s3 and leader.name in _unjoined(scope.planning):
+        return []  # K3s and RKE2 list a bucket only while they run
     return [[Step(leader, CheckSnapshot(scope.run.mark, source.file))]]
 
 
@@ -201,29 +241,31 @@ def _restore(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _restart(scope: OperationScope) -> Sequence[Batch]:
-    """Start the restored server, then the others one at a time: each adds a member."""
+    """Start the restored server, then the others one at a time: each adds a member. Workers come last.
+
+    A server that does not start must not keep those behind it down.
+    """
     leader = scope.leader()
     others = [entry for entry in _servers(scope) if leader is None or entry.name != leader.name]
     mark, nodes = scope.run.mark, _nodes(scope)
+    others.sort(key=lambda entry: (_is_stuck(scope, entry), entry.name))
     first = [[Step(leader, Rejoin(mark, nodes=nodes))]] if leader is not None else []
-    servers = first + [[Step(entry, Rejoin(mark, drop_data=entry.roles.etcd, nodes=nodes))] for entry in others]
-    return [*servers, [Step(entry, Rejoin(scope.run.mark), is_optional=True) for entry in _newer_workers(scope)]]
+    servers = first + [[Step(entry, _rejoin(scope, entry))] for entry in others]
+    return [*servers, [Step(entry, Rejoin(mark), is_optional=True) for entry in _workers(scope)]]
 
 
-def _newer_workers(scope: OperationScope) -> list[PlanEntry]:
-    """Workers of a higher version than the restored one: a kubelet must not be newer than the API server.
+def _is_stuck(scope: OperationScope, entry: PlanEntry) -> bool:
+    has_task = scope.run.is_own_phase(entry.annotations.get(PLAN_TASK, ""))
+    return has_task and (entry.plan.failed or scope.is_silent(entry))
 
-    Only an operation may lower their version.
+
+def _workers(scope: OperationScope) -> list[PlanEntry]:
+    """All workers restart, at the same time as in Rancher; their pods keep running.
+
+    A kubelet must not be newer than the API server, and registers a Node that the restored data lacks only when it
+    starts. Only an operation may lower its version.
     """
-    wanted = release_of(_version_of(scope.planning))
-    workers = [entry for entry in scope.machines if entry.roles.only_worker and entry.plan.has_plan]
-    return [entry for entry in workers if wanted and _is_lowered(entry, wanted, scope.run)]
-
-
-def _is_lowered(entry: PlanEntry, wanted: Release, run: Run) -> bool:
-    """Whether this phase lowers, or has lowered, the version of the machine."""
-    known = [found for each in (entry.plan.plan, entry.plan.applied_plan) if (found := release_in(each))]
-    return any(each > wanted for each in known) or run.is_own_phase(entry.annotations.get(PLAN_TASK, ""))
+    return [entry for entry in scope.machines if entry.roles.only_worker and entry.plan.has_plan]
 
 
 def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
@@ -235,8 +277,34 @@ def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _start(scope: OperationScope) -> Sequence[Batch]:
-    """Start the servers again, also one that has not begun its restore: its task must not run any more."""
-    return [[Step(entry, StartServices(scope.run.mark), is_optional=True) for entry in _servers(scope)]]
+    """Start the servers again, also one that has not begun its restore: its task must not run any more.
+
+    Servers that an earlier restore has left stopped have the data of before it, or none. They join the restored ones.
+    """
+    unjoined, mark = _unjoined(scope.planning), scope.run.mark
+    restored = (operations.unfinished_restore(scope.planning.status) or {}).get("leader", "")
+    outside = [entry for entry in _servers(scope) if entry.name in unjoined and entry.name != restored]
+    first = [Step(entry, StartServices(mark), is_optional=True) for entry in _servers(scope) if entry not in outside]
+    others = [[Step(entry, _rejoin(scope, entry), is_optional=True)] for entry in outside]
+    return [first, *others]
+
+
+def _rejoin(scope: OperationScope, entry: PlanEntry) -> Rejoin:
+    return Rejoin(scope.run.mark, drop_data=entry.roles.etcd, nodes=_nodes(scope))
+
+
+def _not_joined(run: Run, scope: PlanScope) -> list[str]:
+    """Servers that have not started since the data was restored, when the run gives up."""
+    servers = [entry for entry in scope.active_entries() if entry.roles.is_server and has_own_plan(entry)]
+    phase = f"{run.id}/{operations.REJOIN_PHASE}"
+    started = [
+        entry for entry in servers if entry.plan.is_done and _phase_of(entry.annotations.get(PLAN_TASK, "")) == phase
+    ]
+    return sorted(entry.name for entry in servers if entry not in started)
+
+
+def _phase_of(mark: str) -> str:
+    return mark.rpartition("/")[0]
 
 
 def _save(scope: OperationScope) -> Sequence[Batch]:
@@ -257,7 +325,7 @@ class Restore:
         Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
         Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
         Phase(
-            "InitialRestartCluster",
+            operations.REJOIN_PHASE,
             _restart,
             REJOIN_TIMEOUT,
             attempts=3,
@@ -265,7 +333,7 @@ class Restore:
             needs_leader=True,
             ends_without_leader=True,
         ),
-        Phase("PostRestoreNodeCleanup", _delete_nodes, CLEAN_UP_TIMEOUT, attempts=3),
+        Phase("PostRestoreNodeCleanup", _delete_nodes, CLEAN_UP_TIMEOUT, attempts=CLEAN_UP_ATTEMPTS),
         Phase(_ABORT, _start, STOP_TIMEOUT, attempts=3, after_failure=True),
         Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
     )
@@ -279,9 +347,11 @@ class Restore:
             return source
         if missing := missing_keys(scope.planning):
             return missing
-        lost = sorted(entry.name for entry in _servers(scope) if is_lost(entry.machine))
+        lost = sorted(entry.name for entry in _servers(scope) if _is_out_of_reach(scope, entry))
         if lost:
             return f"server(s) {', '.join(lost)} are not reachable; delete them first: they still have the old data"
+        if leaving := _leaving(scope):
+            return leaving
         if _leader(scope, source) is None:
             where = f"machine {source.machine}, which has the file," if source.machine else "an etcd machine"
             return f"{where} is not reachable or does not exist"
@@ -301,11 +371,19 @@ class Restore:
         status: Object = {"etcdSnapshotRestorePhase": phase}
         if run.phase == "Restore":
             status |= keys_for_restore(scope)
-        begins = run.phase == "InitialRestartCluster" and run.attempt == 1
+        if run.message and run.phase in ("RestartCluster", operations.FAILED) and _has_left_rejoin(run, scope):
+            status[_UNJOINED] = _not_joined(run, scope)
+        begins = run.phase == operations.REJOIN_PHASE and run.attempt == 1
         if begins:  # plans of another generation restart every machine
             status["configGeneration"] = int(scope.status.get("configGeneration") or 0) + 1
             status |= _restored_version(scope)
         return status
+
+
+def _has_left_rejoin(run: Run, scope: PlanScope) -> bool:
+    """Whether the phase in which servers start has just ended."""
+    known = operations.active_run(scope.control_plane)
+    return known is not None and known.id == run.id and known.phase == operations.REJOIN_PHASE
 
 
 def _restored_version(scope: PlanScope) -> Object:

@@ -29,4 +29,6 @@ def missing_keys(scope: PlanScope) -> str:
 def _needed(scope: PlanScope, known: KeyState) -> set[int]:
     name = str((scope.spec.get(operations.RESTORE) or {}).get("name") or "")
     found = scope.view.get(ETCD_SNAPSHOT, name) if name else None
-    return needed_by([found], known.stored) if found is not None else set()
+    if found is not None:
+        return needed_by([found], known.stored)
+    return set(known.stored)  # no object says which key a file without one needs

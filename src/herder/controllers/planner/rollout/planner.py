@@ -23,7 +23,7 @@ from herder.api.rke.operations import Run, active_run
 from herder.api.rke.restore import restores_spec
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
-from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, SaveSnapshot, StartServices, Task
+from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, SaveSnapshot, Task
 from herder.controllers.planner.etcd.force_removal import force_remove_members
 from herder.controllers.planner.operations.engine import RenderedTask, RenderTask, run_operation
 from herder.controllers.planner.operations.restore import version_to_start
@@ -188,10 +188,10 @@ def _run_operation(scope: PlanScope, result: Result) -> None:
 
 def _inputs_for_task(scope: PlanScope, cluster: ClusterInputs, task: Task) -> ClusterInputs:
     """Inputs of a task that works on the cluster as it is, although the spec names another version already."""
-    if isinstance(task, StartServices):
+    run = active_run(scope.control_plane)
+    if run is not None and run.phase == operations.ABORT_PHASE:
         return replace(cluster, version=version_to_start(scope))
     previous = annotations_of(scope.control_plane).get(names.PREVIOUS_SPEC, "")
-    run = active_run(scope.control_plane)
     if isinstance(task, SaveSnapshot) and run is not None and _precedes_spec(scope, run) and previous:
         version = str((scope.status.get("appliedSpec") or {}).get("kubernetesVersion") or cluster.version)
         annotations = {**cluster.annotations, names.CLUSTER_SPEC: previous}

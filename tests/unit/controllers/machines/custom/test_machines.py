@@ -6,11 +6,14 @@ from datetime import timedelta
 
 import pytest
 
+from herder.api.capi.conditions import timestamp
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.operations import RESTORE
 from herder.controllers.machines.custom import machines
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Delete, Patch
 from herder.engine.runtime.view import Observed, Unreachable
-from tests.support.builders import NOW, new_condition, reconcile
+from tests.support.builders import NOW, new_condition, new_object, reconcile
 from tests.unit.controllers.machines.custom.objects import (
     CLUSTER_ID,
     WORKSPACE,
@@ -106,6 +109,27 @@ def test_otherwise_the_machine_stays(objects: list[Object], nodes: Observed | Un
     assert decision.writes == ()
     assert decision.wait is not None
     assert reason in decision.wait.reason
+
+
+def restored(operation: Object, ended_at: str = "") -> Object:
+    history = [{"kind": RESTORE, "endedAt": ended_at, "timings": {"Shutdown": 9}}] if ended_at else []
+    status = {"operation": operation, "operationHistory": history}
+    return new_object(CONTROL_PLANE, "meadow", WORKSPACE, spec={}, status=status)
+
+
+def test_no_machine_is_deleted_during_a_restore() -> None:
+    """The restored data does not know Nodes that joined after the snapshot, until they register again."""
+    run = {"id": "x", "kind": RESTORE, "phase": "Shutdown", "startedAt": timestamp(GONE_SINCE)}
+    decision = decide(*objects_without_node(), restored(run), nodes=Observed((), NOW))
+    assert decision.writes == ()
+    assert decision.wait is not None
+    assert "waiting for the end of the etcd restore" in decision.wait.reason
+
+
+def test_the_timeout_begins_after_the_last_restore() -> None:
+    ended = NOW - timedelta(minutes=1)
+    decision = decide(*objects_without_node(), restored({}, timestamp(ended)), nodes=Observed((), NOW))
+    assert (decision.writes, decision.wake_at) == ((), ended + timedelta(minutes=5))
 
 
 def test_the_controller_wakes_when_the_timeout_ends() -> None:

@@ -13,7 +13,7 @@ import pytest
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT, TOKENS_SECRET
 from herder.api.rke.node.plan_secret import MAX_TAIL, PlanSecret
-from herder.controllers.planner.operations.engine import MAX_CAUSE
+from herder.controllers.planner.operations.failures import MAX_CAUSE
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults

@@ -247,3 +247,123 @@ esac""",
     done = machine.run(DELETE_NODES_SCRIPT, "uid-a", "k3s", "kubectl")
     assert (done.returncode, done.stderr.splitlines()[0]) == (code, "refused")
     assert (machine.programs / "k3s.log").exists() is (code == 0)
+
+
+# --- restores and deletions -------------------------------------------------------------------------------------------
+
+PROGRAMS = ["k3s", "rke2"]
+WARNING = 'level=warning msg="Unknown flag --token found in config.yaml, skipping\\\\n"'
+ROWS = """Name                    Location                                     Size Created
+on-demand-s1-1          file:///data/server/db/snapshots/on-demand-s1-1 10 2026-11-16T07:25:41Z
+on-demand-s1-10         s3://snaps/farm/on-demand-s1-10                 10 2026-11-16T07:25:41Z
+old-on-demand-s1-2      s3://snaps/farm/old-on-demand-s1-2              10 2026-11-16T07:25:41Z
+on-demand-s1-2          s3://snaps/farm/on-demand-s1-2                  10 2026-11-16T07:25:41Z
+"""
+
+
+def expect(machine: Machine, program: str, *arguments: str, then: str) -> None:
+    """A program that accepts these arguments alone, and then does this."""
+    wanted = "|".join(arguments)
+    check = f"""given=
+for each in "$@"; do given="$given${{given:+|}}$each"; done
+if [ "$given" != '{wanted}' ]; then echo "unexpected arguments: $given" >&2; exit 64; fi
+"""
+    machine.program(program, f"{check}{then}")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("on-demand-s1-2", 0),
+        ("on-demand-s1-10", 0),
+        ("on-demand-s1-1", 1),  # is only on the machine, and part of another name
+        ("demand-s1-2", 1),
+        ("on-demand-s1-*", 1),
+        ("Name", 1),
+    ],
+)
+def test_a_snapshot_in_s3_is_found_by_its_whole_name(machine: Machine, program: str, name: str, code: int) -> None:
+    rows = f"cat << 'END'\n{ROWS}END\necho '{WARNING}' >&2"
+    expect(machine, program, "etcd-snapshot", "ls", then=rows)
+    done = machine.run(tasks.CHECK_S3_SCRIPT, name, program, "etcd-snapshot", "ls")
+    assert done.returncode == code, done.stderr
+    assert (f"the bucket has no snapshot {name}" in done.stderr) is (code == 1)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_bucket_that_cannot_be_listed_is_reported(machine: Machine, program: str) -> None:
+    expect(machine, program, "etcd-snapshot", "ls", then="echo 'Error: Access Denied.' >&2; exit 1")
+    done = machine.run(tasks.CHECK_S3_SCRIPT, "on-demand-s1-1", program, "etcd-snapshot", "ls")
+    assert (done.returncode, done.stderr) == (1, "Error: Access Denied.\n")
+
+
+def test_a_snapshot_on_the_machine_is_checked(machine: Machine) -> None:
+    file = machine.db / "snapshot"
+    for content, code, error in ((None, 1, "does not exist"), ("", 1, "is empty"), ("data", 0, "")):
+        if content is not None:
+            file.write_text(content)
+        done = machine.run(tasks.CHECK_SCRIPT, str(file))
+        assert (done.returncode, error in done.stderr) == (code, True), done.stderr
+
+
+def test_a_directory_is_no_snapshot(machine: Machine) -> None:
+    assert machine.run(tasks.CHECK_SCRIPT, str(machine.db)).returncode == 1
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("s3", "arguments"),
+    [
+        ("true", ["etcd-snapshot", "delete", "a b"]),
+        ("false", ["etcd-snapshot", "delete", "--etcd-s3=false", "a b"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("then", "code", "error"),
+    [
+        ('echo "level=info msg=\\"Snapshot a b deleted.\\"" >&2', 0, ""),
+        ('echo "level=warning msg=\\"Snapshot a b not found.\\"" >&2', 0, ""),
+        ('echo "level=info msg=\\"Snapshot xa b deleted.\\"" >&2', 1, "a b was not deleted"),
+        ("exit 0", 1, "a b was not deleted"),
+        ("echo 'Error: Access Denied.' >&2; exit 3", 3, "Access Denied"),
+    ],
+)
+def test_only_the_message_shows_that_a_snapshot_was_deleted(
+    machine: Machine, program: str, s3: str, arguments: list[str], then: str, code: int, error: str
+) -> None:
+    expect(machine, program, *arguments, then=then)
+    done = machine.run(tasks.DELETE_SCRIPT, program, s3, "a b")
+    assert (done.returncode, error in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_snapshots_are_deleted_in_order_until_one_fails(machine: Machine, program: str) -> None:
+    machine.program(
+        program,
+        """for name in "$@"; do :; done
+echo "$*" >> "$0.log"
+[ "$name" != bad ] || { echo "Error: broken" >&2; exit 5; }
+echo "Snapshot $name deleted." >&2""",
+    )
+    files = ("true", "first", "false", "second", "false", "bad", "true", "never")
+    assert machine.run(tasks.DELETE_SCRIPT, program, *files).returncode == 5
+    assert (machine.programs / f"{program}.log").read_text().splitlines() == [
+        "etcd-snapshot delete first",
+        "etcd-snapshot delete --etcd-s3=false second",
+        "etcd-snapshot delete --etcd-s3=false bad",
+    ]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_server_is_stopped_by_the_script_of_its_distribution(machine: Machine, program: str) -> None:
+    expect(machine, f"{program}-killall.sh", then='echo stopped >> "$0.log"')
+    assert machine.run(tasks.STOP_SCRIPT, f"{program}-killall.sh").returncode == 0
+    assert (machine.programs / f"{program}-killall.sh.log").read_text() == "stopped\n"
+
+
+def test_a_server_that_cannot_be_stopped_fails(machine: Machine) -> None:
+    machine.program("k3s-killall.sh", "echo 'cannot stop' >&2; exit 7")
+    done = machine.run(tasks.STOP_SCRIPT, "k3s-killall.sh")
+    assert (done.returncode, done.stderr) == (7, "cannot stop\n")
+    assert machine.run(tasks.STOP_SCRIPT, "rke2-killall.sh").returncode == 127

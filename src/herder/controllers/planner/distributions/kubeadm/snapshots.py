@@ -94,6 +94,8 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
             drop = program_instruction(operations.DROP_DATA, task, PLACE, "drop")
             files = (*plan.files, _reserved(task.nodes))
             return with_config(replace(plan, files=files, instructions=(drop, *plan.instructions)), config)
+        case Rejoin() if machine.roles.only_worker:
+            return plan
         case Rejoin():
             return replace(plan, files=(*plan.files, _reserved(task.nodes)))
         case DeleteStaleNodes():

@@ -127,12 +127,13 @@ file=$1
 CHECK_S3_SCRIPT = """set -u
 name=$1
 shift
-output=$("$@" 2>&1) || { printf '%s\\n' "$output" >&2; exit 1; }
-case $output in
-    *"$name"*) ;;
-    *) echo "the bucket has no snapshot $name" >&2; exit 1 ;;
-esac
+listed=$("$@") || exit 1
+found=$(printf '%s\\n' "$listed" | while read -r each location _; do
+    case $location in s3://*) [ "$each" != "$name" ] || echo yes ;; esac
+done)
+[ -n "$found" ] || { echo "the bucket has no snapshot $name" >&2; exit 1; }
 """
+"""The list has the files of this server too, and names that contain this one."""
 
 STOP_SCRIPT = """set -eu
 "$1"

@@ -1,0 +1,142 @@
+"""Operations during an outage of the manager that is longer than a phase may take, and during short ones of a cluster.
+
+While the manager is down, machines finish the task that they have, and get no other one. The outage is not the time of
+the phase. What fails during a short outage of a cluster is repeated when that has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from herder.api.rke import operations
+from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.sim.nodes import SimulatedNode
+from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
+from tests.simulation.plans.test_restores import servers_of
+
+OUTAGE, OUTAGE_OF_API = 40 * 60.0, 60.0
+PHASES = ("Started", "Snapshot", "Shutdown", "Restore", "InitialRestartCluster", "PostRestoreNodeCleanup")
+
+
+async def request_restore(cluster: OperatedCluster) -> str:
+    """Save a snapshot between two writes, and request its restore."""
+    cluster.simulation.invariants.machines_are_stable = True
+    await cluster.write("before")
+    saved = await cluster.run(operations.SNAPSHOT)
+    assert saved.phase == "Finished", saved.message
+    await cluster.write("after")
+    name = str((await cluster.simulation.sim.all(ETCD_SNAPSHOT))[-1]["metadata"]["name"])
+    await cluster.simulation.sim.edit({"rkeConfig": {operations.RESTORE: {"generation": 1, "name": name}}})
+    return name
+
+
+async def until_in(cluster: OperatedCluster, *phases: str) -> None:
+    async def is_reached() -> bool:
+        found = operations.Run.of(await cluster.control_plane())
+        return found is not None and found.kind == operations.RESTORE and found.phase in phases
+
+    await cluster.simulation.sim.world.until(is_reached, within=4 * HOUR)
+
+
+async def check_restored(cluster: OperatedCluster) -> None:
+    assert (await cluster.has("before"), await cluster.has("after")) == (True, False)
+    assert all(node.running for node in cluster.simulation.nodes)
+    assert cluster.simulation.invariants.judge.missing_after_restore(cluster.simulation.sim.downstream.freeze()) == []
+    cluster.simulation.check()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_restore_survives_an_outage_of_the_manager(version: str, phase: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await request_restore(cluster)
+        await until_in(cluster, phase)
+        cluster.simulation.sim.world.crash(OUTAGE)
+        await asyncio.sleep(OUTAGE)
+        await until_in(cluster, "Finished", "Failed")
+        ended = operations.Run.of(await cluster.control_plane())
+        assert ended is not None
+        assert ended.phase == "Finished", ended.message
+        await cluster.simulation.until_settled()
+        await check_restored(cluster)
+
+    run(version, scenario, servers=servers_of(version))
+
+
+def _followers(cluster: OperatedCluster, leader: str) -> list[SimulatedNode]:
+    return [node for node in cluster.servers if cluster.simulation.machine_of(node) != leader]
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS[:3])
+def test_a_server_that_does_not_answer_keeps_no_other_one_down(version: str) -> None:
+    """And the restore can be requested again when it answers, although it looks lost until then."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        name = await request_restore(cluster)
+        await until_in(cluster, "Restore")
+        started = operations.Run.of(await cluster.control_plane())
+        assert started is not None
+        silent, other = _followers(cluster, started.leader)
+        silent.line.cut()
+        await until_in(cluster, "Finished", "Failed")
+        failed = await cluster.control_plane()
+        assert failed["status"]["operation"]["phase"] == "Failed"
+        machine = cluster.simulation.machine_of(silent)
+        assert machine in failed["status"]["operation"]["message"]
+        assert failed["status"]["unjoinedServers"] == [machine]
+        assert other.running
+        assert not silent.running
+        silent.line.heal()
+        again = await cluster.run(operations.RESTORE, generation=2, name=name)
+        assert again.phase == "Finished", again.message
+        await check_restored(cluster)
+
+    run(version, scenario)
+
+
+def serve_again(cluster: OperatedCluster, seconds: float) -> None:
+    """The API server of the cluster is not available for so long."""
+    downstream = cluster.simulation.sim.downstream
+    downstream.stop_api()
+    asyncio.get_running_loop().call_later(seconds, downstream.start_api)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_nodes_are_cleaned_up_after_an_outage_of_the_api_server(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await request_restore(cluster)
+        await until_in(cluster, "PostRestoreNodeCleanup")
+        serve_again(cluster, OUTAGE_OF_API)
+        await until_in(cluster, "Finished", "Failed")
+        ended = operations.Run.of(await cluster.control_plane())
+        assert ended is not None
+        assert ended.phase == "Finished", ended.message
+        await cluster.simulation.until_settled()
+        await check_restored(cluster)
+
+    run(version, scenario, servers=servers_of(version))
+
+
+def test_a_scheduled_snapshot_is_repeated_after_an_outage_of_the_server() -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await cluster.simulation.sim.edit({"rkeConfig": {"etcd": {"snapshotScheduleCron": "0 * * * *"}}})
+        (server,) = cluster.servers
+
+        async def is_started() -> bool:
+            found = operations.active_run(await cluster.control_plane())
+            return found is not None and found.kind == operations.SCHEDULED_SNAPSHOT
+
+        await cluster.simulation.sim.world.until(is_started, within=2 * HOUR)
+        server.service.crash()
+
+        async def has_ended() -> bool:
+            return operations.active_run(await cluster.control_plane()) is None
+
+        await cluster.simulation.sim.world.until(has_ended, within=HOUR)
+        ended = operations.Run.of(await cluster.control_plane())
+        assert ended is not None
+        assert (ended.kind, ended.phase) == (operations.SCHEDULED_SNAPSHOT, "Finished"), ended.message
+
+    run("v1.34.1+herder1", scenario, servers=1)
