@@ -91,3 +91,33 @@ async def test_compressed_bodies_of_anonymous_clients_are_not_inflated(target: T
             start = request("POST", PATH, "", None, f"Content-Length: {len(bomb)}", "Content-Encoding: gzip")
             raw.send((start + bomb) * 10)
             assert (await raw.answer())[0] == 403
+
+
+async def test_compressed_bombs_of_users_are_inflated_up_to_the_limit(target: Target) -> None:
+    """Each has 128 KiB, and would take 128 MiB."""
+    bomb = gzip.compress(b" " * (128 * MIB), compresslevel=1)
+    assert len(bomb) < MIB
+
+    async def explode() -> int:
+        raw = await target.connect()
+        start = request("POST", PATH, "alice", None, f"Content-Length: {len(bomb)}", "Content-Encoding: gzip")
+        raw.send(start + bomb)
+        return (await raw.answer())[0]
+
+    async with target.under_attack(grows_mib=64):
+        assert set(await asyncio.gather(*(explode() for _ in range(40)))) == {413}
+    await target.until(lambda report: not report["usage"]["body_bytes"]["total"])
+
+
+async def test_bodies_of_many_users_are_read_within_the_budget_of_the_process(target: Target) -> None:
+    async with target.under_attack(grows_mib=96):
+        attackers = [await target.connect() for _ in range(40)]
+        for number, raw in enumerate(attackers):
+            user = ("alice", "bob")[number % 2]
+            raw.send(head(user).replace(b"/alice/", f"/{user}/".encode()))
+        await asyncio.gather(*(raw.flood(b" " * 65536, 3 * MIB - 65536) for raw in attackers))
+        usage = (await target.report())["usage"]
+        assert usage["body_bytes"]["largest_user"] * 2 >= usage["body_bytes"]["total"] > 16 * MIB
+    target.hang_up()
+    report = await target.until(lambda report: not report["usage"]["connections"])
+    assert (report["usage"]["held_bytes"], report["usage"]["body_bytes"]["total"]) == (0, 0)

@@ -15,6 +15,9 @@ from tests.support.attack_server import token_of
 
 TIMEOUT = 20
 TURN_MS = 50
+CONNECTION_BYTES = 4 << 20  # a body of 3 MiB, and what is received ahead of it
+USER_BYTES = 24 << 20  # bodies of 16 MiB, and what all connections of a user receive ahead and have not sent
+PROCESS_BYTES = 72 << 20  # bodies of 64 MiB
 _ROOT = Path(__file__).parents[2]
 _LONGEST_LINE = 64 << 20
 
@@ -81,11 +84,23 @@ class Target:
 
     @asynccontextmanager
     async def under_attack(self, *, grows_mib: float) -> AsyncIterator[None]:
-        """Run the block as the attack. No event-loop turn may use more CPU than TURN_MS; memory stays bounded."""
+        """Run the block as the attack. No event-loop turn may use more CPU than TURN_MS; memory stays bounded.
+
+        What connections hold is counted by the server, at the end of the block, when the attack goes on.
+        """
         before = await self.reset()
         yield
         after = await self.report()
         assert after["turn_ms"] <= TURN_MS, f"{after['turn_ms']:.0f} ms of CPU in one turn: {after['turn']}"
+        usage = after["usage"]
+        for held, most in (
+            ("largest_connection_bytes", CONNECTION_BYTES),
+            ("largest_user_bytes", USER_BYTES),
+            ("held_bytes", PROCESS_BYTES),
+        ):
+            assert usage[held] <= most, f"{held}: {usage[held]}, more than {most}"
+        assert usage["body_bytes"]["largest_user"] <= usage["limits"]["body_bytes_per_user"]
+        assert usage["body_bytes"]["total"] <= usage["limits"]["body_bytes"]
         assert after["rss_mib"] - before["rss_mib"] <= grows_mib, f"{before['rss_mib']} -> {after['rss_mib']} MiB"
 
     async def until(self, holds: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.request.limits import BODY_BYTES
+from herder.engine.apiserver.verbs.watch import EventStream
 from herder.engine.client.client import Client
 from herder.engine.front.connection import Connection
 from herder.engine.front.hijack import Hijack
 from herder.engine.front.http import HttpFront
 from herder.engine.front.limits import Limits
 from herder.engine.meta.kinds import GroupVersionResource
+from herder.engine.store import Watch
 from herder.engine.wire import Request, User
 from tests.support.turns import Turns, measured_turns
 
@@ -98,7 +101,15 @@ def _report(turns: Turns, front: HttpFront) -> dict[str, Any]:
         "turn": turns.what,
         "rss_mib": resident_mib(os.getpid()),
         "usage": front.usage(),
-        "objects": sum(type(found) is Connection for found in gc.get_objects()),
+        "live": _live(),
+    }
+
+
+def _live() -> dict[str, int]:
+    """Objects that exist for each connection or watch. No garbage collection runs before they are counted."""
+    counted = Counter(type(found) for found in gc.get_objects())
+    return {each.__name__: counted[each] for each in (Connection, EventStream, Watch)} | {
+        "tasks": len(asyncio.all_tasks())
     }
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
@@ -192,10 +193,14 @@ class HttpFront:
     def usage(self) -> dict[str, Any]:
         """Return current resource usage, for metrics and tests."""
         retained = retained_bytes(self.connections)
+        held: Counter[Holder] = Counter()
+        for connection in self.connections:
+            held[connection.reader] += connection.held_bytes
         return {
             "connections": self._opened,
             "anonymous_connections": sum(self._by_source.values()),
-            "held_bytes": sum(connection.held_bytes for connection in self.connections),
+            "held_bytes": held.total(),
+            "largest_user_bytes": max(held.values(), default=0),
             "largest_connection_bytes": max((connection.held_bytes for connection in self.connections), default=0),
             "in_flight": self.flow.in_flight.usage(),
             "long_running": self.flow.long_running.usage(),

@@ -1,0 +1,41 @@
+"""What downstream clusters send: a watch line without end. Responses and lists are in `tests/unit/engine/client`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from herder.engine.client.client import EVENT_BYTES, _Splitter
+from herder.engine.wire import ResponseTooLarge
+
+
+class CountingBuffer(bytearray):
+    """Counts the bytes that are searched."""
+
+    searched = 0
+
+    def find(self, *arguments: Any) -> int:
+        start = arguments[1] if len(arguments) > 1 else 0
+        self.searched += len(self) - start
+        return super().find(*arguments)
+
+
+@pytest.mark.parametrize("start", [b'{"type":"ADDED","object":{"a":"', b'{\n  "type": "ADDED",\n'])
+@pytest.mark.parametrize("size", [1 << 10, 64 << 10, 1 << 20])
+def test_an_endless_watch_line_is_searched_once_and_limited(start: bytes, size: int) -> None:
+    splitter, buffer = _Splitter(), CountingBuffer()
+    splitter._buffer = buffer
+    splitter.feed(start)
+    fed = len(start)
+
+    def feed() -> None:
+        nonlocal fed
+        for _ in range(2 * EVENT_BYTES // size):
+            fed += size
+            assert splitter.feed(b"x" * size) == []
+
+    with pytest.raises(ResponseTooLarge):
+        feed()
+    assert len(buffer) == fed <= EVENT_BYTES + size
+    assert fed / 2 <= buffer.searched <= 2 * fed
