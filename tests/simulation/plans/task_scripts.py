@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 
 from herder.agent.core.events import Finished
@@ -16,6 +18,7 @@ from herder.controllers.planner.distributions.tasks import DELETE_NODES_SCRIPT
 from herder.embedded.stale_nodes import delete_stale_nodes
 from herder.sim.host.certificates import KUBELET_PKI, leaves, new_certificate
 from herder.sim.host.command import Command, Script
+from herder.sim.host.disk import Snapshot
 from herder.sim.host.managed_keys import FLAG, KUBEADM_MANIFEST
 from herder.sim.host.shell import execute
 from herder.sim.kubeadm.program import INIT_CONFIG, REENCRYPT
@@ -25,13 +28,22 @@ RETRIES, RETRY_SECONDS = 24, 5.0
 
 
 async def _save(command: Command) -> Finished:
-    runtime = command.arguments[0]
+    runtime, directory = command.arguments
     saved = await execute(command, runtime, "etcd-snapshot", "save")
     if saved.exit_code:
         return saved
-    if b"saved." not in saved.stdout + saved.stderr:
+    name = re.search(r"Snapshot (\S+) saved\.", (saved.stdout + saved.stderr).decode())
+    if name is None:
         return Finished(1, stderr=b"no snapshot was saved; the log of the service has the cause\n")
-    return await execute(command, runtime, "etcd-snapshot", "ls", "-o", "json")
+    file = command.node.disk.files.get(f"{directory}/{name[1]}")
+    hashes = {name[1]: _hash_of(file)} if isinstance(file, Snapshot) else {}
+    listed = await execute(command, runtime, "etcd-snapshot", "ls", "-o", "json")
+    return Finished(listed.exit_code, f'{{"hashes":{json.dumps(hashes)},"list":{listed.stdout.decode()}}}\n'.encode())
+
+
+def _hash_of(file: Snapshot) -> str:
+    content = f"{file.name} {file.created} {file.content.revision} {file.damage}"
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 async def _save_by_program(command: Command) -> Finished:
@@ -62,9 +74,13 @@ async def _delete_by_program(command: Command) -> Finished:
 
 
 async def _check(command: Command) -> Finished:
-    path = command.arguments[0]
-    exists = command.node.disk.exists(path)
-    return Finished(0) if exists else Finished(1, stderr=f"{path} does not exist\n".encode())
+    path, recorded = command.arguments
+    file = command.node.disk.files.get(path)
+    if file is None:
+        return Finished(1, stderr=f"{path} does not exist\n".encode())
+    if not isinstance(file, Snapshot) or (recorded and _hash_of(file) != recorded):
+        return Finished(1, stderr=f"{path} is another file than the one that was saved: its hash differs\n".encode())
+    return Finished(1, stderr=f"{path} is corrupt: its hash is wrong\n".encode()) if file.damage else Finished(0)
 
 
 async def _check_s3(command: Command) -> Finished:

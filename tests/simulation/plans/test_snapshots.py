@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,11 +10,11 @@ import pytest
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
-from herder.api.rke.names import SNAPSHOT_NAME
+from herder.api.rke.names import SNAPSHOT_NAME, SNAPSHOT_SHA256
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.host.disk import Snapshot
-from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
+from tests.simulation.plans.operated_cluster import HOUR, VERSIONS, OperatedCluster, run
 
 BY_MANAGER = [("v1.34.1+kubeadm1", 3), ("v1.34.1+herder1", 1)]
 
@@ -82,6 +83,32 @@ def test_a_deleted_snapshot_goes_with_its_file(version: str, faults: Faults) -> 
         await simulation.sim.world.until(is_finished, within=HOUR)
 
     run(version, scenario, faults)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("damage", ["bytes", "another file"])
+def test_a_snapshot_whose_hash_is_wrong_is_not_restored(version: str, damage: str) -> None:
+    """K3s would move the old data away before it finds out."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        for generation in (1, 2):
+            saved = await cluster.run(operations.SNAPSHOT, generation=generation)
+            assert saved.phase == "Finished", saved.message
+        found = await listed(cluster)
+        assert all(SNAPSHOT_SHA256 in each["metadata"]["annotations"] for each in found)
+        node = cluster.servers[0]
+        files = {path: each for path, each in node.disk.files.items() if isinstance(each, Snapshot)}
+        (path, file), (_, other) = files.items()
+        node.disk.files[path] = other if damage == "another file" else replace(file, damage="bytes")
+        starts = [each.starts for each in cluster.servers]
+        (chosen,) = (each for each in found if each["snapshotFile"]["name"] == file.name)
+        restored = await cluster.run(operations.RESTORE, name=chosen["metadata"]["name"])
+        assert restored.phase == "Failed"
+        assert restored.message.startswith("phase Started: "), restored.message
+        assert "hash" in restored.message
+        assert [each.starts for each in cluster.servers] == starts, "no server stops"
+
+    run(version, scenario)
 
 
 def test_snapshots_that_servers_take_by_themselves_are_listed() -> None:

@@ -92,7 +92,8 @@ class _File(msgspec.Struct, frozen=True):
     spec: _FileSpec = msgspec.field(default_factory=_FileSpec)
     status: _FileStatus = msgspec.field(default_factory=_FileStatus)
 
-    def as_reported(self) -> Reported:
+    def as_reported(self, hashes: Mapping[str, str]) -> Reported:
+        """`hashes`: of files that the server has just saved. The file and its object in S3 have the same content."""
         return Reported(
             self.spec.snapshot_name,
             self.spec.location,
@@ -102,14 +103,23 @@ class _File(msgspec.Struct, frozen=True):
             (self.status.error or {}).get("message", ""),
             self.spec.metadata or {},
             self.spec.node_name,
+            hashes.get(self.spec.snapshot_name, ""),
         )
 
 
+class _Files(msgspec.Struct, frozen=True):
+    """The list that K3s and RKE2 print."""
+
+    items: tuple[_File, ...] = ()
+
+
 class _Report(msgspec.Struct, frozen=True):
-    """The report of either program."""
+    """The report of either program. Plans of earlier managers report only the list of K3s and RKE2."""
 
     snapshots: tuple[Reported, ...] = ()
     items: tuple[_File, ...] = ()
+    hashes: Mapping[str, str] = {}
+    files: _Files = msgspec.field(default=_Files(), name="list")
 
 
 def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
@@ -117,7 +127,8 @@ def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     report = decode_report(entry.plan.outputs.get(SAVE_SNAPSHOT, b""), _Report, _MAX_QUOTES)
     if report is None:
         return None
-    found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported() for each in report.items[:MAX_SNAPSHOTS])]
+    files = (report.items or report.files.items)[:MAX_SNAPSHOTS]
+    found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported(report.hashes) for each in files)]
     return [each for each in found[:MAX_SNAPSHOTS] if FILE_NAME.fullmatch(each.name)]
 
 

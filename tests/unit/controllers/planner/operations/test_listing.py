@@ -59,6 +59,17 @@ def test_the_list_of_k3s_is_read() -> None:
     ]
 
 
+def test_the_hash_of_a_file_that_k3s_has_just_saved_is_read() -> None:
+    in_s3 = {"spec": {"location": "s3://bucket/a", "snapshotName": "a"}, "status": {}}
+    report = {"hashes": {"a": SAVED}, "list": {**K3S, "items": [*K3S["items"], in_s3]}}
+    found = reported_by(reporting(msgspec.json.encode(report))) or ()
+    assert [(each.name, each.in_s3, each.sha256) for each in found] == [
+        ("a", False, SAVED),
+        ("b", False, ""),
+        ("a", True, SAVED),
+    ]
+
+
 def test_the_list_of_the_snapshot_program_is_read() -> None:
     report = {
         "snapshots": [{"name": "a", "location": "s3://bucket/a", "size": 3, "status": "successful", "sha256": ""}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -41,19 +43,76 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+def snapshot(content: bytes = b"e" * 1024) -> bytes:
+    """A snapshot of etcd: whole pages, and the hash of them."""
+    return content + hashlib.sha256(content).digest()
+
+
+CORRUPT = b"x" + snapshot()[1:]
+
+
+def hash_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 @pytest.mark.parametrize(
-    ("save", "code", "error"),
+    ("save", "content", "code", "error"),
     [
-        (SAVED, 0, ""),
-        ("exit 0", 1, "no snapshot was saved"),  # the disk is full: k3s prints nothing
-        ('echo "Error: bucket snaps does not exist" >&2; exit 1', 1, "bucket snaps does not exist"),
+        (SAVED, snapshot(), 0, ""),
+        (f"{SAVED}; {SAVED}", snapshot(), 0, ""),  # K3s prints the line twice if it also uploads the file
+        (SAVED, CORRUPT, 1, "on-demand-s1-1 is corrupt: its hash is wrong"),
+        (SAVED, snapshot()[:-512], 1, "its hash is wrong"),
+        (SAVED, snapshot()[:-1], 1, "is not an etcd snapshot, or is truncated"),
+        ("exit 0", snapshot(), 1, "no snapshot was saved"),  # the disk is full: k3s prints nothing
+        ('echo "Error: bucket snaps does not exist" >&2; exit 1', b"", 1, "bucket snaps does not exist"),
     ],
 )
-def test_only_the_message_shows_that_a_snapshot_was_saved(machine: Machine, save: str, code: int, error: str) -> None:
+def test_a_snapshot_is_saved_if_k3s_says_so_and_its_hash_is_right(
+    machine: Machine, save: str, content: bytes, code: int, error: str
+) -> None:
     machine.program("k3s", f"case $2 in save) {save} ;; ls) echo '{LISTED}' ;; esac")
-    done = machine.run(tasks.SAVE_SCRIPT, "k3s")
+    (machine.db / "on-demand-s1-1").write_bytes(content)
+    done = machine.run(tasks.SAVE_SCRIPT, "k3s", str(machine.db))
     assert (done.returncode, error in done.stderr) == (code, True)
-    assert done.stdout == (f"{LISTED}\n" if code == 0 else "")
+    if code == 0:
+        expected = {"hashes": {"on-demand-s1-1": hash_of(content)}, "list": json.loads(LISTED)}
+        assert json.loads(done.stdout) == expected
+    else:
+        assert done.stdout == ""
+
+
+def test_the_hash_of_a_compressed_or_remote_snapshot(machine: Machine) -> None:
+    """A compressed file has no hash of its own, and the directory may be another one."""
+    saved = SAVED.replace("on-demand-s1-1", "on-demand-s1-1.zip")
+    machine.program("k3s", f"case $2 in save) {saved} ;; ls) echo '{LISTED}' ;; esac")
+    done = machine.run(tasks.SAVE_SCRIPT, "k3s", str(machine.db))
+    assert json.loads(done.stdout)["hashes"] == {}
+    (machine.db / "on-demand-s1-1.zip").write_bytes(b"packed")
+    done = machine.run(tasks.SAVE_SCRIPT, "k3s", str(machine.db))
+    assert json.loads(done.stdout)["hashes"] == {"on-demand-s1-1.zip": hash_of(b"packed")}
+
+
+@pytest.mark.parametrize(
+    ("content", "recorded", "error"),
+    [
+        (snapshot(), "", ""),
+        (snapshot(), hash_of(snapshot()), ""),
+        (snapshot(b"o" * 512), hash_of(snapshot()), "is another file than the one that was saved"),
+        (CORRUPT, "", "is corrupt: its hash is wrong"),
+        (b"text\n", "", "is not an etcd snapshot, or is truncated"),
+        (b"", "", "is empty or cannot be read"),
+        (None, "", "does not exist"),
+    ],
+)
+def test_a_snapshot_is_checked_before_servers_stop(
+    machine: Machine, content: bytes | None, recorded: str, error: str
+) -> None:
+    """K3s moves the old data away before it finds that the hash of a file is wrong."""
+    file = machine.db / "snapshot with spaces"
+    if content is not None:
+        file.write_bytes(content)
+    done = machine.run(tasks.CHECK_SCRIPT, str(file), recorded)
+    assert (done.returncode, error in done.stderr) == (1 if error else 0, True)
 
 
 def test_a_failed_restore_puts_the_old_data_back(machine: Machine) -> None:
@@ -298,17 +357,17 @@ def test_a_bucket_that_cannot_be_listed_is_reported(machine: Machine, program: s
     assert (done.returncode, done.stderr) == (1, "Error: Access Denied.\n")
 
 
-def test_a_snapshot_on_the_machine_is_checked(machine: Machine) -> None:
+@pytest.mark.parametrize(("content", "error"), [(None, "does not exist"), ("", "is empty")])
+def test_a_snapshot_must_exist(machine: Machine, content: str | None, error: str) -> None:
     file = machine.db / "snapshot"
-    for content, code, error in ((None, 1, "does not exist"), ("", 1, "is empty"), ("data", 0, "")):
-        if content is not None:
-            file.write_text(content)
-        done = machine.run(tasks.CHECK_SCRIPT, str(file))
-        assert (done.returncode, error in done.stderr) == (code, True), done.stderr
+    if content is not None:
+        file.write_text(content)
+    done = machine.run(tasks.CHECK_SCRIPT, str(file), "")
+    assert (done.returncode, error in done.stderr) == (1, True), done.stderr
 
 
 def test_a_directory_is_no_snapshot(machine: Machine) -> None:
-    assert machine.run(tasks.CHECK_SCRIPT, str(machine.db)).returncode == 1
+    assert machine.run(tasks.CHECK_SCRIPT, str(machine.db), "").returncode == 1
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -26,19 +26,35 @@ from herder.controllers.planner.distributions.tasks import (
     script_instruction,
 )
 
-SAVE_SCRIPT = """set -u
-output=$("$1" etcd-snapshot save 2>&1)
+_VERIFY = """verify() {
+    size=$(wc -c < "$1")
+    [ "$((size % 512))" = 32 ] || { echo "$1 is not an etcd snapshot, or is truncated" >&2; return 1; }
+    expected=$(tail -c 32 "$1" | od -An -v -tx1 | tr -d ' \\n')
+    actual=$(head -c "$((size - 32))" "$1" | sha256sum)
+    [ "${actual%% *}" = "$expected" ] || { echo "$1 is corrupt: its hash is wrong" >&2; return 1; }
+}
+"""
+"""A snapshot of etcd ends with the SHA-256 of what comes before."""
+
+SAVE_SCRIPT = f"""set -u
+{_VERIFY}program=$1 directory=$2
+output=$("$program" etcd-snapshot save 2>&1)
 code=$?
 printf '%s\\n' "$output" >&2
 [ "$code" = 0 ] || exit "$code"
-case $output in
-    *"Snapshot "*" saved."*) ;;
-    *) echo "no snapshot was saved; the log of the service has the cause" >&2; exit 1 ;;
-esac
-"$1" etcd-snapshot ls -o json
+name=$(printf '%s\\n' "$output" | sed -n 's/.*Snapshot \\([^ ]*\\) saved\\..*/\\1/p' | tail -n 1)
+[ -n "$name" ] || {{ echo "no snapshot was saved; the log of the service has the cause" >&2; exit 1; }}
+file=$directory/$name hash=
+if [ -f "$file" ]; then
+    case $name in *.zip) ;; *) verify "$file" || exit 1 ;; esac
+    hash=$(sha256sum < "$file")
+fi
+printf '{{"hashes":{{%s}},"list":' "${{hash:+\\"$name\\":\\"${{hash%% *}}\\"}}"
+"$program" etcd-snapshot ls -o json || exit 1
+printf '}}\\n'
 """
-"""Saves a snapshot, and prints all. The command exits with 0 even if it cannot write the file: only its message shows
-that it has.
+"""Saves a snapshot, verifies it, and prints its hash and all snapshots. The command exits with 0 even if it cannot
+write the file: only its message shows that it has.
 """
 
 DELETE_SCRIPT = """set -u
@@ -118,10 +134,16 @@ SYSTEMCTL_SCRIPT = """set -eu
 systemctl "$1" "$2"
 """
 
-CHECK_SCRIPT = """set -u
-file=$1
-[ -f "$file" ] || { echo "$file does not exist" >&2; exit 1; }
-[ -r "$file" ] && [ -s "$file" ] || { echo "$file is empty or cannot be read" >&2; exit 1; }
+CHECK_SCRIPT = f"""set -u
+{_VERIFY}file=$1 recorded=$2
+[ -f "$file" ] || {{ echo "$file does not exist" >&2; exit 1; }}
+[ -r "$file" ] && [ -s "$file" ] || {{ echo "$file is empty or cannot be read" >&2; exit 1; }}
+hash=$(sha256sum < "$file")
+[ -z "$recorded" ] || [ "${{hash%% *}}" = "$recorded" ] || {{
+    echo "$file is another file than the one that was saved: its hash differs" >&2
+    exit 1
+}}
+verify "$file"
 """
 
 CHECK_S3_SCRIPT = """set -u
@@ -205,7 +227,7 @@ def task_instructions(
     data, unit = runtime.data(cluster), runtime.agent_unit if machine.roles.only_worker else runtime.server_unit
     match task:
         case SaveSnapshot():
-            return (script_instruction(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name),)
+            return (script_instruction(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name, _snapshots(data)),)
         case DeleteSnapshots():
             files = file_arguments(task)
             return (script_instruction(operations.DELETE_SNAPSHOTS, DELETE_SCRIPT, task, runtime.name, *files),)
@@ -224,7 +246,8 @@ def task_instructions(
             listing = (runtime.name, "etcd-snapshot", "ls")
             return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_S3_SCRIPT, task, task.file.name, *listing),)
         case CheckSnapshot():
-            return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_SCRIPT, task, _snapshot_path(data, task.file)),)
+            file = (f"{_snapshots(data)}/{task.file.name}", task.file.sha256)
+            return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_SCRIPT, task, *file),)
         case StopServices():
             return (script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, f"{runtime.name}-killall.sh"),)
         case StartServices():
@@ -247,21 +270,22 @@ def _restart(task: Task, unit: str) -> tuple[Instruction, ...]:
 
 def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, task: RestoreSnapshot) -> Instruction:
     """Local files are given by their path; the name of an object in S3 goes with the arguments of the config file."""
+    path = task.file.name if task.file.in_s3 else f"{_snapshots(data)}/{task.file.name}"
     command = [
         runtime.name,
         "server",
         "--cluster-reset",
         f"--etcd-arg=advertise-client-urls=https://{loopback(cluster)}:2379",
         "--etcd-disable-snapshots=false",
-        f"--cluster-reset-restore-path={task.file.name if task.file.in_s3 else _snapshot_path(data, task.file)}",
+        f"--cluster-reset-restore-path={path}",
     ]
     if not task.file.in_s3:
         command.append("--etcd-s3=false")
     return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, unit, data, *command)
 
 
-def _snapshot_path(data: str, file: SnapshotFile) -> str:
-    return f"{data}/server/db/snapshots/{file.name}"
+def _snapshots(data: str) -> str:
+    return f"{data}/server/db/snapshots"
 
 
 def _kubectl(runtime: Runtime, data: str) -> tuple[str, ...]:
