@@ -357,15 +357,6 @@ def test_a_bucket_that_cannot_be_listed_is_reported(machine: Machine, program: s
     assert (done.returncode, done.stderr) == (1, "Error: Access Denied.\n")
 
 
-@pytest.mark.parametrize(("content", "error"), [(None, "does not exist"), ("", "is empty")])
-def test_a_snapshot_must_exist(machine: Machine, content: str | None, error: str) -> None:
-    file = machine.db / "snapshot"
-    if content is not None:
-        file.write_text(content)
-    done = machine.run(tasks.CHECK_SCRIPT, str(file), "")
-    assert (done.returncode, error in done.stderr) == (1, True), done.stderr
-
-
 def test_a_directory_is_no_snapshot(machine: Machine) -> None:
     assert machine.run(tasks.CHECK_SCRIPT, str(machine.db), "").returncode == 1
 
