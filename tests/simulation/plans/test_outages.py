@@ -16,7 +16,8 @@ from herder.sim.nodes import SimulatedNode
 from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
 from tests.simulation.plans.test_restores import servers_of
 
-OUTAGE, OUTAGE_OF_API = 40 * 60.0, 60.0
+OUTAGE, OUTAGE_OF_API, OUTAGE_OF_SERVER = 40 * 60.0, 8 * 60.0, 40.0
+"""The scripts of tasks wait two minutes for an API server."""
 PHASES = ("Started", "Snapshot", "Shutdown", "Restore", "InitialRestartCluster", "PostRestoreNodeCleanup")
 
 
@@ -129,7 +130,8 @@ def test_a_scheduled_snapshot_is_repeated_after_an_outage_of_the_server() -> Non
             return found is not None and found.kind == operations.SCHEDULED_SNAPSHOT
 
         await cluster.simulation.sim.world.until(is_started, within=2 * HOUR)
-        server.service.crash()
+        server.service.stop(by_plan=False)
+        asyncio.get_running_loop().call_later(OUTAGE_OF_SERVER, server.service.start)
 
         async def has_ended() -> bool:
             return operations.active_run(await cluster.control_plane()) is None
