@@ -144,6 +144,7 @@ class Retained:
 
     state: Hashable  # responses with the same state share its memory
     size: int  # bytes; 0 when it is released
+    own: bool = False  # nothing else keeps it now
 
 
 @dataclass(slots=True)

@@ -56,6 +56,10 @@ class Front(Protocol):
 
     def forget(self, connection: Connection) -> None: ...
 
+    def limit_retained(self, now: float) -> None:
+        """Abort responses that keep too much in memory."""
+        ...
+
 
 class Connection(asyncio.BufferedProtocol):
     """One HTTP connection."""
@@ -405,6 +409,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._front.stopping or self._intake.has_unread_body:
             self._closing = True
         self.retained, self.responding_since = response.memory(), self._loop.time()
+        if self.retained is not None and self.retained.own:
+            self._front.limit_retained(self.responding_since)
         if response.stream is not None:
             await self._stream(parsed, response, response.stream)
             return

@@ -210,9 +210,9 @@ class HttpFront:
         }
 
     def limit_retained(self, now: float) -> None:
-        """Abort slow responses that keep too much in memory."""
+        """Abort responses that keep too much in memory."""
         for connection in list(over_limit(self.connections, self._limits, now)):
-            log.warning("response aborted: the slow readers of %s keep too much in memory", connection.reader[0])
+            log.warning("response aborted: the responses to %s keep too much in memory", connection.reader[0])
             connection.abort()
 
     async def handle(self, request: Request) -> Response:

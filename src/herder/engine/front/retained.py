@@ -41,13 +41,15 @@ def retained_bytes(readers: Iterable[Reader]) -> Mapping[Holder, int]:
 
 
 def over_limit(readers: Iterable[R], limit: limits.Limits, now: float) -> Iterator[R]:
-    """Yield the connections to abort: the oldest slow ones of users whose responses retain too much.
+    """Yield the connections to abort: the oldest ones of users whose responses retain too much.
 
+    Objects of the store count only if they are read slowly; those of an earlier revision count at once.
     If all users together retain too much, the limit of each user is an equal share.
     """
     slow: dict[Holder, list[R]] = {}
     for each in readers:
-        if each.retained is not None and each.retained.size and now - each.responding_since >= limits.SLOT_SECONDS:
+        found, is_slow = each.retained, now - each.responding_since >= limits.SLOT_SECONDS
+        if found is not None and found.size and (found.own or is_slow):
             slow.setdefault(each.reader, []).append(each)
     for holder, own in slow.items():
         slow[holder], excess = _split(own, limit.retained_bytes_per_user, keeps_newest=True)

@@ -342,6 +342,11 @@ class Store:
         records = await self._snapshot(resource, namespace, revision)
         return page(records, after, limit)
 
+    def is_past(self, revision: int) -> bool:
+        """Whether lists of a revision are read from the database, so that they share no memory with the live
+        objects."""
+        return revision < self._hub.recent_after
+
     async def revision_at(self, time: float) -> int:
         """Return the last revision committed at or before a wall time, as far back as history is kept."""
         return max(self._compacted, await self._history.revision_at(time))

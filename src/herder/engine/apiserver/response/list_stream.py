@@ -34,20 +34,20 @@ ToItems = Callable[[Sequence[Object]], list[Object]]
 
 
 async def list_response(
-    call: RequestContext, records: Sequence[Record], metadata: Object, *, shared: bool = True
+    call: RequestContext, records: Sequence[Record], metadata: Object, *, past: int = 0
 ) -> Response:
-    """Respond with a list of records, in the negotiated format. `shared` records are those of the store."""
+    """Respond with a list of records, in the negotiated format. `past` is the revision of records from history."""
     response = await _list_response(call, records, metadata)
     if call.request.incoming is not None and (response.stream is not None or isinstance(response.body, LazyBody)):
-        response.retained = retained_records(call, records, shared=shared)
+        response.retained = retained_records(call, records, past=past)
     return response
 
 
-def retained_records(call: RequestContext, records: Sequence[Record], *, shared: bool = True) -> Retained:
+def retained_records(call: RequestContext, records: Sequence[Record], *, past: int = 0) -> Retained:
     """The memory of records that are sent one after the other. Lists of one state of the store share it."""
-    newest = max((record.revision for record in records), default=0)
-    state = (call.resource.storage, call.namespace, len(records), newest) if shared else object()
-    return Retained(state, sum(len(record.value) for record in records))
+    newest = past or max((record.revision for record in records), default=0)
+    state = (call.resource.storage, call.namespace, len(records), newest, bool(past))
+    return Retained(state, sum(len(record.value) for record in records), own=bool(past))
 
 
 async def _list_response(call: RequestContext, records: Sequence[Record], metadata: Object) -> Response:

@@ -66,7 +66,8 @@ async def list_objects(call: RequestContext) -> Response:
         metadata["continue"] = continue_token(call, selected[-1], revision)
         if selection.everything:
             metadata["remainingItemCount"] = remaining
-    return await list_response(call, selected, metadata, shared=not exact)
+    past = revision if exact and call.deps.store.is_past(revision) else 0
+    return await list_response(call, selected, metadata, past=past)
 
 
 def _list_position(call: RequestContext, options: ListOptions) -> tuple[str, int, bool]:
