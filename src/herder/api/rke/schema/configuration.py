@@ -218,6 +218,9 @@ ROTATE_CERTIFICATES = record(
     {
         "generation": number(_GENERATION),
         "services": nullable(plain_list(PLAIN, "Services whose certificates are renewed; all if empty.")),
+        "caCertificates": flag(
+            "Whether to rotate certificate authorities too; refused. Of earlier versions of Rancher."
+        ),
     },
     "Request to renew certificates.",
 )

@@ -39,7 +39,7 @@ def exported(build: str) -> Object:
         machineSelectorFiles=[],
         networking={"stackPreference": "ipv4"},
         registries={"configs": {}, "mirrors": {}},
-        rotateCertificates={"generation": 0, "services": None},
+        rotateCertificates={"generation": 0, "services": None, "caCertificates": False},
         upgradeStrategy={"controlPlaneConcurrency": "1", "controlPlaneDrainOptions": off, "workerDrainOptions": off},
         machinePools=[pool(machineOS="linux", drainBeforeDelete=True, hostnameLengthLimit=0)],
     )
