@@ -22,6 +22,7 @@ from tests.support.site import Cluster
 SECRET, VALUE = "rotated", "wool"
 CONNECTION = (
     *("refused", "EOF", "timeout", "timed out", "unavailable", "connect", "reset by peer", "broken pipe"),
+    "did not answer in time",
     "error trying to reach service",
     *("is forbidden", "Unauthorized"),  # a kube-apiserver that has just started has not read roles and accounts yet
 )
