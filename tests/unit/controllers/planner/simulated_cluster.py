@@ -1,4 +1,4 @@
-"""A simulated cluster whose machines exist only as objects: simulated agents apply plans, and Nodes join as a
+"""Simulated clusters whose machines exist only as objects: simulated agents apply plans, and Nodes join as a
 result."""
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from herder.effects.referenced_objects import ReferencedObjects
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Conflict, NotFound
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.executor import Guard
 from herder.sim.faults import NONE, Faults
 from herder.sim.world import World
@@ -58,6 +59,7 @@ class SimulatedCluster:
         answer: Answer = lambda _plan: True,
         invariant: Callable[[Kind, str, Object], None] | None = None,
         strict: bool = True,
+        planner: Controller = controller.CONTROLLER,
     ) -> None:
         self.delivered: list[str] = []  # machines, in the order in which their agents started to apply a plan
         self.max_concurrent = 0  # the largest number of agents at work at the same time
@@ -77,7 +79,7 @@ class SimulatedCluster:
 
         self.world = World(
             seed,
-            [controller.CONTROLLER, plan_secrets.CONTROLLER],
+            [planner, plan_secrets.CONTROLLER],
             crds=[*CAPI_CRDS, *MANAGEMENT_CRDS, *RKE_CRDS, SETTING_CRD],
             guards=guards,
             performers={names.MAKE_TOKENS: tokens, names.READ_OBJECT: read},
@@ -105,30 +107,31 @@ class SimulatedCluster:
 
     # --- user actions -----------------------------------------------------------------------------------------------
 
-    async def create(self, version: str = VERSION, **spec: Any) -> None:
-        cluster = await self._create(CLUSTER, NAME, {"controlPlaneRef": object_reference(CONTROL_PLANE, NAME)})
+    async def create(self, version: str = VERSION, *, cluster_name: str = NAME, **spec: Any) -> None:
+        name = cluster_name
+        cluster = await self._create(CLUSTER, name, {"controlPlaneRef": object_reference(CONTROL_PLANE, name)})
         provisioned = {"status": {"initialization": {"infrastructureProvisioned": True}}}
-        await self.client.patch(CLUSTER.resource, NAME, provisioned, namespace=NAMESPACE, subresource="status")
-        owner = {"apiVersion": CLUSTER.api_version, "kind": "Cluster", "name": NAME, "uid": cluster["metadata"]["uid"]}
-        desired = {"kubernetesVersion": version, "clusterName": NAME, "managementClusterName": "", **spec}
-        await self._create(CONTROL_PLANE, NAME, desired, ownerReferences=[owner])
-        await self._create(BEACON, NAME, {})
+        await self.client.patch(CLUSTER.resource, name, provisioned, namespace=NAMESPACE, subresource="status")
+        owner = {"apiVersion": CLUSTER.api_version, "kind": "Cluster", "name": name, "uid": cluster["metadata"]["uid"]}
+        desired = {"kubernetesVersion": version, "clusterName": name, "managementClusterName": "", **spec}
+        await self._create(CONTROL_PLANE, name, desired, ownerReferences=[owner])
+        await self._create(BEACON, name, {})
 
-    async def add(self, name: str, roles: tuple[str, ...], *, address: str = "") -> None:
+    async def add(self, name: str, roles: tuple[str, ...], *, address: str = "", cluster_name: str = NAME) -> None:
         """Add a machine whose infrastructure is ready and whose agent is registered."""
         self._addresses[name] = address or f"10.0.0.{len(self._addresses) + 11}"
-        labels = {CAPI_CLUSTER_NAME: NAME, **dict.fromkeys(roles, "true")}
-        await self._create(BOOTSTRAP, name, {"clusterName": NAME}, labels=labels)
+        labels = {CAPI_CLUSTER_NAME: cluster_name, **dict.fromkeys(roles, "true")}
+        await self._create(BOOTSTRAP, name, {"clusterName": cluster_name}, labels=labels)
         infrastructure = object_reference(CUSTOM_MACHINE, name)
         bootstrap = {"configRef": object_reference(BOOTSTRAP, name)}
-        spec = {"clusterName": NAME, "bootstrap": bootstrap, "infrastructureRef": infrastructure}
+        spec = {"clusterName": cluster_name, "bootstrap": bootstrap, "infrastructureRef": infrastructure}
         await self._create(MACHINE, name, spec, labels=labels)
         await self._status(MACHINE, name, {"conditions": [new_condition("InfrastructureReady")]})
         secret = new_manifest(
             PLAN_SECRET,
             names.plan_secret(name),
             NAMESPACE,
-            labels={**labels, names.CLUSTER_NAME: NAME, names.MACHINE_NAME: name},
+            labels={**labels, names.CLUSTER_NAME: cluster_name, names.MACHINE_NAME: name},
             annotations={names.INTERNAL_ADDRESS: self._addresses[name]},
             type=names.PLAN_SECRET_TYPE,
         )
@@ -147,15 +150,15 @@ class SimulatedCluster:
         await self.client.patch(MACHINE.resource, name, {"metadata": {"finalizers": None}}, namespace=NAMESPACE)
         await self.client.delete(PLAN_SECRET.resource, names.plan_secret(name), namespace=NAMESPACE)
 
-    async def is_ready(self) -> bool:
-        control_plane = await self.control_plane()
+    async def is_ready(self, cluster_name: str = NAME) -> bool:
+        control_plane = await self.control_plane(cluster_name)
         status = control_plane.get("status") or {}
         conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
         current = status.get("observedGeneration") == control_plane["metadata"]["generation"]
         return current and conditions.get("Ready") == "True" and conditions.get("Reconciled") == "True"
 
-    async def control_plane(self) -> Object:
-        return await self.client.get(CONTROL_PLANE.resource, NAME, namespace=NAMESPACE)
+    async def control_plane(self, cluster_name: str = NAME) -> Object:
+        return await self.client.get(CONTROL_PLANE.resource, cluster_name, namespace=NAMESPACE)
 
     async def message(self) -> str:
         status = (await self.control_plane()).get("status") or {}
@@ -243,7 +246,7 @@ class SimulatedCluster:
         except NotFound:
             return
         if plan.is_control_plane:
-            await self._status(CONTROL_PLANE, NAME, {"agentConnected": True})
+            await self._status(CONTROL_PLANE, plan.labels[names.CLUSTER_NAME], {"agentConnected": True})
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
