@@ -94,6 +94,10 @@ REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a registration request: wh
 
 ADMINISTRATED = "provisioning.cattle.io/administrated"  # on a management Cluster that is provisioned here
 RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
+REMOVED_NODE = "kubeadm.herder.io/removed"
+"""Label of the record of a node name in a kubeadm cluster: the Machine was deleted, so it gets no certificate."""
+MARKED_AS_REMOVED = "kubeadm.herder.io/marked-as-removed"
+"""Annotation of a Machine that is being deleted: the record of its Node has that label."""
 ETCD_HOOK = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/rke-bootstrap-cleanup"
 ETCD_HOOK_OWNER = "rke-bootstrap-controller"
 AGENT_HOOK = "pre-drain.delete.hook.machine.cluster.x-k8s.io/cluster-agent"
