@@ -19,7 +19,7 @@ MAX_RESPONSE_BYTES = 64 << 20
 """Largest response body that a client decodes at once. A client reads a larger list in pages."""
 
 RECHECK_SECONDS = 1.0
-"""A body that takes longer arrives after rights may have ended: handlers check the rights of its request again."""
+"""The rights of a request that waits longer, such as for its body, may have ended: they are checked again."""
 
 _SMALL_BODY_BYTES = 64 << 10
 
@@ -127,7 +127,7 @@ class Request:
     target: str = ""  # raw path and query as sent, still percent-encoded; used by proxies
     incoming: Incoming | None = None  # None: an in-process client
     has_body: bool = True  # False: call `receive_body` before reading `body`
-    checks: tuple[Check, ...] = ()  # what `receive_body` repeats after a slow body
+    checks: tuple[Check, ...] = ()  # what is repeated after a wait
 
     async def admit(self, user: User | None, *, long_running: bool = False) -> None:
         """Take a request slot of this user. Handlers call it as soon as the request is authenticated."""
@@ -142,18 +142,21 @@ class Request:
         """
         if self.incoming is None or (limit is None and self.has_body):
             return
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = asyncio.get_running_loop().time()
         self.body = await self.incoming.receive(limit)
         self.has_body = True
-        if loop.time() - begun >= RECHECK_SECONDS:
-            for check in self.checks:
-                await check()
+        await self.check_again(begun)
 
-    def repeat_after_body(self, check: Check) -> None:
-        """Repeat a check of this request, which has succeeded, if its body arrives slowly."""
+    def repeat_after_wait(self, check: Check) -> None:
+        """Repeat a check of this request, which has succeeded, if the request waits for its body or in a queue."""
         if self.incoming is not None:
             self.checks = (*self.checks, check)
+
+    async def check_again(self, since: float) -> None:
+        """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError."""
+        if asyncio.get_running_loop().time() - since >= RECHECK_SECONDS:
+            for check in self.checks:
+                await check()
 
     @property
     def is_streaming(self) -> bool:

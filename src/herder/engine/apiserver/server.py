@@ -142,8 +142,8 @@ class ApiServer:
         self, request: Request, info: RequestInfo, attributes: AccessAttributes, caller: _Caller
     ) -> Response:
         await self._authorize(request, info, attributes, caller)
+        request.repeat_after_wait(partial(self._authorize, request, info, attributes, caller))
         if not request.has_body:
-            request.repeat_after_body(partial(self._authorize, request, info, attributes, caller))
             await request.receive_body()
         check_body_size(len(request.body))
         if request.path.startswith("//"):

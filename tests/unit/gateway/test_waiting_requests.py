@@ -1,4 +1,4 @@
-"""A client can send the body of a request up to a minute after its head. Rights that end meanwhile do not count."""
+"""A request can wait for its body, or in the queue of large documents. Rights that end meanwhile do not count."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import yaml
 
 from herder.api.capi.kinds import SECRET
 from herder.api.identity.authn.tokens import NewToken
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.management.kinds import USER
 from herder.engine import wire
+from herder.engine.apiserver.compute import LARGE_BYTES, shared_executor
+from herder.engine.apiserver.request.yaml_body import LARGE_YAML_BYTES
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from tests.support.builders import new_manifest
@@ -33,7 +36,7 @@ BINDINGS = f"/k8s/clusters/{CLUSTER}/apis/rbac.authorization.k8s.io/v1/clusterro
 
 
 @pytest.fixture(autouse=True)
-def every_body_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_wait_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "RECHECK_SECONDS", 0.0)
 
 
@@ -64,11 +67,12 @@ class SlowRequest:
 
 
 async def begin(
-    port: int, context: ssl.SSLContext | None, path: str, bearer: str, body: Object, *headers: str
+    port: int, context: ssl.SSLContext | None, path: str, bearer: str, body: Object | bytes, *headers: str
 ) -> SlowRequest:
-    content = json.dumps(body).encode()
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {bearer}", "Expect: 100-continue", *headers]
-    lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+    kind = "yaml" if isinstance(body, bytes) else "json"
+    lines += [f"Content-Type: application/{kind}", f"Content-Length: {len(content)}"]
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     writer.write("\r\n".join([*lines, "", ""]).encode())
     async with asyncio.timeout(30):
@@ -94,7 +98,7 @@ async def user(gateway: GatewayServer, name: str) -> tuple[str, str]:
     return issued.bearer, issued.bearer.partition(":")[0].removeprefix("ext/")
 
 
-async def begin_at(gateway: GatewayServer, path: str, bearer: str, body: Object) -> SlowRequest:
+async def begin_at(gateway: GatewayServer, path: str, bearer: str, body: Object | bytes) -> SlowRequest:
     context = ssl.create_default_context(cadata=gateway.ca.decode())
     return await begin(int(gateway.url.rpartition(":")[2]), context, path, bearer, body)
 
@@ -125,6 +129,46 @@ async def test_no_token_outlasts_the_one_that_requested_it(gateway: GatewayServe
     while gateway.parts.identity.identity.known.cached_token(name, ext=True) is not None:
         await asyncio.sleep(0.01)
     assert [await each.finish() for each in requests] == [401, 401]
+
+
+SECRET_OF = {"x": "A" * LARGE_BYTES}
+LARGE: dict[str, Object | bytes] = {
+    "JSON": new_manifest(SECRET, "queued", TEAM) | {"data": SECRET_OF},
+    "YAML": yaml.safe_dump(new_manifest(SECRET, "queued", TEAM) | {"stringData": SECRET_OF}).encode(),
+    "small YAML": yaml.safe_dump(
+        new_manifest(SECRET, "queued", TEAM) | {"stringData": {"x": "A" * LARGE_YAML_BYTES}}
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
+async def test_a_right_that_ends_in_the_queue_of_large_documents_does_not_count(
+    body: Object | bytes, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large documents of one user are processed one after the other, which can take minutes."""
+    executor, waiting, may_continue = shared_executor(), asyncio.Event(), asyncio.Event()
+    convert = executor.convert_yaml
+
+    async def convert_later(name: str, document: bytes) -> bytes:
+        waiting.set()
+        await may_continue.wait()
+        return await convert(name, document)
+
+    monkeypatch.setattr(executor, "convert_yaml", convert_later)
+    async with running_gateway("embedded", tmp_path_factory.mktemp("front")) as gateway:
+        await create_namespace(gateway.client, TEAM)
+        bearer, _ = await user(gateway, "u-queues")
+        request = await begin_at(gateway, SECRETS, bearer, body)
+        async with executor.large_request("u-queues"):
+            sent = asyncio.ensure_future(request.finish())
+            if isinstance(body, bytes):
+                await waiting.wait()
+            else:
+                await asyncio.sleep(0.5)  # until the server has read the body
+            await gateway.client.delete(ROLE_BINDING.resource, "u-queues", namespace=TEAM)
+            may_continue.set()
+            await asyncio.sleep(0)
+        assert await sent == 403
 
 
 # --- managed clusters -------------------------------------------------------------------------------------------------
