@@ -8,7 +8,7 @@ Cluster.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -116,8 +116,9 @@ class ClusterObjects:
         is_same = cluster["metadata"]["uid"] == uid and is_deleting(cluster)
         if not is_same or not await self._may_follow(user, cluster):
             raise not_found(PROVISIONING_CLUSTER.resource.group_resource, name)
-        shown = ("name", "namespace", "uid", "deletionTimestamp", "finalizers", "managedFields")
+        shown = ("name", "namespace", "uid", "deletionTimestamp", "finalizers")
         metadata = {key: value for key, value in cluster["metadata"].items() if key in shown}
+        metadata["managedFields"] = [*_managers_of_finalizers(cluster)]
         return {"metadata": metadata, "status": {"conditions": (cluster.get("status") or {}).get("conditions") or []}}
 
     async def _may_follow(self, user: User, cluster: Object) -> bool:
@@ -307,6 +308,16 @@ def _without_previous_spec(obj: Object) -> Object:
         return obj
     kept = {key: value for key, value in annotations.items() if key != rke_names.PREVIOUS_SPEC}
     return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
+
+
+def _managers_of_finalizers(obj: Object) -> Iterator[Object]:
+    """Which manager set which finalizer. The other fields have keys of the spec, such as names of variables, that a
+    creator may not read who is not an owner any more."""
+    for entry in obj["metadata"].get("managedFields") or ():
+        finalizers = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers")
+        if finalizers:
+            fields = {"f:metadata": {"f:finalizers": finalizers}}
+            yield {"manager": entry.get("manager") or "", "operation": entry.get("operation") or "", "fieldsV1": fields}
 
 
 def _without_managed_fields(obj: Object) -> Object:

@@ -266,3 +266,29 @@ async def test_members_without_the_right_to_update_a_cluster_delete_no_snapshot(
     with pytest.raises(Forbidden):
         await objects.handle(Request("DELETE", "/v3/clusters/c-own/snapshots/core", Query([])), User("member"))
     assert server.deleted == []
+
+
+async def test_a_former_owner_who_created_a_cluster_sees_no_fields_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what its deletion waits for. Managed fields have names of variables that later owners have set."""
+
+    class Creator(Owner):
+        async def may(self, *_: object) -> bool:
+            return False
+
+    finalizers = {"f:finalizers": {'v:"x"': {}}}
+    fields = [
+        {"manager": "kubectl", "fieldsV1": {"f:metadata": {"f:annotations": {"f:secret": {}}}, "f:spec": {"f:y": {}}}},
+        {"manager": "herder", "operation": "Update", "fieldsV1": {"f:metadata": finalizers, "f:status": {"f:z": {}}}},
+    ]
+    path = "/apis/provisioning.cattle.io/v1/namespaces/fleet-default/clusters/own"
+    known = OBJECTS[path]
+    meta = {**known["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "managedFields": fields}
+    meta["annotations"] = {"field.cattle.io/creatorId": "u-creator"}
+    monkeypatch.setitem(OBJECTS, path, {**known, "metadata": meta})
+    objects = ClusterObjects(Client(Balancer()), Creator())  # type: ignore[arg-type]
+    request = Request("GET", f"/v3/deletions/fleet-default/own/{meta['uid']}")
+    response = await objects.handle(request, User("u-creator"))
+    assert response is not None
+    found = msgspec.json.decode(response.content())["metadata"]
+    kept = {"manager": "herder", "operation": "Update", "fieldsV1": {"f:metadata": finalizers}}
+    assert found["managedFields"] == [kept]
