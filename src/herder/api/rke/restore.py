@@ -16,7 +16,7 @@ import msgspec
 
 from herder.api.capi.names import annotations_of
 from herder.api.references.approvals import recorded
-from herder.api.rke.cluster_spec import decode_spec
+from herder.api.rke.cluster_spec import decode_spec, version_in
 from herder.api.rke.distributions import Release, version_of
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.engine.meta.kinds import Object
@@ -141,10 +141,7 @@ def saved_spec(snapshot: Object, control_plane: Object | None) -> Object:
 
 def saved_version(snapshot: Object) -> str:
     """The version that a server has reported with the snapshot, whether the copy is trusted or not; empty if none."""
-    try:
-        return str(decode_spec(encoded_spec(snapshot)).get("kubernetesVersion") or "")
-    except ValueError:
-        return ""
+    return version_in(encoded_spec(snapshot))
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
