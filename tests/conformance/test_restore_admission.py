@@ -104,6 +104,9 @@ async def test_a_restored_spec_names_no_object_of_another_user(admin: Api, is_re
     assert "secrets " in answer.message
     assert "/theirs is not the object that the restored spec had referenced, or no longer exists" in answer.message
     (await patch(admin, request("kubernetesVersion"))).expect(200)
+    (await patch(admin, {"metadata": {"annotations": {REVIEW: "earlier"}}})).expect(200)
+    removed = await patch(admin, {**request("all"), "metadata": {"annotations": {REVIEW: None}}})
+    assert removed.status == 403, "who replaces the object without the annotation requests no review"
     reviewed = {**request("all", generation=2), "metadata": {"annotations": {REVIEW: "checked"}}}
     approved = (await patch(admin, reviewed)).expect(200)
     (found,) = record(approved) or ()

@@ -69,7 +69,10 @@ class RestoreAdmission:
 def _added_references(write: Write, restored: Write, control_plane: Object | None) -> Restored | None:
     """References of the restored spec that the author has not written; None if the author requests their review."""
     assert write.old is not None
-    if annotations_of(write.obj).get(REVIEW) != annotations_of(write.old).get(REVIEW):
+    review = annotations_of(write.obj).get(REVIEW)
+    if review and review != annotations_of(write.old).get(
+        REVIEW
+    ):  # removed by who replaces the object, it is no request
         return None
     written, found = (
         {each.key for each in field_references(each.kind, each.obj, each.namespace)} for each in (write, restored)
