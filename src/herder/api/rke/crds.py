@@ -230,6 +230,9 @@ _CONTROL_PLANE_STATUS = record(
         ),
         "rollback": _ROLLBACK,
         "specHistory": plain_list(PLAIN, "Digests of the specs that the cluster has had; the last is the current one."),
+        "approvedObjects": plain_list(
+            PLAIN, "UIDs of the objects that specs of the cluster were allowed to reference, oldest first."
+        ),
         "conditions": CONDITIONS,
     },
     "Observed state.",
