@@ -444,6 +444,7 @@ RESTORED = (
     _snapshot("a snapshot is created", "restored"),
     _snapshot("a snapshot is of another cluster", "restored-2", {"spec": {"clusterName": "another"}}),
     _snapshot("a snapshot is another file", "restored-3", {"snapshotFile": {"name": "b"}}),
+    _snapshot("a snapshot has another owner", "restored-5", {"metadata": {"ownerReferences": [_OWNER]}}),
     _snapshot("a snapshot has another hash", "restored-4", _annotated(names.SNAPSHOT_SHA256, "x")),
 )
 """Writes that decide which spec an administrator restores, or which file the manager deletes or restores."""

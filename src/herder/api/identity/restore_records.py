@@ -37,15 +37,19 @@ def control_plane_problems(old: Object | None, new: Object) -> Iterator[str]:
 
 
 def snapshot_problems(old: Object | None, new: Object) -> Iterator[str]:
-    """Users may delete snapshots, and change labels and finalizers."""
+    """Users may delete snapshots, and change labels and finalizers. An owner would be the machine that has the file."""
     is_changed = old is None or any(new.get(field) != old.get(field) for field in SNAPSHOT_FIELDS)
-    if is_changed or _marks(new, SNAPSHOT_MARKS) != _marks(old, SNAPSHOT_MARKS):
+    if is_changed or _owners(new) - _owners(old) or _marks(new, SNAPSHOT_MARKS) != _marks(old, SNAPSHOT_MARKS):
         yield BAD_SNAPSHOT
 
 
 def _marks(obj: Object | None, names: tuple[str, ...]) -> list[str | None]:
     found = annotations_of(obj or {"metadata": {}})
     return [found.get(name) for name in names]
+
+
+def _owners(obj: Object | None) -> set[str]:
+    return {str(each.get("uid")) for each in (obj or {"metadata": {}})["metadata"].get("ownerReferences") or ()}
 
 
 def _history(obj: Object | None) -> object:

@@ -199,7 +199,6 @@ def _owners(of: str) -> str:
 
 _NEW_OWNER = (
     f"{_owners('object')}.exists(each, {_CREATED} || !{_owners('oldObject')}.exists(known, known.uid == each.uid))"
-    f" && !{_IS_SYSTEM}"
 )
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
@@ -237,6 +236,7 @@ _OTHER_HISTORY = f"{_history('object')} != ({_CREATED} ? [] : {_history('oldObje
 _OTHER_SNAPSHOT = " || ".join(
     (
         _CREATED,
+        _NEW_OWNER,
         *(f"object.?{field} != oldObject.?{field}" for field in restore_records.SNAPSHOT_FIELDS),
         *(_marked(_annotation(mark)) for mark in restore_records.SNAPSHOT_MARKS),
     )
@@ -387,7 +387,14 @@ POLICIES = (
         _IS_MANAGER,
         tenancy.BAD_RELEASE,
     ),
-    policy("herder-owners-of-clusters", tenancy.OWNED_CLUSTERS, _WRITTEN, _NEW_OWNER, _IS_MANAGER, tenancy.BAD_OWNERS),
+    policy(
+        "herder-owners-of-clusters",
+        tenancy.OWNED_CLUSTERS,
+        _WRITTEN,
+        f"{_NEW_OWNER} && !{_IS_SYSTEM}",
+        _IS_MANAGER,
+        tenancy.BAD_OWNERS,
+    ),
     policy(
         "herder-observe-only-clusters",
         MARKED_KINDS,
