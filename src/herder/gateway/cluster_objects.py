@@ -20,6 +20,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, is_deleting
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.credentials import CREATOR
+from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.clusters import is_pair, source_provisioning_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
@@ -257,7 +258,10 @@ class ClusterObjects:
         machine = await self._client.get(MACHINE.resource, name, namespace=namespace)
         if machine["spec"].get("clusterName") != core["metadata"]["name"]:
             raise not_found(MACHINE.resource.group_resource, name)
-        return await machine_log(self._client, namespace, machine["spec"]["infrastructureRef"]["name"])
+        reference = machine["spec"]["infrastructureRef"]
+        if reference_group(reference) != MACHINE_GROUP:
+            return ""  # of another provider, which runs no Job
+        return await machine_log(self._client, namespace, reference["kind"], reference["name"])
 
     # --- registration -----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,11 @@ MANAGEMENT = "/apis/management.cattle.io/v3/clusters/c-own"
 CLUSTERS = "/apis/provisioning.cattle.io/v1/namespaces/fleet-default/clusters"
 MACHINES = "/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet-default/machines"
 ARCHIVE = "/api/v1/namespaces/herder-archive/configmaps/fleet-default.theirs-log"
-MARKS = {"machine.herder.io/namespace": "fleet-default", "machine.herder.io/name": "theirs"}
+MARKS = {
+    "machine.herder.io/namespace": "fleet-default",
+    "machine.herder.io/name": "theirs",
+    "machine.herder.io/kind": "ProcessMachine",
+}
 OBJECTS: dict[str, Any] = {
     MANAGEMENT: {
         "metadata": {
@@ -69,6 +73,30 @@ async def test_a_machine_name_is_no_path_to_another_object() -> None:
     request = Request("GET", "/v3/clusters/c-own/logs", Query([("machine", name)]))
     with pytest.raises(BadRequest):
         await objects.handle(request, User("mallory"))
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "shown"),
+    [
+        ("rke-machine.cattle.io", "ProcessMachine", "theirs\n"),
+        ("rke-machine.cattle.io", "LocalMachine", ""),
+        ("rke.cattle.io", "CustomMachine", ""),
+        ("rke.cattle.io", "ProcessMachine", ""),
+    ],
+)
+async def test_a_machine_shows_no_log_of_another_kind(
+    monkeypatch: pytest.MonkeyPatch, group: str, kind: str, shown: str
+) -> None:
+    """Names of machines are unique for each kind only."""
+    reference = {"apiGroup": group, "kind": kind, "name": "theirs"}
+    machine = {"metadata": {"name": "m"}, "spec": {"clusterName": "own", "infrastructureRef": reference}}
+    monkeypatch.setitem(OBJECTS, f"{MACHINES}/m", machine)
+    monkeypatch.setitem(OBJECTS, "/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet-default/clusters/own", CORE)
+    objects = ClusterObjects(Client(cast("Any", Balancer())), cast(Access, Owner()))
+    request = Request("GET", "/v3/clusters/c-own/logs", Query([("machine", "m")]))
+    response = await objects.handle(request, User("mallory"))
+    assert response is not None
+    assert msgspec.json.decode(response.content())["log"] == shown
 
 
 CORE: dict[str, Any] = {

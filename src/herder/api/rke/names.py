@@ -62,6 +62,7 @@ JOIN_URL, JOINED_TO = f"{PREFIX}join-url", f"{PREFIX}joined-to"
 JOIN_URL_BY_HAND = f"{PREFIX}join-url-autoset-disabled"
 PLAN_UPDATED, PROBES_PASSED = f"{PREFIX}plan-last-updated", f"{PREFIX}plan-probes-passed"
 DRAIN_OPTIONS, DRAIN_DONE, DRAIN_ERROR = f"{PREFIX}drain-options", f"{PREFIX}drain-done", f"{PREFIX}drain-error"
+DRAIN_STARTED = "plan.herder.io/drain-started"
 PRE_DRAIN, POST_DRAIN, UNCORDON = f"{PREFIX}pre-drain", f"{PREFIX}post-drain", f"{PREFIX}uncordon"
 CLUSTER_SPEC = f"{PREFIX}cluster-spec"  # base64(gzip(JSON)) of the provisioning Cluster's spec
 ETCD_FORCE_REMOVE = f"{PREFIX}etcd-force-remove"
