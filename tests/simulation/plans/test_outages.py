@@ -14,6 +14,8 @@ import pytest
 
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import PAUSED
+from herder.api.management.dropped_operations import DROPPED, dropped_status
+from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.observe_only import OBSERVE_ONLY
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, ETCD_SNAPSHOT
@@ -135,6 +137,33 @@ def test_a_restore_survives_a_pause_of_the_cluster(version: str, phase: str) -> 
         await check_resumed(cluster)
 
     run(version, scenario, servers=servers_of(version))
+
+
+def test_operations_from_before_a_backup_are_dropped() -> None:
+    """One in progress, and one that waits."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        name = await request_restore(cluster)
+        await until_in(cluster, "Started")
+        sim, (_, _, begin, end) = cluster.simulation.sim, SUSPENSIONS["observe-only"]
+        await sim.patch(CLUSTER, NAME, begin)
+        await sim.edit({"rkeConfig": {operations.CERTIFICATES: {"generation": 1}}})
+        await asyncio.sleep(SUSPENSION)
+        found = await cluster.control_plane()
+        changes = dropped_status(await sim.get(PROVISIONING_CLUSTER), found, sim.world.now())
+        where = {"namespace": WORKSPACE, "subresource": "status"}
+        await sim.world.client.patch(CONTROL_PLANE.resource, NAME, {"status": changes}, **where)
+        await sim.patch(CLUSTER, NAME, end)
+        await cluster.simulation.until_settled()
+        ended = operations.Run.of(await cluster.control_plane())
+        assert ended is not None
+        assert (ended.kind, ended.phase, ended.message) == (operations.RESTORE, "Failed", DROPPED)
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, True)
+        again = await cluster.run(operations.RESTORE, generation=2, name=name)
+        assert again.phase == "Finished", again.message
+        await check_restored(cluster)
+
+    run("v1.34.1+k3s1", scenario)
 
 
 def test_an_attempt_that_a_pause_delays_has_its_whole_time() -> None:
