@@ -283,11 +283,11 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),
     (ENCRYPTION_KEYS, "Prepare"): _may(ENCRYPT_SECRETS, RESTART_SERVICES),
-    **{(ENCRYPTION_KEYS, phase): _may(ENCRYPT_SECRETS) for phase in ("Rotate", "Reencrypt")},
-    **{
-        (ENCRYPTION_KEYS, phase): _may(RESTART_SERVICES)
-        for phase in ("PostPrepareRestart", "PostRotateRestart", "PostReencryptRestart")
-    },
+    (ENCRYPTION_KEYS, "PostPrepareRestart"): _may(RESTART_SERVICES),
+    (ENCRYPTION_KEYS, "Rotate"): _may(ENCRYPT_SECRETS),
+    (ENCRYPTION_KEYS, "PostRotateRestart"): _may(RESTART_SERVICES),
+    (ENCRYPTION_KEYS, "Reencrypt"): _may(ENCRYPT_SECRETS),
+    (ENCRYPTION_KEYS, "PostReencryptRestart"): _may(RESTART_SERVICES),
     (ENCRYPTION_KEYS, "RestartCluster"): _may(),
     (AGENTS, "Servers"): _may(REDEPLOY_AGENT),
     (AGENTS, "Workers"): _may(REDEPLOY_AGENT),
