@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from herder.api.capi.kinds import MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret
 from herder.api.capi.nodes import node_by_machine, node_by_name, node_condition
-from herder.api.guards.plan_changes import machine_remains, plans_of
-from herder.api.guards.plans import cluster_is_deleting, is_member
+from herder.api.guards.plan_changes import is_member, machine_remains, plans_of
+from herder.api.guards.plans import cluster_is_deleting
 from herder.api.rke import names
 from herder.api.rke.distributions import Facts, version_of
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET

@@ -24,7 +24,7 @@ MODULES = (
     "herder.api.guards",
     *(
         f"herder.api.guards.{name}"
-        for name in ("evictions", "example", "machines", "members", "observe_only", "plan_changes", "plans")
+        for name in ("evictions", "example", "machines", "members", "observe_only", "plan_changes", "plans", "restores")
     ),
     OPERATIONS,
 )
@@ -39,6 +39,7 @@ _TESTS: Mapping[str, tuple[str, ...]] = {
     "observe_only": ("api/guards/test_observe_only.py", "api/test_observe_only_guard.py"),
     "members": ("api/guards/test_members.py", "api/test_plan_guards.py"),
     "plan_changes": ("api/guards/test_plan_changes.py", "api/test_plan_guards.py"),
+    "restores": ("api/guards/test_restores.py",),
     "plans": ("api/guards/test_plans.py", "api/guards/test_concurrency.py", "api/test_plan_guards.py"),
     "operations": ("api/rke/test_operations.py",),
 }
