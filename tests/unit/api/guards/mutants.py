@@ -8,6 +8,7 @@ python -m tests.unit.api.guards.mutants [--only plans members …] [--sample 50 
 from __future__ import annotations
 
 import argparse
+import pkgutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,19 +21,21 @@ from tools.mutant_tests import KILLED, SURVIVED, TIMED_OUT, judge
 from tools.mutants import Mutant, mutants_of, source_of
 
 OPERATIONS = "herder.api.rke.operations"
-MODULES = (
-    "herder.api.guards",
-    *(
-        f"herder.api.guards.{name}"
-        for name in ("evictions", "example", "machines", "members", "observe_only", "plan_changes", "plans")
-    ),
-    OPERATIONS,
-)
+
+
+def _modules(package: str) -> list[str]:
+    """The package and its modules, none of which is imported."""
+    found = pkgutil.iter_modules([str(source_of(package).parent)], f"{package}.")
+    return [package, *sorted(each.name for each in found)]
+
+
+MODULES = (*_modules("herder.api.guards"), OPERATIONS)
 PRELOADED = ("herder.api.rke.node.plan_secret", "herder.engine.runtime.controller", "tests.support.builders")
 GOAL = 0.95
 _UNIT = Path(__file__).parents[2]
 _TESTS: Mapping[str, tuple[str, ...]] = {
     "guards": ("api/test_guards_by_distribution.py",),
+    "agents": ("api/guards/test_agents.py", "api/test_guards_by_distribution.py"),
     "example": ("api/guards/test_example.py", "api/test_guards.py"),
     "evictions": ("api/guards/test_evictions.py", "api/test_eviction_guards.py"),
     "machines": ("api/guards/test_machines.py", "api/test_machine_guards.py"),
