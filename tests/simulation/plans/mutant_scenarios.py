@@ -41,7 +41,9 @@ from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster
 from tests.simulation.plans.provisioning_simulation import controllers
 from tools.mutants import Mutant
 
-CPU_SECONDS = 90
+CPU_SECONDS = 60
+LIMIT = 4 * HOUR
+"""Virtual time in which an operation ends."""
 SETTLE_SECONDS = 1200.0
 NO_DISTURBANCE, ROUGH_NETWORK, PARTITION = "no fault", "rough network", "partition"
 DISTURBANCES = (NO_DISTURBANCE, ROUGH_NETWORK, f"{PARTITION} 1", f"{PARTITION} 2", f"{PARTITION} 3")
@@ -145,7 +147,7 @@ class PreparedCluster:
         simulation.sim.world.replace_manager(controllers())
         disturbing = asyncio.ensure_future(self._disturb(case))
         requesting = asyncio.ensure_future(self.operation.request())
-        async with asyncio.timeout(10 * HOUR):
+        async with asyncio.timeout(LIMIT):
             async for run in runs_of(self.operation):
                 ended = run
         await requesting

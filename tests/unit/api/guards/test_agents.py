@@ -225,6 +225,11 @@ def test_a_machine_does_not_wait_for_itself() -> None:
     assert found(limit_agent_redeployment, written(), *own) == ""
 
 
+def test_without_a_strategy_one_machine_replaces_its_agent() -> None:
+    plane = {**control_plane(), "spec": None}
+    assert found(limit_agent_redeployment, written(), *agent("a"), *busy("b"), plane=plane) == limited("worker")
+
+
 def test_which_changes_are_limited() -> None:
     other = busy("b")
     assert found(limit_agent_redeployment, written(), *agent("a"), *other) == limited("worker")

@@ -196,9 +196,7 @@ def test_a_server_that_others_join_is_not_released(sample: Sample) -> None:
     unmarked = objects.bootstrap("a")
     unmarked["metadata"]["annotations"] = None
     assert found(unmarked, *joined) == message
-    itself = plan_secret(
-        "a", SERVER, plan=sample.plan(), annotations={names.JOIN_URL: JOINED, names.JOINED_TO: JOINED}
-    )
+    itself = plan_secret("a", SERVER, plan=sample.plan(), annotations={names.JOIN_URL: JOINED, names.JOINED_TO: JOINED})
     assert found(itself) == "", "only others join through it"
     assert found(itself, *joined) == message
 
