@@ -163,6 +163,7 @@ _ROLLBACK = record(
         "to": string("Version after the change."),
         "snapshot": string("Snapshot that was taken before the change; empty if none was."),
         "snapshotTime": string("Time of the snapshot. Changes of the cluster since are lost in a rollback."),
+        "snapshotSHA256": string("SHA-256 that its server reported. Only a snapshot with this hash is restored."),
         "result": string("Whether the snapshot was taken.", enum=["Saved", "Skipped", "Failed"]),
         "message": string("Why the change cannot be undone."),
         "time": with_description(TIME, "When the change was started."),
@@ -229,6 +230,9 @@ _CONTROL_PLANE_STATUS = record(
         ),
         "rollback": _ROLLBACK,
         "specHistory": plain_list(PLAIN, "Digests of the specs that the cluster has had; the last is the current one."),
+        "approvedObjects": plain_list(
+            PLAIN, "UIDs of the objects that specs of the cluster were allowed to reference, oldest first."
+        ),
         "conditions": CONDITIONS,
     },
     "Observed state.",

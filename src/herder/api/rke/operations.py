@@ -82,8 +82,8 @@ class Run:
     phase_started_at: datetime | None = None
     timings: Mapping[str, int] = field(default_factory=dict)  # seconds that finished phases took, by name
     inverse: Mapping[str, str] = field(default_factory=dict)
-    """How it is undone: a request for a restore (`kind`, `name`, `restoreRKEConfig`, `snapshotTime`), or a `message`
-    that says why it cannot be undone or need not be."""
+    """How it is undone: a request for a restore (`kind`, `name`, `restoreRKEConfig`, `snapshotTime`, `snapshotSHA256`),
+    or a `message` that says why it cannot be undone or need not be."""
     skipped: Sequence[str] = ()
     """Names of workers without which it continues: they did not respond, or failed in each attempt."""
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-from herder.api.capi.conditions import find, timestamp
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
@@ -278,7 +278,7 @@ class _Drive:
 
     def _skip(self, phase: Phase, names: Sequence[str]) -> NoReturn:
         run, scope = self.scope.run, self.scope.planning
-        run = replace(run, skipped=sorted({*run.skipped, *names}))
+        run = replace(run, skipped=sorted({*run.skipped, *names}), deadline=self._now + phase.timeout)
         _store(self.operation, run, scope, self.result)
         message = f"{_title(self.operation, run)}: {run.skipped_message}"
         self.result.events += cluster_events(scope.cluster, scope.control_plane, "WorkersSkipped", message, WARNING)
@@ -353,23 +353,21 @@ class _Drive:
         return max(written, since) + WORKER_TIMEOUT if written is not None else None
 
     def _absent_since(self, entry: PlanEntry) -> datetime | None:
-        """When a worker is skipped if it does not get well until then; None if it is well, and for servers.
-
-        While it is down, guards may refuse to disturb others of its tier.
-        """
+        """When a worker is skipped that is down until then, as guards hold back others of its tier; None for others."""
         if not entry.roles.only_worker:
             return None
         run, connected = self.scope.run, self.scope.planning.view.connected_since
-        started = run.phase_started_at or run.started_at
-        if is_lost(entry.machine):
-            lost = parse_time(str((find(entry.machine, "NodeReady") or {}).get("lastTransitionTime") or ""))
-            return max(lost or started, connected) + WORKER_TIMEOUT
         written = parse_time(entry.annotations.get(PLAN_UPDATED))
+        begun = max(run.phase_started_at or run.started_at, written or run.started_at)
+        long_after = max(begun, connected) + messages.LONG_AFTER
+        if is_lost(entry.machine):  # again and again, if it likes, but not after it has had its task for long
+            due = max(self.scope.lost_since(entry) or begun, connected) + WORKER_TIMEOUT
+            return min(due, long_after) if run.is_own_phase(entry.annotations.get(PLAN_TASK, "")) else due
         if written is None or entry.plan.is_done:
             return None
         if entry.plan.is_moving:
             return max(written, connected) + (WORKER_TIMEOUT if entry.plan.state == PENDING else messages.LONG_AFTER)
-        return max(written, started, connected) + messages.LONG_AFTER
+        return long_after
 
     def _is_delivered(self, step: Step) -> bool:
         """A task that an earlier attempt at the phase has finished is not repeated."""

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from herder.api.capi.conditions import find
 from herder.api.rke.names import PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.operations import Run, active_run, request_in
+from herder.api.rke.strategy import is_lost
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.interface import Distribution
 from herder.controllers.planner.distributions.tasks import Task
@@ -21,6 +23,9 @@ from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Write
+
+SKEW = timedelta(minutes=5)
+"""How far the clock of a machine may be ahead."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,12 @@ class OperationScope:
     def is_silent(self, entry: PlanEntry) -> bool:
         due = self.silent_since(entry)
         return due is not None and self.planning.view.now >= due
+
+    def lost_since(self, entry: PlanEntry) -> datetime | None:
+        """When the Node of the machine was lost. Its kubelet reports the time, so that one in the future is none."""
+        ready = find(entry.machine, "NodeReady") or {}
+        since = parse_time(str(ready.get("lastTransitionTime") or "")) if is_lost(entry.machine) else None
+        return since if since is not None and since <= self.planning.view.now + SKEW else None
 
     def leader(self) -> PlanEntry | None:
         return next((entry for entry in self.machines if entry.name == self.run.leader), None)
@@ -103,7 +114,9 @@ class Phase:
     after_failure: bool = False  # runs only if an earlier phase has failed
     on_failure: str = ""  # phase to continue with; by default the last
     is_optional: bool = False  # if it fails, the next phase follows as if it had succeeded
-    skips_workers: bool = False  # continues without workers that do not respond, or fail in the last attempt
+    skips_workers: bool = False
+    """Continues without workers that do not respond, or fail in the last attempt. After each of them, the others have
+    the whole time of the phase again: several workers could take all of it."""
     needs_leader: bool = False  # fails as soon as the leader is deleted, or its agent is silent
     ends_without_leader: bool = False  # then no phase follows: machines cannot get their plans back without it
     saves_inverse: bool = False  # its snapshot undoes the operation
