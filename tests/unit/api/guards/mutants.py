@@ -43,7 +43,7 @@ _TESTS: Mapping[str, tuple[str, ...]] = {
     "members": ("api/guards/test_members.py", "api/test_plan_guards.py"),
     "plan_changes": ("api/guards/test_plan_changes.py", "api/test_plan_guards.py"),
     "plans": ("api/guards/test_plans.py", "api/guards/test_concurrency.py", "api/test_plan_guards.py"),
-    "operations": ("api/rke/test_operations.py",),
+    "operations": ("api/rke/test_operations.py", "api/rke/test_operation_runs.py"),
 }
 """Tests of each module, the most specific first."""
 
