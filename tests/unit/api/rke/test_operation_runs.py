@@ -175,3 +175,73 @@ def test_plans_without_their_tasks() -> None:
         assert operations.task_instructions(plan) == {name}
     assert operations.task_instructions(None) == set()
     assert operations.task_instructions(Plan(instructions=(install,))) == set()
+
+
+# --- storage ----------------------------------------------------------------------------------------------------------
+
+FULL = Run(
+    id="restore-1",
+    kind=operations.RESTORE,
+    phase="Shutdown",
+    generation=2,
+    started_at=NOW,
+    deadline=NOW + timedelta(minutes=1),
+    attempt=3,
+    leader="a",
+    message="why it failed",
+    retry_at=NOW + timedelta(minutes=2),
+    retry_reason="why again",
+    phase_started_at=NOW + timedelta(minutes=3),
+    timings={"Started": 4},
+    inverse={"message": "how to undo it"},
+    skipped=("b", "c"),
+)
+STORED: Object = {
+    "id": "restore-1",
+    "kind": "etcdSnapshotRestore",
+    "phase": "Shutdown",
+    "generation": 2,
+    "attempt": 3,
+    "leader": "a",
+    "startedAt": "2026-01-01T12:00:00Z",
+    "deadline": "2026-01-01T12:01:00Z",
+    "message": "why it failed",
+    "retryAt": "2026-01-01T12:02:00Z",
+    "retryReason": "why again",
+    "phaseStartedAt": "2026-01-01T12:03:00Z",
+    "timings": {"Started": 4},
+    "inverse": {"message": "how to undo it"},
+    "skipped": ["b", "c"],
+}
+
+
+def test_all_fields_of_a_run_are_stored() -> None:
+    assert FULL.to_status() == STORED
+    assert Run.of(plane(operation=STORED)) == FULL
+
+
+def test_fields_without_a_value_are_not_stored() -> None:
+    required = {name: STORED[name] for name in ("id", "kind", "phase", "startedAt")}
+    assert RUN.to_status() == {**required, "generation": 1, "attempt": 1}
+    assert Run.of(plane(operation={**required, "generation": 1})) == replace(RUN, timings={}, skipped=())
+    for optional in sorted(set(STORED) - set(required)):
+        expected = {name: value for name, value in STORED.items() if name != optional}
+        found = Run.of(plane(operation=expected))
+        assert found is not None
+        kept = {"generation": 0, "attempt": 1}.items() if optional in ("generation", "attempt") else {}.items()
+        assert found.to_status() == {**expected, **{name: value for name, value in kept if name == optional}}
+    bare = Run.of(plane(operation={"startedAt": STORED["startedAt"]}))
+    assert bare is not None
+    assert (bare.id, bare.kind, bare.phase, bare.leader, bare.message, bare.retry_reason) == ("",) * 6
+
+
+@pytest.mark.parametrize("stored", [None, {}, {"id": "x"}, {"startedAt": "no time"}, {"startedAt": ""}])
+def test_without_a_start_there_is_no_run(stored: Object | None) -> None:
+    assert Run.of(plane(operation=stored)) is None
+
+
+@pytest.mark.parametrize("value", [-1, "3", None, 2**63, 1.5])
+def test_numbers_of_a_run_that_make_no_sense(value: Any) -> None:
+    found = Run.of(plane(operation={**STORED, "generation": value, "attempt": value, "timings": {"Started": value}}))
+    assert found is not None
+    assert (found.generation, found.attempt, found.timings) == (0, 1, {"Started": 0})
