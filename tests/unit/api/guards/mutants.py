@@ -42,7 +42,12 @@ _TESTS: Mapping[str, tuple[str, ...]] = {
     "observe_only": ("api/guards/test_observe_only.py", "api/test_observe_only_guard.py"),
     "members": ("api/guards/test_members.py", "api/test_plan_guards.py"),
     "plan_changes": ("api/guards/test_plan_changes.py", "api/test_plan_guards.py"),
-    "plans": ("api/guards/test_plans.py", "api/guards/test_concurrency.py", "api/test_plan_guards.py"),
+    "plans": (
+        "api/guards/test_plan_clusters.py",
+        "api/guards/test_plans.py",
+        "api/guards/test_concurrency.py",
+        "api/test_plan_guards.py",
+    ),
     "operations": ("api/rke/test_operations.py", "api/rke/test_operation_runs.py"),
 }
 """Tests of each module, the most specific first."""
