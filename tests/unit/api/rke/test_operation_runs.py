@@ -146,7 +146,7 @@ def test_the_last_restore_that_stopped_servers(runs: list[Object], end: str | No
         ([ended(phase=operations.FINISHED), ended()], 1),
         ([ended(timings={"Shutdown": 1})], None),
         ([ended(timings=None)], None),
-        ([ended(), ended(timings={"Started": 1})], None),
+        ([ended(), ended(timings={"Started": 1})], 0),
     ],
 )
 def test_restores_that_may_have_left_servers_stopped(runs: list[Object], index: int | None) -> None:
