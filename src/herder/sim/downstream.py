@@ -15,7 +15,7 @@ from herder.api.capi.names import cluster_key
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import CONNECTED_SINCE, CONNECTED_TO
 from herder.api.rke.distributions import KUBEADM
-from herder.api.rke.strategy import quorum
+from herder.api.rke.machines.strategy import quorum
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import Object

@@ -26,7 +26,7 @@ from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.rke import names
 from herder.api.rke.crds import CRDS as RKE_CRDS
-from herder.api.rke.encryption import MAKE_KEY
+from herder.api.rke.etcd.encryption import MAKE_KEY
 from herder.api.rke.node.agents import ServedAgent
 from herder.api.settings import Settings
 from herder.effects.cluster_ca import ClusterAuthorities

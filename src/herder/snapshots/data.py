@@ -65,10 +65,10 @@ class Data(Protocol):
 
 def data_of(config: Config) -> Data:
     if config.etcd is not None:
-        from herder.snapshots.etcd import EtcdData
+        from herder.snapshots.stores.etcd import EtcdData
 
         return EtcdData(config.etcd)
-    from herder.snapshots.embedded import StoreData
+    from herder.snapshots.stores.embedded import StoreData
 
     assert config.store is not None
     return StoreData(config.store)

@@ -16,9 +16,11 @@ import pytest
 from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.rke import names, restore
+from herder.api.rke import names
 from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.crds import CRDS as RKE_CRDS
+from herder.api.rke.etcd import restore
+from herder.api.rke.etcd.snapshots import FINALIZER
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.operations import (
@@ -31,7 +33,6 @@ from herder.api.rke.operations import (
     SCHEDULED_SNAPSHOT,
     SNAPSHOT,
 )
-from herder.api.rke.snapshots import FINALIZER
 from herder.app.install import install_kinds
 from herder.cli.operations.estimate import UNKNOWN, Estimate, estimate
 from herder.cli.operations.requests import (

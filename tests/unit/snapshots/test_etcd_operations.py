@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.snapshots import SnapshotProgram
 from tests.support.static_pods import StaticPodServer
-from tests.unit.snapshots.test_etcd import assert_runs
+from tests.unit.snapshots.stores.test_etcd import assert_runs
 
 
 @pytest.fixture(scope="module")

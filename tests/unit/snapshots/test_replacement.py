@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from herder.snapshots.config import EtcdConfig
-from herder.snapshots.etcd import EtcdData
-from herder.snapshots.static_pods import StaticPods
+from herder.snapshots.stores.etcd import EtcdData
+from herder.snapshots.stores.static_pods import StaticPods
 
 STAGED = {"hadMember": True}
 

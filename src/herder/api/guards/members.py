@@ -14,8 +14,8 @@ from herder.api.guards.plans import cluster_is_deleting
 from herder.api.rke import names
 from herder.api.rke.distributions import Facts, version_of
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
+from herder.api.rke.machines.strategy import is_lost, quorum
 from herder.api.rke.node.plan_secret import PlanSecret
-from herder.api.rke.strategy import is_lost, quorum
 from herder.api.writes import ref
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal, Update

@@ -32,7 +32,9 @@ from herder.api.guards.plan_changes import (
 from herder.api.guards.restores import require_fenced_servers, require_restored_server
 from herder.api.rke import names
 from herder.api.rke.distributions import MAX_KUBELET_SKEW, Release, release_in, release_of, skip_error
+from herder.api.rke.etcd.restore import restores_spec
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
+from herder.api.rke.machines.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret
@@ -46,8 +48,6 @@ from herder.api.rke.operations import (
     starts_nothing,
     task_instructions,
 )
-from herder.api.rke.restore import restores_spec
-from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch, Refusal

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from herder.api.rke.strategy import quorum
+from herder.api.rke.machines.strategy import quorum
 from herder.engine.apiserver.build import ApiServer
 from herder.engine.apiserver.registry.storage_codec import decode, encoder
 from herder.engine.store import Change, Delete, Put, Record

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from herder.api.rke import encryption, operations
+from herder.api.rke import operations
+from herder.api.rke.etcd import encryption
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.api.rke.node.plan import File, Instruction, Plan, file

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from herder.api.rke import operations
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.operations import FINISHED, Run
-from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.tasks import RotateCertificates
 from herder.controllers.planner.operations.interface import (
@@ -19,7 +19,7 @@ from herder.controllers.planner.operations.interface import (
     is_new_request,
     withdrawals,
 )
-from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
+from herder.controllers.planner.operations.snapshots.creation import RESTORE_PLAN_TIMEOUT, restore_plans
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
 

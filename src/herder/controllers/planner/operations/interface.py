@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from herder.api.capi.conditions import find
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.names import PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.operations import Run, active_run, request_in
-from herder.api.rke.strategy import is_lost
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.interface import Distribution
 from herder.controllers.planner.distributions.tasks import Task

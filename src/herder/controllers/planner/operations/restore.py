@@ -18,11 +18,11 @@ from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
 from herder.api.rke.cluster_spec import decode_spec
 from herder.api.rke.distributions import release_of
+from herder.api.rke.etcd.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
 from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.machines.strategy import is_lost, quorum
 from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
-from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
-from herder.api.rke.strategy import is_lost, quorum
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteStaleNodes,
@@ -34,15 +34,15 @@ from herder.controllers.planner.distributions.tasks import (
 )
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
 from herder.controllers.planner.operations.inverse import hash_that_undoes
-from herder.controllers.planner.operations.listing import FILE_NAME, record_snapshots
-from herder.controllers.planner.operations.snapshot import (
+from herder.controllers.planner.operations.snapshots.creation import (
     RESTORE_PLAN_TIMEOUT,
     has_own_plan,
     members,
     restore_plans,
     save,
 )
-from herder.controllers.planner.operations.snapshot_keys import keys_for_restore, missing_keys
+from herder.controllers.planner.operations.snapshots.keys import keys_for_restore, missing_keys
+from herder.controllers.planner.operations.snapshots.listing import FILE_NAME, record_snapshots
 from herder.controllers.planner.rollout.init_node import move_init_node
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope

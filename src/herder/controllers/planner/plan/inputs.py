@@ -20,7 +20,7 @@ from herder.api.management.registration import read_tokens as registration_token
 from herder.api.references.approvals import problem_with, recreated
 from herder.api.references.catalogue import Target
 from herder.api.rke import names, operations
-from herder.api.rke.encryption import BEFORE, MAKE_KEY, KeyState, data_key, generation_of, keys_secret
+from herder.api.rke.etcd.encryption import BEFORE, MAKE_KEY, KeyState, data_key, generation_of, keys_secret
 from herder.api.rke.kinds import TOKENS_SECRET
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.operations import active_run

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from herder.api.go_durations import whole_seconds
 from herder.api.numbers import parse_int64
-from herder.api.rke.durations import whole_seconds
 
 MIN_SNAPSHOT_INTERVAL = 60
 """Seconds between scheduled snapshots of etcd. K3s would take one each second."""

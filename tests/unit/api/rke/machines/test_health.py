@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from herder.api.rke import names
-from herder.api.rke.machine_health import lost_in, lost_node, machine_reason, ready_in, registered_in
+from herder.api.rke.machines.health import lost_in, lost_node, machine_reason, ready_in, registered_in
 from herder.engine.meta.kinds import Object
 from tests.support.builders import new_condition, new_machine
 

@@ -22,12 +22,12 @@ from herder.api.capi.names import CLUSTER_NAME, is_deleting
 from herder.api.machines.names import MAX_OBJECT_NAME, limited_concat, safe_concat
 from herder.api.numbers import INT64_MAX, parse_int64
 from herder.api.rke import names
-from herder.api.rke.encryption import SNAPSHOT_METADATA, names_keys
+from herder.api.rke.etcd.encryption import SNAPSHOT_METADATA, names_keys
+from herder.api.rke.etcd.restore import modes_of
+from herder.api.rke.etcd.snapshots import FINALIZER, S3, SNAPSHOTS_OF, is_in_s3, machine_uid, without_finalizer
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.node.plan_secret import decode_report
 from herder.api.rke.operations import SAVE_SNAPSHOT
-from herder.api.rke.restore import modes_of
-from herder.api.rke.snapshots import FINALIZER, S3, SNAPSHOTS_OF, is_in_s3, machine_uid, without_finalizer
 from herder.api.times import parse_time
 from herder.api.writes import delete, owner_reference, status_patch
 from herder.controllers.planner.distributions.snapshot_program import DEFAULT_RETENTION, SCHEDULED

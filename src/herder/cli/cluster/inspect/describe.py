@@ -15,13 +15,13 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.operations import Run
-from herder.app.paths import kubeconfig_option, namespace_option, search_namespaces
-from herder.app.process import wall_clock
+from herder.app.host.paths import kubeconfig_option, namespace_option, search_namespaces
+from herder.app.host.process import wall_clock
 from herder.cli.client import connect
-from herder.cli.cluster.certificates import certificate_lines, certificates_as_data, expiring_certificates
-from herder.cli.cluster.diagnosis import diagnose, find_cluster
+from herder.cli.cluster.inspect.certificates import certificate_lines, certificates_as_data, expiring_certificates
+from herder.cli.cluster.inspect.diagnosis import diagnose, find_cluster
+from herder.cli.cluster.inspect.tree import ClusterObjects, Referenced, as_data, cluster_tree, conditions_tree, render
 from herder.cli.cluster.owned import cluster_id, is_kind, objects_of
-from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, conditions_tree, render
 from herder.cli.examples import examples
 from herder.cli.operations.requests import agents_line, operation_line
 from herder.cli.resources import ResourceGroup

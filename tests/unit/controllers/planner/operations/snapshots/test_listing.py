@@ -11,19 +11,19 @@ import msgspec
 import pytest
 
 from herder.api.capi.kinds import CLUSTER
-from herder.api.rke.encryption import SNAPSHOT_METADATA, needed_by
+from herder.api.rke.etcd.encryption import SNAPSHOT_METADATA, needed_by
+from herder.api.rke.etcd.snapshots import FINALIZER, S3
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.names import SNAPSHOT_SHA256
 from herder.api.rke.node.plan_secret import encoded, zipped
 from herder.api.rke.operations import RESTORE, SAVE_SNAPSHOT, SNAPSHOT
-from herder.api.rke.snapshots import FINALIZER, S3
 from herder.controllers.planner import etcd_snapshot
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.operations import restore
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.controllers.planner.operations.inverse import hash_that_undoes
-from herder.controllers.planner.operations.listing import MAX_SNAPSHOTS, Reported, files_of, reported_by
+from herder.controllers.planner.operations.snapshots.listing import MAX_SNAPSHOTS, Reported, files_of, reported_by
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch

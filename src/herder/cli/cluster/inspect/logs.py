@@ -11,9 +11,9 @@ from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.names import ARCHIVE_LABEL, ARCHIVE_NAMESPACE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import log
-from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.host.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
-from herder.cli.cluster.diagnosis import diagnose, find_cluster
+from herder.cli.cluster.inspect.diagnosis import diagnose, find_cluster
 from herder.cli.cluster.owned import cluster_id, log_of
 from herder.cli.examples import examples
 from herder.engine.client.client import Client

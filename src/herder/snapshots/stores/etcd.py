@@ -18,7 +18,7 @@ from herder.snapshots.config import EtcdConfig
 from herder.snapshots.data import Content
 from herder.snapshots.errors import SnapshotError
 from herder.snapshots.files import PIECE, remove, sync, sync_tree
-from herder.snapshots.static_pods import StaticPods, process_lookup
+from herder.snapshots.stores.static_pods import StaticPods, process_lookup
 
 MIN_BUMP = 1_000_000_000
 MAX_REVISIONS_PER_SECOND = 50_000

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import timestamp
+from herder.api.cron import MIN_SNAPSHOT_INTERVAL, has_zone, next_time, validate_schedule
 from herder.api.rke import operations
-from herder.api.rke.cron import MIN_SNAPSHOT_INTERVAL, has_zone, next_time, validate_schedule
 from herder.api.rke.operations import FINISHED, Run
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.tasks import SaveSnapshot
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step
-from herder.controllers.planner.operations.listing import record_snapshots
-from herder.controllers.planner.operations.snapshot import (
+from herder.controllers.planner.operations.snapshots.creation import (
     NO_MEMBER,
     RESTORE_PLAN_TIMEOUT,
     SAVE_TIMEOUT,
     members,
     restore_plans,
 )
+from herder.controllers.planner.operations.snapshots.listing import record_snapshots
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
 

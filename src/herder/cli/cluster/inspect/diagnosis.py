@@ -12,8 +12,8 @@ from herder.api.management import clusters
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.observe_only import mark_of, message
 from herder.api.rke import names
-from herder.api.rke.removal import REMOVED
-from herder.cli.cluster.failures import machine_failure
+from herder.api.rke.machines.removal import REMOVED
+from herder.cli.cluster.inspect.failures import machine_failure
 from herder.cli.cluster.owned import is_kind, objects_of
 from herder.cli.cluster.progress import STEPS
 from herder.engine.client.client import Client

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from herder.snapshots.etcd import MIN_BUMP, bump
 from herder.snapshots.remote import MAX_LISTED
+from herder.snapshots.stores.etcd import MIN_BUMP, bump
 from tests.support.s3 import SECRET_KEY, S3Server
 from tests.support.snapshots import SnapshotProgram, small_disk
 from tests.support.static_pods import StaticPodServer

@@ -12,9 +12,7 @@ from datetime import datetime, timedelta
 
 from herder.api.capi.names import is_deleting
 from herder.api.rke import operations
-from herder.api.rke.kinds import ETCD_SNAPSHOT
-from herder.api.rke.operations import FAILED, FINISHED, Run
-from herder.api.rke.snapshots import (
+from herder.api.rke.etcd.snapshots import (
     SNAPSHOTS_OF,
     has_finalizer,
     is_in_s3,
@@ -22,12 +20,14 @@ from herder.api.rke.snapshots import (
     machine_uid,
     without_finalizer,
 )
-from herder.api.rke.strategy import is_lost
+from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.machines.strategy import is_lost
+from herder.api.rke.operations import FAILED, FINISHED, Run
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.tasks import DeleteSnapshots, SnapshotFile
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step
-from herder.controllers.planner.operations.listing import FILE_NAME
-from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, members, restore_plans
+from herder.controllers.planner.operations.snapshots.creation import RESTORE_PLAN_TIMEOUT, members, restore_plans
+from herder.controllers.planner.operations.snapshots.listing import FILE_NAME
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object

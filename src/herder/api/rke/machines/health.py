@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from herder.api.capi.conditions import find, is_true
 from herder.api.capi.names import is_deleting, labels_of
 from herder.api.management.display import LostNode, one_line
+from herder.api.rke.machines.removal import cluster_of
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.names import POOL_NAME
-from herder.api.rke.removal import cluster_of
-from herder.api.rke.strategy import is_lost
 from herder.engine.meta.kinds import Object
 
 BY_READY, BY_LOST, BY_REGISTERED = "ready-machines", "lost-machines", "registered-machines"

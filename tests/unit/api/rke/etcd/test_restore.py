@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from herder.api.references.approvals import APPROVED
-from herder.api.rke.restore import MAX_APPROVED, SPEC_KEY, extended_approvals, saved_version
+from herder.api.rke.etcd.restore import MAX_APPROVED, SPEC_KEY, extended_approvals, saved_version
 from herder.engine.meta.kinds import Object
 
 

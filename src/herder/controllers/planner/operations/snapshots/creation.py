@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from herder.api.rke import operations
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.names import PLAN_TASK
 from herder.api.rke.operations import FINISHED, Run
-from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.tasks import SaveSnapshot
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
-from herder.controllers.planner.operations.listing import record_snapshots
+from herder.controllers.planner.operations.snapshots.listing import record_snapshots
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from herder.api.capi.conditions import timestamp
-from herder.controllers.planner.operations.schedule import SCHEDULED_SNAPSHOT, STATUS
+from herder.controllers.planner.operations.snapshots.schedule import SCHEDULED_SNAPSHOT, STATUS
 from herder.controllers.planner.rollout.scope import PlanScope
 from tests.support.views import NOW
 

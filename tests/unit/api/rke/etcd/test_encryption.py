@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from herder.api.rke.encryption import BEFORE, SNAPSHOT_METADATA, KeyState, data_key, generation_of, needed_by
+from herder.api.rke.etcd.encryption import BEFORE, SNAPSHOT_METADATA, KeyState, data_key, generation_of, needed_by
 from herder.engine.meta.kinds import Object
 
 

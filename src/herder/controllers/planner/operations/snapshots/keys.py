@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from herder.api.rke import operations
-from herder.api.rke.encryption import KeyState, data_key, keys_secret, needed_by
+from herder.api.rke.etcd.encryption import KeyState, data_key, keys_secret, needed_by
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object

@@ -17,14 +17,14 @@ from herder.api.rke.distributions import Release, release_of, skip_error
 from herder.api.rke.operations import FAILED, FINISHED, Run
 from herder.api.times import parse_time
 from herder.controllers.planner.operations.interface import OperationScope, Phase
-from herder.controllers.planner.operations.listing import record_snapshots
-from herder.controllers.planner.operations.snapshot import (
+from herder.controllers.planner.operations.snapshots.creation import (
     RESTORE_PLAN_TIMEOUT,
     SAVE_TIMEOUT,
     members,
     restore_plans,
     save,
 )
+from herder.controllers.planner.operations.snapshots.listing import record_snapshots
 from herder.controllers.planner.rollout.scope import PassEnded, PlanScope, Result
 from herder.engine.meta.kinds import Object
 

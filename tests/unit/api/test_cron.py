@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from herder.api.rke.cron import next_time, validate_schedule
+from herder.api.cron import next_time, validate_schedule
 
 
 @pytest.mark.parametrize(
