@@ -93,6 +93,25 @@ async def test_annotations_of_a_pool_cannot_add_machines(api: Api) -> None:
     assert "spec.rkeConfig.machinePools" in answer.message
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("machineDeploymentAnnotations", {"a b!": "x"}),
+        ("machineDeploymentAnnotations", {"a": "x" * 270_000}),
+        ("labels", {f"label-{each}": "x" * 60 for each in range(4500)}),
+        ("taints", [{"key": f"key-{each}", "value": "x" * 60, "effect": "NoSchedule"} for each in range(3000)]),
+    ],
+    ids=["name", "annotations", "labels", "taints"],
+)
+async def test_pools_have_only_annotations_that_machines_can_have(api: Api, field: str, value: Any) -> None:
+    """The API server rejects others, and the Cluster would not say why nothing happens."""
+    answer = await try_to_create(
+        api, PROVISIONING_CLUSTER, provisioning_cluster(machinePools=[{**pool(), field: value}])
+    )
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.machinePools[0].{field}"]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 async def test_unsupported_settings_are_rejected_on_write(api: Api, case: str) -> None:
     rke_config, field = REFUSED[case]

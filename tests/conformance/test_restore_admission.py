@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.references.approvals import REVIEW
 from herder.api.rke import restore
 from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
@@ -35,15 +37,18 @@ def saved(version: str = OLD, **config: Any) -> str:
     return encode_spec({"kubernetesVersion": version, "rkeConfig": {**OLD_CONFIG, **config}})
 
 
-async def create(api: Api, encoded: str, *, known: bool = True, of: str = "one") -> None:
-    """A cluster of the new version, a snapshot with this copy of the spec, and the digests that the manager knows."""
+async def create(api: Api, encoded: str, *, known: bool = True, of: str = "one", approved: Sequence[str] = ()) -> None:
+    """A cluster of the new version, a snapshot with this copy of the spec, and the digests that the manager knows.
+
+    `approved`: UIDs of the objects that the cluster was allowed to reference.
+    """
     await api.create(CLUSTERS, provisioning_cluster(upgradeStrategy={"workerConcurrency": "2"}))
     metadata = base64.b64encode(json.dumps({restore.SPEC_KEY: encoded}).encode()).decode() if encoded else ""
     snapshot = new_manifest(ETCD_SNAPSHOT, "saved", api.namespace, spec={"clusterName": of})
     await api.create(SNAPSHOTS, {**snapshot, "snapshotFile": {"metadata": metadata}})
     spec = {"kubernetesVersion": NEW, "clusterName": "one", "managementClusterName": "c-one"}
     await api.create(PLANES, new_manifest(CONTROL_PLANE, "one", api.namespace, spec=spec))
-    history = {"status": {"specHistory": [restore.digest(encoded)] if known else []}}
+    history = {"status": {"specHistory": [restore.digest(encoded)] if known else [], "approvedObjects": [*approved]}}
     (await api.patch(f"{api.at(PLANES, 'one')}/status", history)).expect(200)
 
 
@@ -73,8 +78,8 @@ async def test_a_restore_changes_the_fields_of_its_mode(admin: Api, mode: str) -
 
 
 async def test_the_author_needs_rights_on_what_the_restored_spec_references(admin: Api, mallory: Api) -> None:
-    await admin.create("secrets", secret("theirs"))
-    await create(admin, saved(registries=REGISTRIES))
+    theirs = await admin.create("secrets", secret("theirs"))
+    await create(admin, saved(registries=REGISTRIES), approved=[theirs["metadata"]["uid"]])
     answer = await patch(mallory, request("all"))
     assert (answer.status, answer.reason) == (403, "Forbidden"), answer.text
     assert "spec.rkeConfig.registries.configs[example.com].authConfigSecretName" in answer.message
@@ -83,6 +88,38 @@ async def test_the_author_needs_rights_on_what_the_restored_spec_references(admi
     recorded = {each["name"]: each["author"] for each in record(approved) or ()}
     assert recorded.keys() == {"theirs"}
     assert recorded["theirs"] != "mallory"
+
+
+@pytest.mark.parametrize("is_recreated", [True, False], ids=["recreated", "deleted"])
+async def test_a_restored_spec_names_no_object_of_another_user(admin: Api, is_recreated: bool) -> None:
+    """A user names an own Secret, removes the field, and deletes the Secret. Another user creates one of that name. An
+    administrator who restores the snapshot sees neither."""
+    own = await admin.create("secrets", secret("theirs"))
+    await create(admin, saved(registries=REGISTRIES), approved=[own["metadata"]["uid"]])
+    (await admin.delete(admin.at("secrets", "theirs"))).expect(200)
+    if is_recreated:
+        own = await admin.create("secrets", secret("theirs"))
+    answer = await patch(admin, request("all"))
+    assert (answer.status, answer.reason) == (403, "Forbidden"), answer.text
+    assert "secrets " in answer.message
+    assert "/theirs is not the object that the restored spec had referenced, or no longer exists" in answer.message
+    (await patch(admin, request("kubernetesVersion"))).expect(200)
+    (await patch(admin, {"metadata": {"annotations": {REVIEW: "earlier"}}})).expect(200)
+    removed = await patch(admin, {**request("all"), "metadata": {"annotations": {REVIEW: None}}})
+    assert removed.status == 403, "who replaces the object without the annotation requests no review"
+    reviewed = {**request("all", generation=2), "metadata": {"annotations": {REVIEW: "checked"}}}
+    approved = (await patch(admin, reviewed)).expect(200)
+    (found,) = record(approved) or ()
+    assert found.get("uid", "") == (own["metadata"]["uid"] if is_recreated else "")
+
+
+async def test_a_restore_binds_no_reference_that_its_author_writes(admin: Api) -> None:
+    await admin.create("secrets", secret("ours"))
+    await create(admin, saved())
+    body = request("all")
+    body["spec"]["rkeConfig"]["etcd"] = {"s3": {"bucket": "ours", "cloudCredentialName": "ours"}}
+    (found,) = record((await patch(admin, body)).expect(200)) or ()
+    assert found["name"] == "ours"
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from herder.controllers.planner import removed_nodes
 from herder.controllers.planner.distributions.interface import Authority, ClusterInputs, MachineInputs, Roles
 from herder.controllers.planner.distributions.kubeadm.bootstrap_files import TOKEN_GROUP
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
@@ -164,6 +165,13 @@ class Api:
             time.sleep(0.1)
         raise AssertionError(f"no certificate for {name}: {self._status(name)}")
 
+    def mark_removed(self, node: str) -> None:
+        """Apply what the manager applies when it deletes the Machine."""
+        record = removed_nodes.marked_record(f"{removed_nodes.RECORD_PREFIX}{node}")
+        self.admin(
+            "apply", "--server-side", "--force-conflicts", "--field-manager=removed-nodes", "-f", "-", stdin=record
+        )
+
     def wait_recorded(self, node: str) -> None:
         """Wait until the name is recorded."""
         name = f"kubelet-certificate.{node}"
@@ -257,6 +265,22 @@ def test_a_new_machine_gets_its_certificate_and_renews_it(api: Api, tmp_path: Pa
     kind, message = api.outcome(api.request(credentials, WORKER, new_key()))
     assert kind == "Denied"
     assert f"Node {WORKER} does not exist" in message
+
+
+def test_a_removed_machine_keeps_no_certificate_by_registering_its_node_again(api: Api, tmp_path: Path) -> None:
+    """Its certificate is valid until it expires, and its bootstrap token is that of all machines."""
+    key = new_key()
+    issued = api.certificate(api.request(BOOTSTRAP, "removed", key))
+    credentials = client_certificate(tmp_path, issued, key)
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "removed"}}
+    assert api.kubectl(credentials, "create", "-f", "-", stdin=node).returncode == 0
+    api.admin("delete", "node", "removed")
+    api.mark_removed("removed")
+    assert api.kubectl(credentials, "create", "-f", "-", stdin=node).returncode == 0
+    assert api.outcome(api.request(credentials, "removed", new_key()))[0] == "Denied"
+    assert api.outcome(api.request(BOOTSTRAP, "removed", key))[0] == "Denied"
+    api.mark_removed("never-recorded")
+    assert api.outcome(api.request(BOOTSTRAP, "never-recorded", new_key()))[0] == "Denied"
 
 
 def test_a_retry_with_the_same_key_gets_the_certificate(api: Api) -> None:

@@ -16,6 +16,8 @@ from herder.api.identity.tenancy_policies import POLICIES
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.policies import POLICY, POLICY_BINDING
+from herder.api.rke.crds import CRDS as RKE_CRDS
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.app.install import install_kinds, install_tenancy_policies
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
@@ -27,6 +29,7 @@ from tests.support.tenancy import (
     EDITED,
     EDITORS,
     GRANTED_ROLES,
+    LISTED,
     MACHINE_ROLES,
     MOVED,
     ORPHANED,
@@ -37,6 +40,7 @@ from tests.support.tenancy import (
     OWNED,
     REDIRECTED,
     REFUSED,
+    RESTORED,
     SIGNS_OF_A_CORE,
     TAKEN,
     UNNAMED,
@@ -55,6 +59,8 @@ ALL = (
     *EDITED,
     *MOVED,
     *WITHHELD,
+    *RESTORED,
+    *LISTED,
     *OVERWRITTEN,
     *TAKEN,
     *UNNAMED,
@@ -64,7 +70,16 @@ ALL = (
     *SIGNS_OF_A_CORE,
     *OTHER_WORKLOADS,
 )
-CUSTOM = (CLUSTER, PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN, PROVIDERS)
+CUSTOM = (
+    CLUSTER,
+    CONTROL_PLANE,
+    ETCD_SNAPSHOT,
+    PROJECT,
+    PROVISIONING_CLUSTER,
+    MANAGEMENT_CLUSTER,
+    REGISTRATION_TOKEN,
+    PROVIDERS,
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +88,9 @@ async def user_api(engine: Engine) -> AsyncIterator[Api]:
     client, api = engine.client(), Api(engine.connection)
     kinds = {f"{kind.plural}.{kind.group}" for kind in CUSTOM}
     definitions = [
-        each for each in (*CRDS, *MANAGEMENT_CRDS, *CORE_CRDS, PROVIDER_CRD) if each["metadata"]["name"] in kinds
+        each
+        for each in (*CRDS, *MANAGEMENT_CRDS, *CORE_CRDS, *RKE_CRDS, PROVIDER_CRD)
+        if each["metadata"]["name"] in kinds
     ]
     await install_kinds(client, definitions)
     await install_tenancy_policies(client)
@@ -103,7 +120,9 @@ async def user_api(engine: Engine) -> AsyncIterator[Api]:
 async def _wait_until_enforced(client: Client, user: Api) -> None:
     """kube-apiserver loads rights and policies with a delay; all of them arrive in one watch."""
     async with asyncio.timeout(60):
-        for case in (each for each in (*REFUSED, *SIGNS_OF_A_CORE) if each.patch is None and "name" in each.meta):
+        for case in (
+            each for each in (*REFUSED, *SIGNS_OF_A_CORE, *RESTORED) if each.patch is None and "name" in each.meta
+        ):
             while b"ValidatingAdmissionPolicy" not in (await _write(client, user, case)).content:
                 await _remove(client, case)
                 await asyncio.sleep(0.1)
@@ -177,6 +196,11 @@ async def test_only_administrators_make_clusters_observe_only(engine: Engine, us
     await _assert_rejected(engine, user_api, case)
 
 
+@pytest.mark.parametrize("case", RESTORED, ids=lambda case: case.id)
+async def test_only_the_manager_writes_what_a_restore_trusts(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
+
+
 @pytest.mark.parametrize("case", MOVED, ids=lambda case: case.id)
 async def test_a_cluster_keeps_its_workspace(engine: Engine, user_api: Api, case: Case) -> None:
     await _assert_rejected(engine, user_api, case)
@@ -221,7 +245,7 @@ async def test_users_cannot_imitate_another_core(engine: Engine, user_api: Api, 
     await _assert_rejected(engine, user_api, case)
 
 
-@pytest.mark.parametrize("case", [*ALLOWED, *OWN_ROLES, *OTHER_WORKLOADS], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*ALLOWED, *OWN_ROLES, *OTHER_WORKLOADS, *LISTED], ids=lambda case: case.id)
 async def test_users_can_write_their_own_objects(engine: Engine, user_api: Api, case: Case) -> None:
     client = engine.client()
     try:

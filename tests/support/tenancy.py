@@ -26,6 +26,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONIN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
 from herder.api.observe_only import OBSERVE_ONLY
 from herder.api.rke import names
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists
 from herder.engine.meta.kinds import Kind, Object
@@ -57,6 +58,11 @@ RULES = [
         "verbs": ["create", "delete", "patch", "update", "get"],
     },
     {"apiGroups": [CLUSTER.group], "resources": [CLUSTER.plural], "verbs": ["create", "delete", "patch", "get"]},
+    {
+        "apiGroups": [CONTROL_PLANE.group],
+        "resources": ["rkecontrolplanes", "rkecontrolplanes/status", "etcdsnapshots"],
+        "verbs": ["create", "delete", "patch", "get"],
+    },
     {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["create", "delete", "patch", "update", "get"]},
     {"apiGroups": [PROVIDERS.group], "resources": [PROVIDERS.plural], "verbs": ["create", "patch"]},
     {"apiGroups": [LEASE.group], "resources": [LEASE.plural], "verbs": ["create", "patch"]},
@@ -406,6 +412,48 @@ WITHHELD = (
     _core("a Cluster API Cluster is resumed", "observed-3", _NO_MARK, **{OBSERVE_ONLY: "x"}),
 )
 """Clusters that the manager only observes. It would not even end rights in them."""
+
+
+def _plane(id_: str, name: str, patch: Object | None = None, subresource: str = "", **annotations: str) -> Case:
+    meta = {"name": name, "namespace": "fleet-default", "annotations": annotations}
+    fields = {"spec": {"clusterName": "", "managementClusterName": ""}}  # no references: they need more rights
+    return Case(id_, CONTROL_PLANE, meta, fields, patch, subresource, status={"specHistory": ["1"]} if patch else None)
+
+
+def _snapshot(id_: str, name: str, patch: Object | None = None, **annotations: str) -> Case:
+    meta = {"name": name, "namespace": "fleet-default", "annotations": annotations}
+    return Case(id_, ETCD_SNAPSHOT, meta, {"spec": {"clusterName": "other"}, "snapshotFile": {"name": "a"}}, patch)
+
+
+def _annotated(name: str, value: str | None) -> Object:
+    return {"metadata": {"annotations": {name: value}}}
+
+
+RESTORED = (
+    _plane("a control plane is created with a spec of its cluster", "restored", **{names.CLUSTER_SPEC: "x"}),
+    _plane("the spec of a cluster is replaced", "restored-2", _annotated(names.CLUSTER_SPEC, "x")),
+    _plane(
+        "the spec of a cluster is removed",
+        "restored-3",
+        _annotated(names.CLUSTER_SPEC, None),
+        **{names.CLUSTER_SPEC: "x"},
+    ),
+    _plane("the spec before the last version is replaced", "restored-4", _annotated(names.PREVIOUS_SPEC, "x")),
+    _plane("a digest is recorded", "restored-5", {"status": {"specHistory": ["1", "2"]}}, "status"),
+    _plane("the digests are deleted", "restored-6", {"status": {"specHistory": None}}, "status"),
+    _snapshot("a snapshot is created", "restored"),
+    _snapshot("a snapshot is of another cluster", "restored-2", {"spec": {"clusterName": "another"}}),
+    _snapshot("a snapshot is another file", "restored-3", {"snapshotFile": {"name": "b"}}),
+    _snapshot("a snapshot has another owner", "restored-5", {"metadata": {"ownerReferences": [_OWNER]}}),
+    _snapshot("a snapshot has another hash", "restored-4", _annotated(names.SNAPSHOT_SHA256, "x")),
+)
+"""Writes that decide which spec an administrator restores, or which file the manager deletes or restores."""
+LISTED = (
+    _plane("an annotation of a control plane", "listed", _annotated("a", "b")),
+    _plane("a control plane", "listed-2"),
+    _plane("the status of a control plane", "listed-3", {"status": {"ready": True}}, "status"),
+    _snapshot("a label of a snapshot", "listed", {"metadata": {"labels": {"a": "b"}}}),
+)
 
 
 def _role(id_: str, name: str, patch: Object | None = None, rules: list[Object] | None = None, **meta: Any) -> Case:

@@ -146,12 +146,12 @@ def node_controllers() -> list[Controller]:
 
 def planners() -> list[Controller]:
     """Controllers that compute and roll out plans."""
-    from herder.controllers.planner import controller, etcd_snapshot
+    from herder.controllers.planner import controller, etcd_snapshot, removed_nodes
     from herder.controllers.planner.drain import controller as machine_drains
     from herder.controllers.planner.etcd import member
     from herder.controllers.planner.plan import secret
 
-    return [module.CONTROLLER for module in (controller, etcd_snapshot, secret, machine_drains, member)]
+    return [module.CONTROLLER for module in (controller, etcd_snapshot, secret, machine_drains, member, removed_nodes)]
 
 
 def dynamic_controllers(roles: Roles) -> list[DynamicController]:

@@ -6,8 +6,9 @@ therefore skips TLS, HTTP framing and authentication, and nothing else: authoriz
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode
@@ -17,7 +18,13 @@ from herder.engine.meta.errors import ServiceUnavailable
 MAX_RESPONSE_BYTES = 64 << 20
 """Largest response body that a client decodes at once. A client reads a larger list in pages."""
 
+RECHECK_SECONDS = 1.0
+"""The rights of a request that waits longer, such as for its body, may have ended: they are checked again."""
+
 _SMALL_BODY_BYTES = 64 << 10
+
+Check = Callable[[], Awaitable[object]]
+"""Authenticates or authorizes a request. Raises StatusError."""
 
 
 class ResponseTooLarge(ServiceUnavailable):
@@ -120,6 +127,7 @@ class Request:
     target: str = ""  # raw path and query as sent, still percent-encoded; used by proxies
     incoming: Incoming | None = None  # None: an in-process client
     has_body: bool = True  # False: call `receive_body` before reading `body`
+    checks: tuple[Check, ...] = ()  # what is repeated after a wait
 
     async def admit(self, user: User | None, *, long_running: bool = False) -> None:
         """Take a request slot of this user. Handlers call it as soon as the request is authenticated."""
@@ -127,10 +135,28 @@ class Request:
             await self.incoming.admit(user, long_running=long_running)
 
     async def receive_body(self, limit: int | None = None) -> None:
-        """Read the body into `body`. Handlers call it only after authentication and authorization."""
-        if self.incoming is not None and (limit is not None or not self.has_body):
-            self.body = await self.incoming.receive(limit)
-            self.has_body = True
+        """Read the body into `body`. Handlers call it only after authentication and authorization.
+
+        Clients may take a minute to send a body. Without `checks`, they could use a right that has ended since, by
+        sending the heads of requests in advance.
+        """
+        if self.incoming is None or (limit is None and self.has_body):
+            return
+        begun = asyncio.get_running_loop().time()
+        self.body = await self.incoming.receive(limit)
+        self.has_body = True
+        await self.check_again(begun)
+
+    def repeat_after_wait(self, check: Check) -> None:
+        """Repeat a check of this request, which has succeeded, if the request waits for its body or in a queue."""
+        if self.incoming is not None:
+            self.checks = (*self.checks, check)
+
+    async def check_again(self, since: float) -> None:
+        """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError."""
+        if asyncio.get_running_loop().time() - since >= RECHECK_SECONDS:
+            for check in self.checks:
+                await check()
 
     @property
     def is_streaming(self) -> bool:

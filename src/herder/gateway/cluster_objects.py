@@ -8,7 +8,7 @@ Cluster.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -20,6 +20,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, is_deleting
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.credentials import CREATOR
+from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.clusters import is_pair, source_provisioning_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
@@ -116,8 +117,9 @@ class ClusterObjects:
         is_same = cluster["metadata"]["uid"] == uid and is_deleting(cluster)
         if not is_same or not await self._may_follow(user, cluster):
             raise not_found(PROVISIONING_CLUSTER.resource.group_resource, name)
-        shown = ("name", "namespace", "uid", "deletionTimestamp", "finalizers", "managedFields")
+        shown = ("name", "namespace", "uid", "deletionTimestamp", "finalizers")
         metadata = {key: value for key, value in cluster["metadata"].items() if key in shown}
+        metadata["managedFields"] = [*_managers_of_finalizers(cluster)]
         return {"metadata": metadata, "status": {"conditions": (cluster.get("status") or {}).get("conditions") or []}}
 
     async def _may_follow(self, user: User, cluster: Object) -> bool:
@@ -256,7 +258,10 @@ class ClusterObjects:
         machine = await self._client.get(MACHINE.resource, name, namespace=namespace)
         if machine["spec"].get("clusterName") != core["metadata"]["name"]:
             raise not_found(MACHINE.resource.group_resource, name)
-        return await machine_log(self._client, namespace, machine["spec"]["infrastructureRef"]["name"])
+        reference = machine["spec"]["infrastructureRef"]
+        if reference_group(reference) != MACHINE_GROUP:
+            return ""  # of another provider, which runs no Job
+        return await machine_log(self._client, namespace, reference["kind"], reference["name"])
 
     # --- registration -----------------------------------------------------------------------------------------------
 
@@ -307,6 +312,16 @@ def _without_previous_spec(obj: Object) -> Object:
         return obj
     kept = {key: value for key, value in annotations.items() if key != rke_names.PREVIOUS_SPEC}
     return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
+
+
+def _managers_of_finalizers(obj: Object) -> Iterator[Object]:
+    """Which manager set which finalizer. The other fields have keys of the spec, such as names of variables, that a
+    creator may not read who is not an owner any more."""
+    for entry in obj["metadata"].get("managedFields") or ():
+        finalizers = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers")
+        if finalizers:
+            fields = {"f:metadata": {"f:finalizers": finalizers}}
+            yield {"manager": entry.get("manager") or "", "operation": entry.get("operation") or "", "fieldsV1": fields}
 
 
 def _without_managed_fields(obj: Object) -> Object:

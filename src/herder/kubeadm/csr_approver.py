@@ -5,7 +5,8 @@ name for it, so root on one worker could become a control plane node. Its approv
 (see run.sh), and this program approves instead:
 
 - a renewal, which a node requests for its own name with the certificate it has, while its Node exists. A certificate
-  cannot be revoked, but that of a removed machine is not renewed;
+  cannot be revoked, but that of a removed machine is not renewed: the manager marks the record of its name, because the
+  machine can register its Node again;
 - the first certificate of a node name. A ConfigMap records the name and its public key before the approval. A request
   for the same name is denied unless it has the same key. Names of Nodes that have another certificate are recorded too.
   After a restore, the records are those of the snapshot. So the manager names the Nodes of all machines in a file, and
@@ -45,6 +46,7 @@ REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 RECORDS = "/api/v1/namespaces/kube-system/configmaps"
 RECORD_PREFIX = "kubelet-certificate."
 RECORD_LABEL, RECORD_OWNER = "app.kubernetes.io/managed-by", "herder"
+REMOVED = "kubeadm.herder.io/removed"  # label of the record of a machine that the manager has deleted
 NODES_PATH = "/api/v1/nodes"
 MAX_NAME = 253 - len(RECORD_PREFIX)
 LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -222,7 +224,10 @@ def decide(api: Any, csr: Object) -> Optional[Decision]:
     if request is None or len(json.dumps(csr)) > MAX_OBJECT:
         return None
     node, groups = request.common_name[len(NODE_PREFIX) :], spec.get("groups") or []
-    if spec.get("username") == request.common_name and NODES in groups:
+    is_renewal = spec.get("username") == request.common_name and NODES in groups
+    if is_renewal and is_removed(find(api, f"{RECORDS}/{RECORD_PREFIX}{node}")):
+        return Decision("Denied", "MachineRemoved", f"The machine of Node {node} was removed from the cluster.")
+    if is_renewal:
         # After a restore, the Nodes of machines that joined since the snapshot do not exist until they register again.
         if find(api, f"{NODES_PATH}/{node}") is None and node not in reserved_names():
             return Decision(
@@ -275,7 +280,13 @@ def claim(api: Any, node: str, key: str) -> bool:
             if problem.reason != "AlreadyExists":
                 raise
         recorded = api.get(f"{RECORDS}/{RECORD_PREFIX}{node}")
-    return bool((recorded.get("data") or {}).get("publicKey") == key)
+    return not is_removed(recorded) and bool((recorded.get("data") or {}).get("publicKey") == key)
+
+
+def is_removed(recorded: Optional[Object]) -> bool:
+    """Whether the manager has deleted the machine with this name."""
+    labels = ((recorded or {}).get("metadata") or {}).get("labels") or {}
+    return labels.get(REMOVED) == "true"
 
 
 def reserved_names() -> Set[str]:

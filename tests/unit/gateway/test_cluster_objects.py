@@ -21,7 +21,11 @@ MANAGEMENT = "/apis/management.cattle.io/v3/clusters/c-own"
 CLUSTERS = "/apis/provisioning.cattle.io/v1/namespaces/fleet-default/clusters"
 MACHINES = "/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet-default/machines"
 ARCHIVE = "/api/v1/namespaces/herder-archive/configmaps/fleet-default.theirs-log"
-MARKS = {"machine.herder.io/namespace": "fleet-default", "machine.herder.io/name": "theirs"}
+MARKS = {
+    "machine.herder.io/namespace": "fleet-default",
+    "machine.herder.io/name": "theirs",
+    "machine.herder.io/kind": "ProcessMachine",
+}
 OBJECTS: dict[str, Any] = {
     MANAGEMENT: {
         "metadata": {
@@ -69,6 +73,30 @@ async def test_a_machine_name_is_no_path_to_another_object() -> None:
     request = Request("GET", "/v3/clusters/c-own/logs", Query([("machine", name)]))
     with pytest.raises(BadRequest):
         await objects.handle(request, User("mallory"))
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "shown"),
+    [
+        ("rke-machine.cattle.io", "ProcessMachine", "theirs\n"),
+        ("rke-machine.cattle.io", "LocalMachine", ""),
+        ("rke.cattle.io", "CustomMachine", ""),
+        ("rke.cattle.io", "ProcessMachine", ""),
+    ],
+)
+async def test_a_machine_shows_no_log_of_another_kind(
+    monkeypatch: pytest.MonkeyPatch, group: str, kind: str, shown: str
+) -> None:
+    """Names of machines are unique for each kind only."""
+    reference = {"apiGroup": group, "kind": kind, "name": "theirs"}
+    machine = {"metadata": {"name": "m"}, "spec": {"clusterName": "own", "infrastructureRef": reference}}
+    monkeypatch.setitem(OBJECTS, f"{MACHINES}/m", machine)
+    monkeypatch.setitem(OBJECTS, "/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet-default/clusters/own", CORE)
+    objects = ClusterObjects(Client(cast("Any", Balancer())), cast(Access, Owner()))
+    request = Request("GET", "/v3/clusters/c-own/logs", Query([("machine", "m")]))
+    response = await objects.handle(request, User("mallory"))
+    assert response is not None
+    assert msgspec.json.decode(response.content())["log"] == shown
 
 
 CORE: dict[str, Any] = {
@@ -266,3 +294,29 @@ async def test_members_without_the_right_to_update_a_cluster_delete_no_snapshot(
     with pytest.raises(Forbidden):
         await objects.handle(Request("DELETE", "/v3/clusters/c-own/snapshots/core", Query([])), User("member"))
     assert server.deleted == []
+
+
+async def test_a_former_owner_who_created_a_cluster_sees_no_fields_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what its deletion waits for. Managed fields have names of variables that later owners have set."""
+
+    class Creator(Owner):
+        async def may(self, *_: object) -> bool:
+            return False
+
+    finalizers = {"f:finalizers": {'v:"x"': {}}}
+    fields = [
+        {"manager": "kubectl", "fieldsV1": {"f:metadata": {"f:annotations": {"f:secret": {}}}, "f:spec": {"f:y": {}}}},
+        {"manager": "herder", "operation": "Update", "fieldsV1": {"f:metadata": finalizers, "f:status": {"f:z": {}}}},
+    ]
+    path = "/apis/provisioning.cattle.io/v1/namespaces/fleet-default/clusters/own"
+    known = OBJECTS[path]
+    meta = {**known["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "managedFields": fields}
+    meta["annotations"] = {"field.cattle.io/creatorId": "u-creator"}
+    monkeypatch.setitem(OBJECTS, path, {**known, "metadata": meta})
+    objects = ClusterObjects(Client(Balancer()), Creator())  # type: ignore[arg-type]
+    request = Request("GET", f"/v3/deletions/fleet-default/own/{meta['uid']}")
+    response = await objects.handle(request, User("u-creator"))
+    assert response is not None
+    found = msgspec.json.decode(response.content())["metadata"]
+    kept = {"manager": "herder", "operation": "Update", "fieldsV1": {"f:metadata": finalizers}}
+    assert found["managedFields"] == [kept]

@@ -14,6 +14,7 @@ from herder.engine.wire import Query, Response
 from herder.gateway.machine_logs import MAX_PODS, NOT_REDACTABLE, machine_log
 
 NAMESPACE = "fleet-default"
+KIND = "ProcessMachine"
 
 
 class Api:
@@ -34,7 +35,8 @@ class Api:
         raise AssertionError(f"not expected: {resource}")
 
     async def list_all(self, *_: Any, **__: Any) -> Page:
-        meta = {"namespace": NAMESPACE, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        labels = {"rke.cattle.io/infra-machine-kind": KIND}
+        meta = {"namespace": NAMESPACE, "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels}
         pods = [{"metadata": {**meta, "name": f"p{number}"}} for number in range(50)]
         return Page(pods, "1", "")
 
@@ -53,7 +55,7 @@ class Api:
 async def test_a_log_is_read_only_up_to_its_limit() -> None:
     """Editors of the namespace can create pods with the label of another machine."""
     api = Api()
-    log = await machine_log(cast(Client, api), NAMESPACE, "m")
+    log = await machine_log(cast(Client, api), NAMESPACE, KIND, "m")
     assert MAX_LOG_BYTES - 64 <= len(log) <= MAX_LOG_BYTES
     assert api.sent <= MAX_PODS * MAX_LOG_BYTES
     assert len([path for path in api.read if path.endswith("/log")]) == MAX_PODS
@@ -63,8 +65,15 @@ async def test_a_log_does_not_contain_the_credential_of_the_job() -> None:
     """Owners of a cluster may use its cloud credential, but not read it."""
     api = Api()
     api.line = f"error: token {api.credential} is not valid".ljust(63) + "\n"
-    log = await machine_log(cast(Client, api), NAMESPACE, "m")
+    log = await machine_log(cast(Client, api), NAMESPACE, KIND, "m")
     assert "is not valid" in log
     assert api.credential not in log
     api.credential = ""  # the Secret was deleted: what must be redacted is unknown
-    assert await machine_log(cast(Client, api), NAMESPACE, "m") == NOT_REDACTABLE
+    assert await machine_log(cast(Client, api), NAMESPACE, KIND, "m") == NOT_REDACTABLE
+
+
+async def test_a_machine_of_another_kind_has_another_log() -> None:
+    """A user can give a machine of the own cluster the name of another user's machine, if it is of another kind."""
+    api = Api()
+    assert await machine_log(cast(Client, api), NAMESPACE, "OtherMachine", "m") == ""
+    assert not [path for path in api.read if path.endswith("/log")]

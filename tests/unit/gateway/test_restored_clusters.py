@@ -76,6 +76,12 @@ CONNECTIONS: dict[str, tuple[float, float, bool]] = {
     "connected after the restore": (3600, LATER, False),
 }
 """Seconds since the end of the restore, and since the agent connected."""
+DISCONNECTIONS: dict[str, tuple[float, float, bool]] = {
+    "disconnected before the end": (3600, 3700, True),
+    "disconnected before the rights were compared": (3600, 3599, True),
+    "disconnected later": (3600, 60, False),
+}
+"""The same for an agent that the manager knows as disconnected. Its tunnel can be open already."""
 
 
 async def create_control_plane(client: Client, cluster: str, status: Object) -> None:
@@ -86,9 +92,9 @@ async def create_control_plane(client: Client, cluster: str, status: Object) -> 
     await client.patch(CONTROL_PLANE.resource, cluster, patch, namespace="fleet-default", subresource="status")
 
 
-async def create_connected(client: Client, cluster: str, age: float) -> None:
+async def create_connected(client: Client, cluster: str, age: float, status: str = "True") -> None:
     await client.create(MANAGEMENT_CLUSTER.resource, new_manifest(MANAGEMENT_CLUSTER, cluster))
-    connected = {"type": "Connected", "status": "True", "lastTransitionTime": timestamp(NOW - timedelta(seconds=age))}
+    connected = {"type": "Connected", "status": status, "lastTransitionTime": timestamp(NOW - timedelta(seconds=age))}
     patch = {"status": {"conditions": [connected]}}
     await client.patch(MANAGEMENT_CLUSTER.resource, cluster, patch, subresource="status")
 
@@ -110,20 +116,24 @@ async def test_an_operation_after_the_restore_does_not_open_the_cluster() -> Non
             running.cancel()
 
 
-async def test_rights_are_compared_only_after_the_agent_has_connected() -> None:
+@pytest.mark.parametrize(("cases", "status"), [(CONNECTIONS, "True"), (DISCONNECTIONS, "False")])
+async def test_rights_are_compared_only_after_the_agent_has_connected(
+    cases: dict[str, tuple[float, float, bool]], status: str
+) -> None:
+    """The tunnel is open a moment before the condition says so. That moment must not open the cluster."""
     async with environment() as env:
         await install_kinds(env.outside, [*CRDS, *MANAGEMENT_CRDS])
         await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "fleet-default"))
-        for number, (restored, connected, _) in enumerate(CONNECTIONS.values()):
-            status = {"operation": operation(RESTORE, "Finished", *STOPPED, age=restored)}
-            await create_control_plane(env.outside, f"{CLUSTER}-{number}", status)
-            await create_connected(env.outside, f"{CLUSTER}-{number}", connected)
+        for number, (restored, changed, _) in enumerate(cases.values()):
+            run = {"operation": operation(RESTORE, "Finished", *STOPPED, age=restored)}
+            await create_control_plane(env.outside, f"{CLUSTER}-{number}", run)
+            await create_connected(env.outside, f"{CLUSTER}-{number}", changed, status)
         clusters = Clusters(env.outside)
         running = asyncio.ensure_future(clusters.run())
         try:
             await clusters.ready()
-            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(CONNECTIONS)}
-            assert found == {name: expected for name, (_, _, expected) in CONNECTIONS.items()}
+            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(cases)}
+            assert found == {name: expected for name, (_, _, expected) in cases.items()}
         finally:
             running.cancel()
 
@@ -170,6 +180,28 @@ async def test_a_member_cannot_use_a_cluster_that_is_restored(
         head += ["Connection: Upgrade", "Upgrade: websocket"] if upgrade else []
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write("\r\n".join([*head, "", ""]).encode())
+        assert b" 503 " in await reader.readline()
+        writer.close()
+        assert not recorder.received
+    finally:
+        await gateway.stop()
+        await recorder.stop()
+
+
+async def test_a_request_that_began_before_the_restore_does_not_reach_the_cluster(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A client can send the body a minute after the head. Meanwhile, a snapshot can bring back its former rights."""
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+    try:
+        path = f"/k8s/clusters/{CLUSTER}/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        head = [f"POST {path} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", "Content-Length: 2"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write("\r\n".join([*head, "", "{"]).encode())
+        await asyncio.wait_for(gateway.admitted.wait(), 10)
+        gateway.restored.add(ALICE.name)
+        writer.write(b"}")
         assert b" 503 " in await reader.readline()
         writer.close()
         assert not recorder.received

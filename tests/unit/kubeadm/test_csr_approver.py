@@ -221,6 +221,16 @@ def test_the_certificate_of_a_removed_node_is_not_renewed() -> None:
         decision_of(renewal(), api)
 
 
+def test_a_removed_machine_gets_no_certificate_although_it_registers_its_node_again() -> None:
+    api = Api("/api/v1/nodes/worker-1")
+    assert decision_of(csr(), api) == "Denied", "its Node has no record"
+    path = f"{approver.RECORDS}/kubelet-certificate.worker-1"
+    api.objects[path] = approver.record("worker-1", parse(pem(request())).key)
+    assert decision_of(renewal(), api) == decision_of(csr(), api) == "Approved"
+    api.objects[path]["metadata"]["labels"][approver.REMOVED] = "true"
+    assert decision_of(renewal(), api) == decision_of(csr(), api) == "Denied"
+
+
 @pytest.mark.parametrize(
     "request_obj",
     [

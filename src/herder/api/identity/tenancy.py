@@ -16,7 +16,7 @@ from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
 from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER, annotations_of, is_deleting, labels_of
-from herder.api.identity import projects
+from herder.api.identity import projects, restore_records
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
@@ -36,6 +36,7 @@ from herder.api.management.names import (
 )
 from herder.api.observe_only import MARKED_KINDS, OBSERVE_ONLY, mark_of
 from herder.api.rke import names
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.kinds import GROUP as RKE_GROUP
 from herder.engine.meta.kinds import Kind, Object
 
@@ -505,5 +506,7 @@ _RULES: Mapping[Kind, Callable[[Object | None, Object, str, Rights], Iterator[st
     DEPLOYMENT: _deployment,
     PROVIDERS: _provider,
     CLUSTER: lambda _old, _new, _user, _may: iter(()),  # only that it is observe-only
+    CONTROL_PLANE: lambda old, new, _user, _may: restore_records.control_plane_problems(old, new),
+    ETCD_SNAPSHOT: lambda old, new, _user, _may: restore_records.snapshot_problems(old, new),
 }
 KINDS = tuple(_RULES)

@@ -10,7 +10,7 @@ from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
 from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
-from herder.api.identity import tenancy
+from herder.api.identity import restore_records, tenancy
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
@@ -20,6 +20,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONIN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
 from herder.api.observe_only import MARKED_KINDS, OBSERVE_ONLY
 from herder.api.policies import policy
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Kind
 
 _WRITTEN = ("CREATE", "UPDATE")
@@ -198,7 +199,6 @@ def _owners(of: str) -> str:
 
 _NEW_OWNER = (
     f"{_owners('object')}.exists(each, {_CREATED} || !{_owners('oldObject')}.exists(known, known.uid == each.uid))"
-    f" && !{_IS_SYSTEM}"
 )
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
@@ -223,6 +223,23 @@ def _is_core(of: str) -> str:
 _BECOMES_CORE = (
     f"{_is_core('object')} && ({_CREATED} || !({_is_core('oldObject')})"
     " || object.spec.?replicas.orValue(1) != oldObject.spec.?replicas.orValue(1))"
+)
+
+# --- restores -------------------------------------------------------------------------------------------------------
+
+
+def _history(of: str) -> str:
+    return f"{of}.?status.?{restore_records.HISTORY}.orValue([])"
+
+
+_OTHER_HISTORY = f"{_history('object')} != ({_CREATED} ? [] : {_history('oldObject')})"
+_OTHER_SNAPSHOT = " || ".join(
+    (
+        _CREATED,
+        _NEW_OWNER,
+        *(f"object.?{field} != oldObject.?{field}" for field in restore_records.SNAPSHOT_FIELDS),
+        *(_marked(_annotation(mark)) for mark in restore_records.SNAPSHOT_MARKS),
+    )
 )
 
 _CREATOR = _annotation(CREATOR)
@@ -370,7 +387,14 @@ POLICIES = (
         _IS_MANAGER,
         tenancy.BAD_RELEASE,
     ),
-    policy("herder-owners-of-clusters", tenancy.OWNED_CLUSTERS, _WRITTEN, _NEW_OWNER, _IS_MANAGER, tenancy.BAD_OWNERS),
+    policy(
+        "herder-owners-of-clusters",
+        tenancy.OWNED_CLUSTERS,
+        _WRITTEN,
+        f"{_NEW_OWNER} && !{_IS_SYSTEM}",
+        _IS_MANAGER,
+        tenancy.BAD_OWNERS,
+    ),
     policy(
         "herder-observe-only-clusters",
         MARKED_KINDS,
@@ -379,6 +403,25 @@ POLICIES = (
         _IS_MANAGER,
         tenancy.BAD_OBSERVE_ONLY,
     ),
+    policy(
+        "herder-spec-copies",
+        (CONTROL_PLANE,),
+        _WRITTEN,
+        " || ".join(_marked(_annotation(mark)) for mark in restore_records.SPEC_COPIES),
+        _IS_MANAGER,
+        restore_records.BAD_COPY,
+        subresources=True,
+    ),
+    policy(
+        "herder-spec-history",
+        (CONTROL_PLANE,),
+        _WRITTEN,
+        _OTHER_HISTORY,
+        _IS_MANAGER,
+        restore_records.BAD_HISTORY,
+        subresources=True,
+    ),
+    policy("herder-snapshots", (ETCD_SNAPSHOT,), _WRITTEN, _OTHER_SNAPSHOT, _IS_MANAGER, restore_records.BAD_SNAPSHOT),
     policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, tenancy.BAD_ROLE),
     policy(
         "herder-core-leases",

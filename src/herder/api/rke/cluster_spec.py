@@ -57,6 +57,22 @@ def decode_spec(text: str) -> Object:
     return spec
 
 
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    kubernetes_version: str = ""
+
+
+def version_in(text: str) -> str:
+    """The version in an encoded spec that nothing vouches for; empty if it has none.
+
+    Only this field is decoded: a few bytes may have a million values.
+    """
+    content = _unpacked(text) or b""
+    try:
+        return msgspec.json.decode(content, type=_Version).kubernetes_version
+    except (ValueError, RecursionError):
+        return ""
+
+
 def digest(spec: Object) -> str:
     """Return the digest stored in `status.appliedDigest`: of a control plane's spec without the fields the planner
     writes.

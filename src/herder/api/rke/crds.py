@@ -135,6 +135,8 @@ OPERATION = record(
         "inverse": string_map("Request that undoes the operation, or a message that says why none does."),
         "machines": plain_list(PLAIN, "Machines that the phase waits for; at most ten."),
         "skipped": plain_list(PLAIN, "Workers that did not respond, or failed, and keep what they have."),
+        "suspendedAt": with_description(TIME, "Since when it waits, such as for the end of a pause of the cluster."),
+        "resumedAt": with_description(TIME, "When it continued after that; deadlines count from then on."),
     },
     "The operation in progress, or the last one.",
 )
@@ -163,6 +165,7 @@ _ROLLBACK = record(
         "to": string("Version after the change."),
         "snapshot": string("Snapshot that was taken before the change; empty if none was."),
         "snapshotTime": string("Time of the snapshot. Changes of the cluster since are lost in a rollback."),
+        "snapshotSHA256": string("SHA-256 that its server reported. Only a snapshot with this hash is restored."),
         "result": string("Whether the snapshot was taken.", enum=["Saved", "Skipped", "Failed"]),
         "message": string("Why the change cannot be undone."),
         "time": with_description(TIME, "When the change was started."),
@@ -229,6 +232,9 @@ _CONTROL_PLANE_STATUS = record(
         ),
         "rollback": _ROLLBACK,
         "specHistory": plain_list(PLAIN, "Digests of the specs that the cluster has had; the last is the current one."),
+        "approvedObjects": plain_list(
+            PLAIN, "UIDs of the objects that specs of the cluster were allowed to reference, oldest first."
+        ),
         "conditions": CONDITIONS,
     },
     "Observed state.",

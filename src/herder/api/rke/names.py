@@ -62,6 +62,7 @@ JOIN_URL, JOINED_TO = f"{PREFIX}join-url", f"{PREFIX}joined-to"
 JOIN_URL_BY_HAND = f"{PREFIX}join-url-autoset-disabled"
 PLAN_UPDATED, PROBES_PASSED = f"{PREFIX}plan-last-updated", f"{PREFIX}plan-probes-passed"
 DRAIN_OPTIONS, DRAIN_DONE, DRAIN_ERROR = f"{PREFIX}drain-options", f"{PREFIX}drain-done", f"{PREFIX}drain-error"
+DRAIN_STARTED = "plan.herder.io/drain-started"
 PRE_DRAIN, POST_DRAIN, UNCORDON = f"{PREFIX}pre-drain", f"{PREFIX}post-drain", f"{PREFIX}uncordon"
 CLUSTER_SPEC = f"{PREFIX}cluster-spec"  # base64(gzip(JSON)) of the provisioning Cluster's spec
 ETCD_FORCE_REMOVE = f"{PREFIX}etcd-force-remove"
@@ -94,6 +95,10 @@ REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a registration request: wh
 
 ADMINISTRATED = "provisioning.cattle.io/administrated"  # on a management Cluster that is provisioned here
 RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
+REMOVED_NODE = "kubeadm.herder.io/removed"
+"""Label of the record of a node name in a kubeadm cluster: the Machine was deleted, so it gets no certificate."""
+MARKED_AS_REMOVED = "kubeadm.herder.io/marked-as-removed"
+"""Annotation of a Machine that is being deleted: the record of its Node has that label."""
 ETCD_HOOK = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/rke-bootstrap-cleanup"
 ETCD_HOOK_OWNER = "rke-bootstrap-controller"
 AGENT_HOOK = "pre-drain.delete.hook.machine.cluster.x-k8s.io/cluster-agent"

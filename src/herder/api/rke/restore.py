@@ -1,7 +1,8 @@
 """What a restore takes from the copy of the Cluster's spec in a snapshot (`restoreRKEConfig`).
 
 Servers and S3 report snapshots, and both are untrusted. A copy counts only if the manager recorded its digest when the
-cluster had that spec: `status.specHistory` of the RKEControlPlane.
+cluster had that spec: `status.specHistory` of the RKEControlPlane. Its references are names, which may be those of
+other objects since: `status.approvedObjects` says which objects they were.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import msgspec
 
 from herder.api.capi.names import annotations_of
-from herder.api.rke.cluster_spec import decode_spec
+from herder.api.references.approvals import recorded
+from herder.api.rke.cluster_spec import decode_spec, version_in
 from herder.api.rke.distributions import Release, version_of
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.engine.meta.kinds import Object
@@ -26,6 +28,9 @@ SPEC_KEY = "provisioning-cluster-spec"
 
 MAX_HISTORY = 100
 """Specs whose digest is kept. Of older ones, a restore takes only the data."""
+
+MAX_APPROVED = 2000
+"""Objects that are kept of those that the specs have referenced; of further ones, the oldest is forgotten."""
 
 _SPEC_FIELDS = (
     "kubernetesVersion",
@@ -100,6 +105,20 @@ def extended_history(control_plane: Object) -> list[str] | None:
     return [*(each for each in known if each != current), current][-MAX_HISTORY:]
 
 
+def approved_objects(control_plane: Object | None) -> Sequence[str]:
+    """UIDs of the objects that the cluster was allowed to reference, oldest first."""
+    return ((control_plane or {}).get("status") or {}).get("approvedObjects") or ()
+
+
+def extended_approvals(control_plane: Object) -> list[str] | None:
+    """The UIDs with those of the current spec; None if they have them."""
+    known = approved_objects(control_plane)
+    current = list(dict.fromkeys(each.uid for each in recorded(control_plane) or () if each.uid))[-MAX_APPROVED:]
+    if set(current) <= set(known):
+        return None
+    return [*(each for each in known if each not in current), *current][-MAX_APPROVED:]
+
+
 def modes_of(snapshot: Object, control_plane: Object | None) -> Sequence[str]:
     """Modes in which the snapshot can be restored."""
     encoded = encoded_spec(snapshot)
@@ -122,10 +141,7 @@ def saved_spec(snapshot: Object, control_plane: Object | None) -> Object:
 
 def saved_version(snapshot: Object) -> str:
     """The version that a server has reported with the snapshot, whether the copy is trusted or not; empty if none."""
-    try:
-        return str(decode_spec(encoded_spec(snapshot)).get("kubernetesVersion") or "")
-    except ValueError:
-        return ""
+    return version_in(encoded_spec(snapshot))
 
 
 # --- the result -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from herder.api.capi.admission import RULES, Admission, needs_admission
 from herder.api.capi.kinds import SECRET
@@ -108,19 +109,22 @@ def install_role_admission(server: ApiServer, client: Client) -> None:
 
 
 def install_restore_admission(server: ApiServer, client: Client) -> None:
-    """Apply what a request for a restore takes from its snapshot. Plugins that are installed later see the result."""
+    """Apply what a request for a restore takes from its snapshot, without a check of its references."""
     restore_admission = RestoreAdmission(client)
 
     async def admit(attributes: Attributes) -> None:
-        if attributes.obj is None:
-            return
-        write = _write(attributes, attributes.obj)
-        restored = await restore_admission.admit(write)
-        if restored is not write:
-            attributes.obj = attributes.normalized(restored.obj)
+        if attributes.obj is not None:
+            attributes.obj = (await _restored(restore_admission, attributes, attributes.obj)).obj
 
     resources = [PROVISIONING_CLUSTER.resource.group_resource]
     server.deps.admission.add_mutating("restored specs", resources, admit, operations=(UPDATE,))
+
+
+async def _restored(restore_admission: RestoreAdmission, attributes: Attributes, obj: Object) -> Write:
+    """The write with what a request for a restore takes from its snapshot."""
+    write = _write(attributes, obj)
+    restored = await restore_admission.admit(write)
+    return write if restored is write else replace(restored, obj=attributes.normalized(restored.obj))
 
 
 def _write(attributes: Attributes, obj: Object) -> Write:
@@ -154,13 +158,13 @@ def install_reference_admission(server: ApiServer, client: Client, manager: User
         )
         return authorizer.authorize(user, attempt).allowed
 
-    install_restore_admission(server, client)
-    reference_admission = ReferenceAdmission(client, may, manager)
+    restore_admission, reference_admission = RestoreAdmission(client), ReferenceAdmission(client, may, manager)
 
     async def admit(attributes: Attributes) -> None:
         if attributes.obj is None:
             return
-        attributes.obj = await reference_admission.admit(_write(attributes, attributes.obj))
+        write = await _restored(restore_admission, attributes, attributes.obj)
+        attributes.obj = await reference_admission.admit(write)
 
     async def admit_secret(attributes: Attributes) -> None:
         # Nearly all Secrets lack these annotations and must not pay for the few that have them.

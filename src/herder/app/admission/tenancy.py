@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.identity import tenancy
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, Attributes
 from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
 from herder.engine.apiserver.auth.users import SUPERUSERS
@@ -22,8 +23,8 @@ TAKEN = "namespace {} exists and belongs to no cluster of this name; choose anot
 def install_tenancy_admission(server: ApiServer, client: Client) -> None:
     for kind in tenancy.KINDS:
         check = _check_of(kind, server.deps.authorizer)
-        # Of these kinds, only namespaces accept metadata changes through subresources.
-        subresources = None if kind == NAMESPACE else ("",)
+        # Of the other kinds, no subresource can change what the rules are about.
+        subresources = None if kind in (NAMESPACE, CONTROL_PLANE) else ("",)
         server.deps.admission.add_validating(
             f"{kind.kind} tenancy", [kind.resource.group_resource], check, subresources=subresources
         )

@@ -28,8 +28,17 @@ NODE_ANNOTATIONS = (names.LABELS, names.TAINTS, names.ADDRESS, names.INTERNAL_AD
 """Annotations of a plan Secret that only its RKEBootstrap sets."""
 GRANTING_ANNOTATIONS = (CREATOR, *MANAGED_MARKS, names.AUTHORIZED_CLUSTERS, SYNC, SYNC_BOOTSTRAP, APPROVED)
 """Annotations by which a Secret may be referenced or copied into a cluster. A plan Secret never has them."""
-PLANNER_ANNOTATIONS = (names.JOIN_URL, names.JOINED_TO)
-"""Annotations of a plan Secret that only the planner sets: other machines send the cluster's token to the join URL."""
+_PLAN_PROGRESS = (
+    *(names.PLAN_TASK, names.PLAN_INPUTS, names.PLAN_ATTEMPTS, names.PLAN_FAILED, names.PLAN_UPDATED),
+    *(names.PROBES_PASSED, names.PRE_DRAIN, names.POST_DRAIN, names.DRAIN_OPTIONS, names.DRAIN_DONE, names.DRAIN_ERROR),
+    *(names.DRAIN_STARTED, names.UNCORDON),
+)
+PLANNER_ANNOTATIONS = (names.JOIN_URL, names.JOINED_TO, *_PLAN_PROGRESS)
+"""Annotations of a plan Secret that only the planner sets.
+
+Other machines send the cluster's token to the join URL. The task says which part of an operation the machine has done:
+another value would keep the operation from ending, or have it continue without the machine.
+"""
 
 
 def _meta(bootstrap: Object, name: str, **rest: object) -> Object:

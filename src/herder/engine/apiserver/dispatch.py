@@ -67,14 +67,17 @@ class Dispatcher:
             version,
             negotiate(request, transforms=_supports_tables(resource, info)),
         )
+        begun = asyncio.get_running_loop().time()
         if request.body and _prepare_body(call):
             body = await self._deps.executor.convert_yaml(user.name, request.body)
             call.request = replace(request, body=body)
+            await request.check_again(begun)  # documents of one user wait for each other
         if version.deprecation:
             call.warn(version.deprecation)
         try:
             if call.large:
                 async with self._deps.executor.large_request(user.name):
+                    await request.check_again(begun)
                     response = await self._run(call)
             else:
                 response = await self._run(call)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from herder.engine.apiserver.audit import AuditLog, audit_record
 from herder.engine.apiserver.auth.access import AccessAttributes, forbidden
@@ -141,6 +141,21 @@ class ApiServer:
     async def _run_handler_chain(
         self, request: Request, info: RequestInfo, attributes: AccessAttributes, caller: _Caller
     ) -> Response:
+        await self._authorize(request, info, attributes, caller)
+        request.repeat_after_wait(partial(self._authorize, request, info, attributes, caller))
+        if not request.has_body:
+            await request.receive_body()
+        check_body_size(len(request.body))
+        if request.path.startswith("//"):
+            raise PageNotFound
+        if info.is_resource_request:
+            return await self._dispatcher.dispatch(request, info, caller.acting)
+        return await self._handle_non_resource(request, caller.acting)
+
+    async def _authorize(
+        self, request: Request, info: RequestInfo, attributes: AccessAttributes, caller: _Caller
+    ) -> None:
+        """Authenticate the caller, and raise Forbidden unless it may send this request."""
         user = await self.authenticator.authenticate(request)
         caller.user = user or ANONYMOUS
         if request.incoming is not None:
@@ -149,18 +164,9 @@ class ApiServer:
         if wants_impersonation(request.headers):
             acting = impersonated(request, caller.user, authorizer, attributes)
             caller.impersonated = acting if acting is not caller.user else None
-        user = caller.acting
-        decision = authorizer.authorize(user, attributes)
+        decision = authorizer.authorize(caller.acting, attributes)
         if not decision.allowed:
-            raise forbidden(user, attributes, decision.reason)
-        if not request.has_body:
-            await request.receive_body()
-        check_body_size(len(request.body))
-        if request.path.startswith("//"):
-            raise PageNotFound
-        if info.is_resource_request:
-            return await self._dispatcher.dispatch(request, info, user)
-        return await self._handle_non_resource(request, user)
+            raise forbidden(caller.acting, attributes, decision.reason)
 
     async def _handle_non_resource(self, request: Request, user: User) -> Response:
         """Handle a non-resource request: health checks, OpenAPI, discovery and registered routes."""

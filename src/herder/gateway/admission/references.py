@@ -20,6 +20,7 @@ from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of, kind
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import (
     APPROVED,
+    REVIEW,
     Approval,
     ReferenceChange,
     approval,
@@ -70,6 +71,17 @@ _HOSTED = {
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """References that a restore adds to a write, and the UIDs of the objects that the cluster was allowed to reference.
+
+    The author of the restore does not see them, and another user may have created an object of that name since.
+    """
+
+    references: frozenset[tuple[str, Target]]
+    objects: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """One create or update under review."""
 
@@ -81,6 +93,7 @@ class Write:
     old: Object | None
     user: User
     dry_run: bool = False
+    restored: Restored | None = None
 
 
 class ReferenceAdmission:
@@ -228,6 +241,8 @@ class ReferenceAdmission:
             target is None and await self._could_create(write, reference.target)
         ):
             raise _refused(write, _missing_right(write.user, reference))
+        if _is_replaced(write.restored, reference, target):  # Only authors with rights on the target see this.
+            raise _refused(write, _recreated(reference))
         # The manager creates machines from the target, and admission does not check the manager's writes.
         if driver := _HOSTED.get(reference.target[:2], ""):
             await self._check_use(write, driver, reference.field)
@@ -321,6 +336,11 @@ def changes_own_secret(kind: GroupKind, old: Object | None, new: Object, user: s
     return bool(user) and user in (marks.get(CREATED_BY), marks.get(CREATOR))
 
 
+def _is_replaced(restored: Restored | None, reference: FieldReference, target: Object | None) -> bool:
+    """Whether a restore adds this reference, and its name is now that of an object that was never approved."""
+    return restored is not None and reference.key in restored.references and _uid_of(target) not in restored.objects
+
+
 def _is_users_secret(reference: FieldReference, found: Object) -> bool:
     """Whether it is a Secret of a type that users create. Others, such as plans, are the manager's."""
     return reference.target[:2] == SECRETS and (found.get("type") or "Opaque") in OWN_TYPES
@@ -335,6 +355,14 @@ def _missing_right(user: User, reference: FieldReference) -> str:
     return (
         f'{reference.field}: User "{user.name}" cannot {reference.verb} resource "{target.resource}" in API group '
         f'"{target.group}"{place}, which a reference to "{target.name}" needs; name an object that you may use'
+    )
+
+
+def _recreated(reference: FieldReference) -> str:
+    return (
+        f"{reference.field}: {reference.target} is not the object that the restored spec had referenced, or no longer "
+        f"exists; check it, and set annotation {REVIEW} to a new value in the same write to use it, or restore only "
+        "the data (restoreRKEConfig: none)"
     )
 
 

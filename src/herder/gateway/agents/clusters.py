@@ -85,8 +85,10 @@ class Clusters:
         if latest >= now:
             return True
         connected = find(self.get(cluster) or {}, "Connected") or {}
-        since = parse_time(str(connected.get("lastTransitionTime") or ""))
-        return now < max(latest, since or latest) + SETTLING
+        since = parse_time(str(connected.get("lastTransitionTime") or "")) or latest
+        if connected and connected["status"] != "True" and since < latest + SETTLING:
+            return True  # The tunnel can be open already: the condition follows a moment later.
+        return now < max(latest, since) + SETTLING
 
     async def target_of(self, cluster: str) -> Target:
         """Raise NotFound for an unknown cluster, ServiceUnavailable if its agent never registered."""

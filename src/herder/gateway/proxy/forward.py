@@ -11,7 +11,7 @@ import msgspec
 from herder.engine.front.framing import head
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import StatusError
-from herder.engine.wire import Request, Response, User
+from herder.engine.wire import Check, Request, Response, User
 from herder.gateway.proxy.impersonation.impersonators import Tokens
 from herder.gateway.proxy.relay import buffered, relay
 from herder.gateway.proxy.rewrite import (
@@ -23,7 +23,7 @@ from herder.gateway.proxy.rewrite import (
     switching_head,
 )
 from herder.gateway.proxy.targets import ClusterPath, Target
-from herder.gateway.proxy.upstream.connections import Connections
+from herder.gateway.proxy.upstream.connections import Connections, unchecked
 from herder.gateway.proxy.upstream.exchange import Exchange
 from herder.gateway.proxy.upstream.pump import ClosingProtocol, Pump
 
@@ -115,10 +115,18 @@ class ForwardedRequest:
     """A request to one cluster under one identity."""
 
     def __init__(
-        self, connections: Connections, target: Target, wanted: ClusterPath, who: RequestIdentity, bind: Bind = unbound
+        self,
+        connections: Connections,
+        target: Target,
+        wanted: ClusterPath,
+        who: RequestIdentity,
+        bind: Bind = unbound,
+        check: Check = unchecked,
     ) -> None:
-        """`bind` binds long-running streams to the right that they started with."""
+        """`bind` binds long-running streams to the right that they started with. `check` raises StatusError if the
+        request must not be sent any more."""
         self.bind = bind
+        self._check = check
         self._connections = connections
         self._target = target
         self._wanted = wanted
@@ -163,7 +171,7 @@ class ForwardedRequest:
 
     async def _asked(self, request: Request, *, upgrade: str = "") -> Exchange:
         outgoing = await self._who.outgoing(request, self._wanted, self._target, upgrade)
-        return await self._connections.ask(self._target, outgoing, fresh=bool(upgrade))
+        return await self._connections.ask(self._target, outgoing, fresh=bool(upgrade), check=self._check)
 
     async def _response_of(self, exchange: Exchange) -> Response:
         return await relay(self._connections, self._target, exchange, response_headers(exchange.headers, self._wanted))

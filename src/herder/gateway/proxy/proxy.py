@@ -17,7 +17,7 @@ from herder.engine.apiserver.request.info import RequestInfo, request_info
 from herder.engine.client.client import Client
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import Forbidden, StatusError
-from herder.engine.wire import Request, Response, User
+from herder.engine.wire import Check, Request, Response, User
 from herder.gateway.proxy.forward import (
     Bind,
     ForwardedRequest,
@@ -136,6 +136,7 @@ class ClusterProxy:
                 await self._local.handle(request, wanted, user), request, user, unquote(wanted.path)
             )
         forwarded = await self._forwarded(request, wanted, user)
+        request.repeat_after_wait(partial(self._forwarded, request, wanted, user))
         await request.receive_body()
         return _bind_stream(await forwarded.response(request), forwarded.bind)
 
@@ -163,6 +164,7 @@ class ClusterProxy:
             wanted,
             ImpersonatedUser(acting, self._tokens),
             self._bind_cluster(wanted, acting),
+            self._availability(wanted, acting),
         )
 
     async def _forwarded_as_account(self, wanted: ClusterPath, user: User, account: Account) -> ForwardedRequest:
@@ -170,7 +172,12 @@ class ClusterProxy:
         acting, target = await self._usable(wanted, user)
         await self._accounts.check(target, acting, account)
         who = ServiceAccountIdentity(account, self._accounts)
-        return ForwardedRequest(self._connections, target, wanted, who, self._bind_cluster(wanted, acting))
+        bind, check = self._bind_cluster(wanted, acting), self._availability(wanted, acting)
+        return ForwardedRequest(self._connections, target, wanted, who, bind, check)
+
+    def _availability(self, wanted: ClusterPath, user: User) -> Check:
+        """Repeated before the request is sent: a restore may have begun since it was first checked."""
+        return partial(self._check_available, user, wanted.cluster)
 
     def _bind_cluster(self, wanted: ClusterPath, user: User) -> Bind:
         """End streams when the user may no longer use the cluster."""

@@ -93,6 +93,8 @@ def test_reports_are_bounded() -> None:
         '[{"path":"/a","serial":"0A","notAfter":"99999-01-01T00:00:00Z"}]',
         '[{"path":"/a","serial":"0A","notAfter":"9999-12-31T23:59:59Z"}]',
         '[{"path":"/a","serial":"0A","notAfter":"%s"}]' % ("9" * 5000),
+        '[{"path":"/%s","serial":"0A","notAfter":"2027-01-01T00:00:00Z"}]' % ("x" * 40_000),
+        '[{"path":"/\\u001b[2J","serial":"0A","notAfter":"2027-01-01T00:00:00Z"}]',
         to_annotation([FOUND] * 2000),
     ],
 )

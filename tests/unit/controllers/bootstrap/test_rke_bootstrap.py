@@ -122,6 +122,21 @@ def test_an_annotation_of_a_deployment_does_not_let_its_author_use_the_plan(anno
     assert annotations["zone"] == "a"
 
 
+PROGRESS = (
+    "plan.herder.io/task",
+    "plan.herder.io/attempts",
+    "rke.cattle.io/plan-last-updated",
+    "rke.cattle.io/uncordon",
+)
+
+
+@pytest.mark.parametrize("annotation", PROGRESS)
+def test_an_annotation_of_a_bootstrap_does_not_report_progress_of_the_plan(annotation: str) -> None:
+    """An operation would not end, or continue without the machine."""
+    planted = bootstrap(annotations={annotation: "etcdSnapshotCreate-1-1795102883/Started/1"})
+    assert annotation not in objects.plan_secret(planted, machine(), cluster())["metadata"].get("annotations", {})
+
+
 def test_annotations_that_grant_a_plan_are_removed() -> None:
     """An earlier version copied them."""
     plan = objects.plan_secret(bootstrap(), machine(), cluster())

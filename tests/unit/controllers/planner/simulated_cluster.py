@@ -223,6 +223,11 @@ class SimulatedCluster:
         """Report as a compromised machine does. Underscores in keys are hyphens."""
         await self._report(names.plan_secret(machine), {key.replace("_", "-"): value for key, value in data.items()})
 
+    async def report_conditions(self, machine: str, *conditions: Object) -> None:
+        """Set conditions of a Machine, which Cluster API copies from its Node."""
+        status = {"conditions": [new_condition("InfrastructureReady"), *conditions]}
+        await self._status(MACHINE, machine, status)
+
     async def _report(self, name: str, data: Mapping[str, str | bytes], version: str = "") -> None:
         patch: Object = {"data": {key: encoded(value) for key, value in data.items()}}
         if version:

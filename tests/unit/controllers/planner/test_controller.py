@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.capi.names import annotations_of
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import token_secret
 from herder.api.references.approvals import APPROVED
@@ -375,6 +376,18 @@ def test_a_cluster_whose_plans_succeeded_is_ready() -> None:
     assert set(status["appliedSpec"]) <= {"kubernetesVersion", "clusterName", "managementClusterName"}
     (reconciled,) = patches_of(decision, MACHINE)
     assert "Reconciled" in {each["type"] for each in reconciled.patch["status"]["conditions"]}
+
+
+def test_objects_that_the_cluster_may_reference_are_recorded_for_restores() -> None:
+    existing, (cluster, control_plane, *others) = cluster_with_applied_plan()
+    place = {"path": "spec.registries.configs[a].authConfigSecretName", "resource": "secrets", "name": "auth"}
+    record = [{**place, "uid": "second"}, {**place, "name": "missing"}]
+    marks = {**annotations_of(control_plane), APPROVED: json.dumps(record)}
+    status = {**control_plane.get("status", {}), "approvedObjects": ["first"]}
+    control_plane = {**control_plane, "metadata": {**control_plane["metadata"], "annotations": marks}, "status": status}
+    decision = reconcile_planner(*existing, cluster_objects=(cluster, control_plane, *others))
+    (patch,) = [each.patch["status"] for each in patches_of(decision, CONTROL_PLANE) if "status" in each.patch]
+    assert patch["approvedObjects"] == ["first", "second"]
 
 
 def test_progress_is_reported_on_the_cluster_and_on_the_machine() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 import pytest
 
+from herder.api.references.approvals import APPROVED
 from herder.api.rke.cluster_spec import decode_spec
-from herder.api.rke.names import CLUSTER_SPEC
+from herder.api.rke.names import ABORT_OPERATION, ALLOW_VERSION_SKIP, CLUSTER_SPEC
 from herder.controllers.provisioning.cluster import machine_pools, objects, templates
 from herder.controllers.provisioning.cluster.desired import Problem, checked_pools, pools_of
 from herder.engine.meta.kinds import Object
@@ -65,6 +68,25 @@ def test_a_spec_that_is_too_large_is_an_error() -> None:
     noise = "".join(chr(33 + number * number % 89) + str(number) for number in range(300_000))
     with pytest.raises(Problem, match="spec: too large"):
         objects.control_plane(stored_cluster(additionalManifest=noise))
+
+
+def test_annotations_fit_into_the_control_plane() -> None:
+    """The API server rejects more than 256 KiB, and the Cluster would not say why nothing happens."""
+    cluster = stored_cluster(additionalManifest=noise(140_000))
+    cluster["metadata"]["annotations"] = {ABORT_OPERATION: "x" * 200_000, ALLOW_VERSION_SKIP: "v1.35.0+k3s1"}
+    annotations = objects.control_plane(cluster)["metadata"]["annotations"]
+    assert annotations.keys() == {CLUSTER_SPEC, ALLOW_VERSION_SKIP}
+    record = [
+        {"path": f"spec.rkeConfig.registries.configs[{each}].tlsSecretName", "resource": "secrets", "name": "x" * 200}
+        for each in range(800)
+    ]
+    cluster["metadata"]["annotations"] = {APPROVED: json.dumps(record)}
+    with pytest.raises(Problem, match="spec: too large"):
+        objects.control_plane(cluster)
+
+
+def noise(length: int) -> str:
+    return random.Random(1).randbytes(length // 2).hex()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_MANAGEMENT, REMOVE_PROVISIONING
+from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.app.admission.kinds import install_role_admission
 from herder.app.admission.tenancy import install_tenancy_admission
 from herder.app.install import install_kinds
@@ -40,7 +41,7 @@ from tests.unit.gateway.identity.test_grants import client_as, crtb, env, is_all
 async def server() -> AsyncIterator[Environment]:
     """A server with all rules in force, and the user of the cases."""
     async with envtest.environment() as created:
-        await install_kinds(created.outside, [*CRDS, *MANAGEMENT_CRDS, *CORE_CRDS, PROVIDER_CRD])
+        await install_kinds(created.outside, [*CRDS, *MANAGEMENT_CRDS, *CORE_CRDS, *RKE_CRDS, PROVIDER_CRD])
         install_role_admission(created.server, created.outside)
         install_tenancy_admission(created.server, created.outside)
         for name in ("cattle-global-data", "cattle-system", "fleet-default"):
@@ -117,6 +118,24 @@ async def test_only_administrators_make_clusters_observe_only(server: Environmen
     """Otherwise an owner who marks the own cluster keeps all rights in it when they are reduced."""
     with pytest.raises(Forbidden, match="the manager withholds all changes of such a cluster"):
         await write(server, case)
+
+
+@pytest.mark.parametrize("case", tenancy.RESTORED, ids=lambda case: case.id)
+async def test_only_the_manager_writes_what_a_restore_trusts(server: Environment, case: Case) -> None:
+    with pytest.raises(Forbidden, match=r"the manager (copies|records|lists)"):
+        await write(server, case)
+
+
+@pytest.mark.parametrize("case", tenancy.LISTED, ids=lambda case: case.id)
+async def test_users_can_write_other_fields_of_control_planes(server: Environment, case: Case) -> None:
+    await write(server, case)
+
+
+async def test_a_snapshot_can_be_deleted(server: Environment) -> None:
+    case = tenancy.LISTED[-1]
+    await tenancy.create_for(server.outside, case)
+    user = Client(InProcess(server.server, User(tenancy.USER, groups=("system:authenticated",))))
+    await user.delete(case.kind.resource, case.meta["name"], namespace=case.meta["namespace"])
 
 
 @pytest.mark.parametrize("case", tenancy.MOVED, ids=lambda case: case.id)

@@ -53,6 +53,7 @@ class Gateway:
         self.targets = dict(targets)
         self.removed: set[str] = set()  # users who lost access to all clusters
         self.restored: set[str] = set()  # users who cannot use any cluster for now
+        self.admitted = asyncio.Event()  # a request has passed the check whether its user can use the cluster
         self.url = ""
         self.authority = authority
         self.local = local or InProcess(EmptyApi())
@@ -104,6 +105,7 @@ class Gateway:
     async def _check_available(self, user: User, _cluster: str) -> None:
         if user.name in self.restored:
             raise ServiceUnavailable("it is being restored")
+        self.admitted.set()
 
     async def _may_request(self, user: User, _info: RequestInfo) -> bool:
         return user.name not in self.removed

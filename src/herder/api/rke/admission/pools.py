@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from herder.api.capi.admission.checks import int_or_percent
 from herder.api.capi.admission.values import section, text, value
 from herder.api.capi.names import AUTOSCALER_MAX, AUTOSCALER_MIN
@@ -16,7 +18,7 @@ from herder.api.rke.distributions import version_of
 from herder.api.rke.names import LINUX
 from herder.api.rke.roles import unsupported_roles
 from herder.engine.meta import names
-from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
+from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, too_long
 from herder.engine.meta.kinds import Object
 
 _PATH = f"{PATH}.machinePools"
@@ -24,6 +26,7 @@ _ROLES = ("etcdRole", "controlPlaneRole", "workerRole")
 _MAX_INT32 = 2**31 - 1
 MAX_MACHINES = 5000
 """Maximum number of machines of a cluster: the Node limit of Kubernetes. Each machine is several objects and a Job."""
+MAX_ANNOTATION = 96 << 10
 _RANGE = re.compile(r"\[([0-9]+)-([0-9]+)\]")
 
 
@@ -91,7 +94,9 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
     yield from core_reference(section(pool, "machineConfigRef"), f"{path}.machineConfigRef")
     for field in ("labels", "machineDeploymentLabels"):
         yield from _labels(section(pool, field), f"{path}.{field}")
+    yield from _annotations(section(pool, "machineDeploymentAnnotations"), f"{path}.machineDeploymentAnnotations")
     yield from _taints(pool, f"{path}.taints")
+    yield from _sizes_of_annotations(pool, path)
     yield from _rolling(section(pool, "rollingUpdate"), f"{path}.rollingUpdate")
     yield from _numbers(pool, path)
 
@@ -130,6 +135,19 @@ def _labels(labels: Object, path: str) -> Iterator[FieldError]:
             yield invalid_value(path, key, complaint)
         for complaint in names.label_value(label):
             yield invalid_value(f"{path}.{key}", label, complaint)
+
+
+def _annotations(annotations: Object, path: str) -> Iterator[FieldError]:
+    for key in annotations:
+        for complaint in names.qualified_name(key.lower()):
+            yield invalid_value(path, key, complaint)
+
+
+def _sizes_of_annotations(pool: Object, path: str) -> Iterator[FieldError]:
+    """Labels and taints become annotations of Machines, which are limited to 256 KiB as those of MachineDeployments."""
+    for field in ("labels", "taints", "machineDeploymentAnnotations"):
+        if len(msgspec.json.encode(pool.get(field) or {})) > MAX_ANNOTATION:
+            yield too_long(f"{path}.{field}", MAX_ANNOTATION)
 
 
 def _taints(pool: Object, path: str) -> Iterator[FieldError]:

@@ -25,7 +25,8 @@ EXPIRY_WARNING = timedelta(days=30)
 MAX_CERTIFICATES = 64
 MAX_REPORT_BYTES = 32 << 10
 _MAX_ANNOTATION = 48 << 10
-_LINE = re.compile(r"certificate ([0-9A-F]{2,64}) (\d{14})Z (/[ -~]{0,199})")
+_PATH = re.compile(r"/[ -~]{0,199}")
+_LINE = re.compile(rf"certificate ([0-9A-F]{{2,64}}) (\d{{14}})Z ({_PATH.pattern})")
 _AUTHORITY = re.compile(r"(.*[/-])?ca(\.nochain)?\.crt")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _YEARS = range(1950, 9000)  # so that no arithmetic with times overflows
@@ -76,13 +77,18 @@ def to_annotation(certificates: Sequence[NodeCertificate]) -> str:
 
 
 def certificates_of(machine: Object) -> tuple[NodeCertificate, ...]:
-    """The certificates of a Machine, the first to expire first; none if there is no valid report."""
+    """The certificates of a Machine, the first to expire first; none if there is no valid report.
+
+    Conditions and Events name the path, and users can change the annotation.
+    """
     text = annotations_of(machine).get(CERTIFICATES, "")
     if not text or len(text) > _MAX_ANNOTATION:
         return ()
     try:
         found = msgspec.json.decode(text, type=tuple[NodeCertificate, ...])
-        valid = [each for each in found[:MAX_CERTIFICATES] if each.expires.year in _YEARS]
+        valid = [
+            each for each in found[:MAX_CERTIFICATES] if each.expires.year in _YEARS and _PATH.fullmatch(each.path)
+        ]
     except (ValueError, RecursionError):
         return ()
     return tuple(sorted(valid))

@@ -30,10 +30,9 @@ from herder.engine.runtime.decision import DONE, Decision, Event, Patch, Ref, Wa
 from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
-STARTED = "plan.herder.io/drain-started"
 _ANNOTATIONS = (
     *(names.PRE_DRAIN, names.POST_DRAIN, names.DRAIN_OPTIONS, names.DRAIN_DONE, names.UNCORDON, names.DRAIN_ERROR),
-    STARTED,
+    names.DRAIN_STARTED,
 )
 RETRY_INTERVAL = timedelta(seconds=20)
 
@@ -146,9 +145,9 @@ class _MachineDrain:
         )
 
     def _evict_pods(self) -> Decision:
-        started = parse_time(self._plan.annotations.get(STARTED, ""))
+        started = parse_time(self._plan.annotations.get(names.DRAIN_STARTED, ""))
         if started is None:
-            return self._annotate({STARTED: timestamp(self._view.now)})
+            return self._annotate({names.DRAIN_STARTED: timestamp(self._view.now)})
         state = drain_pods(
             self._view, self._cluster, self._node, self._options, started, self._plan.secret["metadata"]["uid"]
         )

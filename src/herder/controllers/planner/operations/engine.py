@@ -13,12 +13,13 @@ from typing import NoReturn
 
 import msgspec
 
-from herder.api.capi.conditions import find, timestamp
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
 from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
+from herder.api.rke.operation_history import extended_history
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
 from herder.api.rke.strategy import is_lost, is_node_deleted
 from herder.api.times import parse_time
@@ -29,7 +30,6 @@ from herder.controllers.planner.operations.certificates import CERTIFICATES
 from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
 from herder.controllers.planner.operations.failures import MAX_CAUSE, failure_of
-from herder.controllers.planner.operations.history import extended_history
 from herder.controllers.planner.operations.interface import (
     AutomaticOperation,
     Batch,
@@ -88,18 +88,13 @@ def run_operation(scope: PlanScope, render: Callable[[], RenderTask], result: Re
     operation = _BY_KIND.get(run.kind)
     if operation is None:
         raise PassEnded(f"operation {run.kind} was started by another version of the manager; upgrade this one")
-    resumed = _resumed(operation, run, scope)
-    if resumed != run:
-        result.status["operation"] = resumed.to_status()
-    _Drive(operation, OperationScope(scope, resumed, _machines(scope)), render, result).run()
-
-
-def _resumed(operation: Operation, run: Run, scope: PlanScope) -> Run:
-    """After an outage of the manager, the phase has its whole time again: without it, no machine gets its task."""
-    timeout = next((phase.timeout for phase in operation.phases if phase.name == run.phase), None)
-    if run.deadline is None or timeout is None or scope.view.connected_since + timeout <= run.deadline:
-        return run
-    return replace(run, deadline=scope.view.connected_since + timeout)
+    if run.suspended_at is not None:  # stored alone: a guard may refuse the writes that follow
+        _store(operation, run.resumed(scope.view.now), scope, result)
+        raise PassEnded(f"{operation.title}: continuing")
+    planned = OperationScope(scope, run, _machines(scope)).with_whole_phase(operation.phases)
+    if planned.run != run:
+        result.status["operation"] = planned.run.to_status()
+    _Drive(operation, planned, render, result).run()
 
 
 def _start_requested(scope: PlanScope, result: Result) -> None:
@@ -278,7 +273,7 @@ class _Drive:
 
     def _skip(self, phase: Phase, names: Sequence[str]) -> NoReturn:
         run, scope = self.scope.run, self.scope.planning
-        run = replace(run, skipped=sorted({*run.skipped, *names}))
+        run = replace(run, skipped=sorted({*run.skipped, *names}), deadline=self._now + phase.timeout)
         _store(self.operation, run, scope, self.result)
         message = f"{_title(self.operation, run)}: {run.skipped_message}"
         self.result.events += cluster_events(scope.cluster, scope.control_plane, "WorkersSkipped", message, WARNING)
@@ -324,7 +319,7 @@ class _Drive:
         return due is not None and self._now >= due
 
     def _report_due(self, step: Step) -> datetime | None:
-        due, since = step.report_due, self.scope.planning.view.connected_since
+        due, since = step.report_due, self.scope.driven_since
         return max(due, since + step.report_timeout) if due is not None else None
 
     def _is_unresponsive(self, step: Step) -> bool:
@@ -349,27 +344,25 @@ class _Drive:
 
     def _overdue_since(self, step: Step) -> datetime | None:
         """When the plan that the machine has is too old to wait for."""
-        written, since = parse_time(step.entry.annotations.get(PLAN_UPDATED)), self.scope.planning.view.connected_since
+        written, since = parse_time(step.entry.annotations.get(PLAN_UPDATED)), self.scope.driven_since
         return max(written, since) + WORKER_TIMEOUT if written is not None else None
 
     def _absent_since(self, entry: PlanEntry) -> datetime | None:
-        """When a worker is skipped if it does not get well until then; None if it is well, and for servers.
-
-        While it is down, guards may refuse to disturb others of its tier.
-        """
+        """When a worker is skipped that is down until then, as guards hold back others of its tier; None for others."""
         if not entry.roles.only_worker:
             return None
-        run, connected = self.scope.run, self.scope.planning.view.connected_since
-        started = run.phase_started_at or run.started_at
-        if is_lost(entry.machine):
-            lost = parse_time(str((find(entry.machine, "NodeReady") or {}).get("lastTransitionTime") or ""))
-            return max(lost or started, connected) + WORKER_TIMEOUT
+        run, connected = self.scope.run, self.scope.driven_since
         written = parse_time(entry.annotations.get(PLAN_UPDATED))
+        begun = max(run.phase_started_at or run.started_at, written or run.started_at)
+        long_after = max(begun, connected) + messages.LONG_AFTER
+        if is_lost(entry.machine):  # again and again, if it likes, but not after it has had its task for long
+            due = max(self.scope.lost_since(entry) or begun, connected) + WORKER_TIMEOUT
+            return min(due, long_after) if run.is_own_phase(entry.annotations.get(PLAN_TASK, "")) else due
         if written is None or entry.plan.is_done:
             return None
         if entry.plan.is_moving:
             return max(written, connected) + (WORKER_TIMEOUT if entry.plan.state == PENDING else messages.LONG_AFTER)
-        return max(written, started, connected) + messages.LONG_AFTER
+        return long_after
 
     def _is_delivered(self, step: Step) -> bool:
         """A task that an earlier attempt at the phase has finished is not repeated."""

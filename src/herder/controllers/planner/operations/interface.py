@@ -7,12 +7,14 @@ tasks, waits for them, retries, and stores progress. Operations decide nothing a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from herder.api.capi.conditions import find
 from herder.api.rke.names import PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.operations import Run, active_run, request_in
+from herder.api.rke.strategy import is_lost
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.interface import Distribution
 from herder.controllers.planner.distributions.tasks import Task
@@ -21,6 +23,9 @@ from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Write
+
+SKEW = timedelta(minutes=5)
+"""How far the clock of a machine may be ahead."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +47,34 @@ class OperationScope:
     def distribution(self) -> Distribution:
         return self.planning.distribution
 
+    @property
+    def driven_since(self) -> datetime:
+        """Since when the run is driven without a break. Before, the manager was down, its API server was not available,
+        or the run was suspended: what was not done or reported then is not late."""
+        connected, resumed = self.planning.view.connected_since, self.run.resumed_at
+        return max(connected, resumed) if resumed is not None else connected
+
+    def with_whole_phase(self, phases: Sequence[Phase]) -> OperationScope:
+        """After a break, the phase has its whole time again: in the break, no machine got its task."""
+        run = self.run
+        due = next((self.driven_since + each.timeout for each in phases if each.name == run.phase), None)
+        is_late = run.deadline is not None and due is not None and run.deadline < due
+        return replace(self, run=replace(run, deadline=due)) if is_late else self
+
     def silent_since(self, entry: PlanEntry) -> datetime | None:
-        """When the agent counts as silent: during an outage of the manager, no agent could report."""
+        """When the agent counts as silent."""
         due = messages.silent_since(entry)
-        return max(due, self.planning.view.connected_since + messages.SILENT_AFTER) if due is not None else None
+        return max(due, self.driven_since + messages.SILENT_AFTER) if due is not None else None
 
     def is_silent(self, entry: PlanEntry) -> bool:
         due = self.silent_since(entry)
         return due is not None and self.planning.view.now >= due
+
+    def lost_since(self, entry: PlanEntry) -> datetime | None:
+        """When the Node of the machine was lost. Its kubelet reports the time, so that one in the future is none."""
+        ready = find(entry.machine, "NodeReady") or {}
+        since = parse_time(str(ready.get("lastTransitionTime") or "")) if is_lost(entry.machine) else None
+        return since if since is not None and since <= self.planning.view.now + SKEW else None
 
     def leader(self) -> PlanEntry | None:
         return next((entry for entry in self.machines if entry.name == self.run.leader), None)
@@ -103,7 +128,9 @@ class Phase:
     after_failure: bool = False  # runs only if an earlier phase has failed
     on_failure: str = ""  # phase to continue with; by default the last
     is_optional: bool = False  # if it fails, the next phase follows as if it had succeeded
-    skips_workers: bool = False  # continues without workers that do not respond, or fail in the last attempt
+    skips_workers: bool = False
+    """Continues without workers that do not respond, or fail in the last attempt. After each of them, the others have
+    the whole time of the phase again: several workers could take all of it."""
     needs_leader: bool = False  # fails as soon as the leader is deleted, or its agent is silent
     ends_without_leader: bool = False  # then no phase follows: machines cannot get their plans back without it
     saves_inverse: bool = False  # its snapshot undoes the operation

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import timestamp
+from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.names import SNAPSHOT_SHA256
 from herder.api.rke.restore import VERSION, mode_of
 from herder.api.rke.snapshots import SNAPSHOTS_OF, is_in_s3
 from herder.api.times import parse_time
@@ -27,12 +29,27 @@ def saved_inverse(scope: OperationScope, writes: Sequence[Write]) -> Mapping[str
     chosen = max(_saved(scope, writes), key=_preference, default=None)
     if chosen is None:
         return {"message": "it cannot be undone: servers have reported no snapshot"}
+    sha256 = annotations_of(chosen).get(SNAPSHOT_SHA256, "")
     return {
         "kind": operations.RESTORE,
         "name": chosen["metadata"]["name"],
         "restoreRKEConfig": VERSION if scope.run.kind == operations.UPGRADE_SNAPSHOT else mode_of(scope.request),
         "snapshotTime": _time(chosen),
+        **({"snapshotSHA256": sha256} if sha256 else {}),
     }
+
+
+def hash_that_undoes(status: Object, snapshot: str) -> str:
+    """The hash of a snapshot when it was saved, if it undoes an operation or upgrade; empty if no record has one.
+
+    Its ETCDSnapshot may be another one of the same name: who can write to the bucket can delete the object until the
+    first one is deleted too, and then add an object with another hash.
+    """
+    runs = [*(status.get("operationHistory") or ()), status.get("operation") or {}]
+    undo, record = [each.get("inverse") or {} for each in runs], status.get("rollback") or {}
+    found = [(each.get("name"), each.get("snapshotSHA256")) for each in undo]
+    found.append((record.get("snapshot"), record.get("snapshotSHA256")))
+    return next((str(sha256) for name, sha256 in found if name == snapshot and sha256), "")
 
 
 def _saved(scope: OperationScope, writes: Sequence[Write]) -> list[Object]:

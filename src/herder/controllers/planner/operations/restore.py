@@ -33,6 +33,7 @@ from herder.controllers.planner.distributions.tasks import (
     StopServices,
 )
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
+from herder.controllers.planner.operations.inverse import hash_that_undoes
 from herder.controllers.planner.operations.listing import FILE_NAME, record_snapshots
 from herder.controllers.planner.operations.snapshot import (
     RESTORE_PLAN_TIMEOUT,
@@ -86,7 +87,10 @@ def source_of(scope: OperationScope) -> Source | str:
     if str(file["name"]).endswith(_COMPRESSED):
         return f'snapshot "{name}" is compressed; unpack it on its machine, and restore the file that results'
     in_s3 = file.get("nodeName") == _S3 or bool(file.get("s3"))
-    snapshot = SnapshotFile(str(file["name"]), in_s3, annotations_of(found).get(SNAPSHOT_SHA256, ""))
+    sha256, saved = annotations_of(found).get(SNAPSHOT_SHA256, ""), hash_that_undoes(scope.planning.status, name)
+    if sha256 and saved and sha256 != saved:
+        return f'snapshot "{name}" is another file than the one that was saved: its hash differs; use another snapshot'
+    snapshot = SnapshotFile(str(file["name"]), in_s3, saved or sha256)
     if snapshot.in_s3:
         return Source(found, snapshot)
     owners = [each["name"] for each in found["metadata"].get("ownerReferences") or () if each["kind"] == _MACHINE]

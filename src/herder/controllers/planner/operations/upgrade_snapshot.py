@@ -147,7 +147,8 @@ class UpgradeSnapshot:
             return {}
         if run.phase == FAILED:
             return {"rollback": _record(change, FAILED, scope, message=run.message)}
-        saved = {"snapshot": run.inverse.get("name", ""), "snapshotTime": run.inverse.get("snapshotTime", "")}
+        saved = {each: run.inverse.get(each, "") for each in ("snapshotTime", "snapshotSHA256")}
+        saved["snapshot"] = run.inverse.get("name", "")
         return {"rollback": _record(change, SAVED, scope, message=run.inverse.get("message", ""), **saved)}
 
 

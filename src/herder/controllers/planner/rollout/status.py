@@ -10,7 +10,7 @@ from herder.api.events import recorded, warning
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.api.rke.restore import extended_history
+from herder.api.rke.restore import extended_approvals, extended_history
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.planner.rollout.agent_versions import report_agents
 from herder.controllers.planner.rollout.certificate_expiry import check_certificates
@@ -42,6 +42,8 @@ def report_control_plane(scope: PlanScope, result: Result) -> tuple[Patch, ...]:
     status |= result.status
     if (history := extended_history(scope.control_plane)) is not None:
         status["specHistory"] = history
+    if (approved := extended_approvals(scope.control_plane)) is not None:
+        status["approvedObjects"] = approved
     operation = report_operation(scope, status, result.waiting_machines)
     certificates = check_certificates(scope)
     result.wake_at = earliest(result.wake_at, certificates.wake_at)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import annotations_of, labels_of
@@ -19,6 +21,10 @@ from herder.engine.meta.kinds import Kind, Object
 AUTOSCALER_ENABLED = "provisioning.cattle.io/cluster-autoscaler-enabled"
 AUTOSCALER_PAUSED = "provisioning.cattle.io/cluster-autoscaler-paused"
 
+_MAX_ANNOTATION = 256
+_MAX_ANNOTATIONS = 240 << 10
+"""Of all that the control plane gets; the API server allows 256 KiB."""
+
 
 def infrastructure(cluster: Object) -> Object:
     after = annotations_of(cluster).get(names.DELETE_MISSING_AFTER)
@@ -29,23 +35,21 @@ def infrastructure(cluster: Object) -> Object:
 def control_plane(cluster: Object, existing: Object | None = None) -> Object:
     """The RKEControlPlane, as it is applied to the existing one."""
     spec, config = cluster["spec"], rke_config(cluster)
-    marks = annotations_of(existing) if existing is not None else {}
-    encoded = cluster_spec.encode_spec(spec, marks.get(names.CLUSTER_SPEC, ""))
-    if len(encoded) > cluster_spec.MAX_ENCODED:
-        raise Problem("spec: too large to be stored with the control plane; move files and manifests into Secrets")
-    machine_id = labels_of(cluster).get(names.INIT_NODE_MACHINE_ID)
-    cluster_annotations = {
-        name: annotations_of(cluster).get(name)
-        for name in (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP, names.ABORT_OPERATION, names.NO_UPGRADE_SNAPSHOT)
-    }
-    cluster_annotations[names.PREVIOUS_SPEC] = _previous_spec(cluster, existing, encoded)
+    known = annotations_of(existing) if existing is not None else {}
+    encoded = cluster_spec.encode_spec(spec, known.get(names.CLUSTER_SPEC, ""))
     approved = derived_record(cluster, lambda each: _path_in_control_plane(each.path))
+    marks = {names.CLUSTER_SPEC: encoded, **approved, **_copied_annotations(cluster)}
+    if len(encoded) > cluster_spec.MAX_ENCODED or _size(marks) > _MAX_ANNOTATIONS:
+        raise Problem("spec: too large to be stored with the control plane; move files and manifests into Secrets")
+    previous = _previous_spec(cluster, existing, encoded)
+    if previous and _size(marks) + len(previous) <= _MAX_ANNOTATIONS:
+        marks[names.PREVIOUS_SPEC] = previous
+    machine_id = labels_of(cluster).get(names.INIT_NODE_MACHINE_ID)
     obj = _object(
         CONTROL_PLANE,
         cluster,
         labels={names.INIT_NODE_MACHINE_ID: machine_id} if machine_id else {},
-        annotations={names.CLUSTER_SPEC: encoded, **approved}
-        | {name: value for name, value in cluster_annotations.items() if value},
+        annotations=marks,
     )
     copied_fields = {name: config.get(name) for name in (*CONFIGURATION, *OPERATIONS)}
     copied_fields |= {
@@ -56,6 +60,17 @@ def control_plane(cluster: Object, existing: Object | None = None) -> Object:
     set_fields = {name: value for name, value in copied_fields.items() if value is not None}
     identity = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}
     return obj | {"spec": appliable({**set_fields, **identity}, (existing or {}).get("spec") or {})}
+
+
+def _copied_annotations(cluster: Object) -> dict[str, str]:
+    """Annotations of the Cluster that the planner reads. None has a long value; users write any."""
+    wanted = (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP, names.ABORT_OPERATION, names.NO_UPGRADE_SNAPSHOT)
+    found = {name: annotations_of(cluster).get(name, "") for name in wanted}
+    return {name: value for name, value in found.items() if 0 < len(value) <= _MAX_ANNOTATION}
+
+
+def _size(annotations: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value.encode()) for name, value in annotations.items())
 
 
 def _previous_spec(cluster: Object, existing: Object | None, encoded: str) -> str:

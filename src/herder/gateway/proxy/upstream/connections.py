@@ -10,6 +10,7 @@ import ssl
 from dataclasses import dataclass
 
 from herder.engine.meta.errors import ServiceUnavailable, StatusError, Timeout
+from herder.engine.wire import Check
 from herder.gateway.proxy.rewrite import Outgoing
 from herder.gateway.proxy.targets import Target
 from herder.gateway.proxy.upstream.channel import Channel, Dial, TlsChannel
@@ -25,6 +26,10 @@ RETRY_SECONDS = "1"  # kubectl retries ten times while a user waits
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Key = tuple[str, str, str]
+
+
+async def unchecked() -> None:
+    """Check of a request that may always be sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,20 +70,25 @@ class Connections:
         self._idle: dict[Key, list[_Idle]] = {}
         self._contexts: dict[Key, ssl.SSLContext] = {}
 
-    async def ask(self, target: Target, outgoing: Outgoing, *, fresh: bool = False) -> Exchange:
+    async def ask(
+        self, target: Target, outgoing: Outgoing, *, fresh: bool = False, check: Check = unchecked
+    ) -> Exchange:
         """Send a request and return the exchange with the response head. `finish` it, or close its channel. Raises
-        StatusError."""
+        StatusError.
+
+        `check` is called when a connection exists, which can take some time, right before the request is sent on it.
+        """
         idle_channel = None if fresh else await self._idle_channel(target)
         if idle_channel is not None:
             exchange = Exchange(idle_channel)
             try:
-                return await self._send(target, exchange, outgoing)
+                return await self._send(target, exchange, outgoing, check)
             except StatusError:
                 # The idle connection may have closed concurrently. Requests without a response can be retried once if
                 # idempotent.
                 if exchange.response_started or outgoing.method not in _REPEATABLE:
                     raise
-        return await self._send(target, Exchange(await self._connected(target)), outgoing)
+        return await self._send(target, Exchange(await self._connected(target)), outgoing, check)
 
     def finish(self, target: Target, exchange: Exchange) -> None:
         """Return the connection after the response was read completely."""
@@ -125,9 +135,10 @@ class Connections:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def _send(self, target: Target, exchange: Exchange, outgoing: Outgoing) -> Exchange:
+    async def _send(self, target: Target, exchange: Exchange, outgoing: Outgoing, check: Check) -> Exchange:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
+                await check()
                 await exchange.ask(outgoing)
         except TimeoutError:
             exchange.channel.close()

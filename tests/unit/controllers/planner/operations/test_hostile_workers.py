@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from herder.api.rke import operations
+from herder.api.rke import names, operations
 from herder.api.rke.distributions import Release
 from herder.sim import loop
+from tests.support.builders import new_condition
 from tests.unit.controllers.planner.operations.test_operations import ENDS, Agents, create, run
 from tests.unit.controllers.planner.operations.test_restore import SERVERS, Witness, create_snapshot
 from tests.unit.controllers.planner.operations.test_restored_versions import (
@@ -63,6 +64,48 @@ def test_a_rotation_of_certificates_continues_without_a_worker(worker: str, repo
     status = loop.run(run_beside(worker, report, operations.CERTIFICATES, {"generation": 1}))
     assert status["operation"]["phase"] == "Finished", status["operation"]
     assert status["operation"].get("skipped", [worker]) == [worker], "a failing worker may do its task between reports"
+
+
+async def never_finish(cluster: SimulatedCluster, worker: str) -> None:
+    """Begin each task, and do not end it."""
+    while True:
+        if (await cluster.plan(worker)).annotations.get(names.PLAN_TASK):
+            await cluster.report(worker, **UNFINISHED)
+        await asyncio.sleep(5)
+
+
+def rotate_beside(workers: tuple[str, ...], lost_since: str = "") -> operations.Run:
+    """Rotate certificates while workers do not finish. Kubelets report since when their Nodes are not ready."""
+
+    async def scenario() -> operations.Run:
+        async with SimulatedCluster(answer=Agents()) as cluster:
+            await create(cluster)
+            if lost_since:
+                lost = new_condition("NodeReady", "False", "NodeNotReady", since=lost_since)
+                await cluster.report_conditions(workers[0], lost)
+            cluster.silent = lambda plan: plan.labels[names.MACHINE_NAME] in workers
+            hostile = [asyncio.ensure_future(never_finish(cluster, each)) for each in workers]
+            try:
+                await run(cluster, operations.CERTIFICATES, {"generation": 1}, ready=False)
+            finally:
+                for each in hostile:
+                    each.cancel()
+            found = operations.Run.of(await cluster.control_plane())
+            assert found is not None
+            return found
+
+    return loop.run(scenario())
+
+
+def test_several_workers_do_not_make_a_rotation_of_certificates_fail() -> None:
+    """Each is skipped after half an hour. The phase must not end before its other machines had their time."""
+    ended = rotate_beside(("worker-0", "worker-1"))
+    assert (ended.phase, list(ended.skipped)) == ("Finished", ["worker-0", "worker-1"]), ended.message
+
+
+def test_a_worker_does_not_choose_how_long_a_rotation_waits_for_its_node() -> None:
+    ended = rotate_beside(("worker-0",), "2999-01-01T00:00:00Z")
+    assert (ended.phase, list(ended.skipped)) == ("Finished", ["worker-0"]), ended.message
 
 
 @pytest.mark.parametrize("report", [UNFINISHED, UNHEALTHY, FAILING], ids=["unfinished", "unhealthy", "failing"])

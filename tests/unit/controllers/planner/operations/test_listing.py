@@ -13,13 +13,16 @@ import pytest
 from herder.api.capi.kinds import CLUSTER
 from herder.api.rke.encryption import SNAPSHOT_METADATA, needed_by
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
+from herder.api.rke.names import SNAPSHOT_SHA256
 from herder.api.rke.node.plan_secret import encoded, zipped
 from herder.api.rke.operations import RESTORE, SAVE_SNAPSHOT, SNAPSHOT
 from herder.api.rke.snapshots import FINALIZER, S3
 from herder.controllers.planner import etcd_snapshot
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
+from herder.controllers.planner.operations import restore
 from herder.controllers.planner.operations.interface import OperationScope
+from herder.controllers.planner.operations.inverse import hash_that_undoes
 from herder.controllers.planner.operations.listing import MAX_SNAPSHOTS, Reported, files_of, reported_by
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
@@ -264,6 +267,57 @@ def test_an_object_that_was_added_to_the_bucket_does_not_undo_an_operation() -> 
             assert (chosen["snapshotFile"]["name"], chosen["snapshotFile"]["nodeName"]) == ("own", "s3")
 
     loop.run(scenario())
+
+
+def test_an_object_that_returns_to_the_bucket_undoes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who can write to the bucket deletes an object until its ETCDSnapshot is deleted too, and then adds another one.
+
+    The file on its server may be gone by then, so that nobody compares them. The new ETCDSnapshot has the same name,
+    which `herder rollback cluster` restores.
+    """
+    expected: list[str] = []
+    source_of = restore.source_of
+
+    def spy(scope: OperationScope) -> restore.Source | str:
+        found = source_of(scope)
+        if isinstance(found, restore.Source) and found.file.name == "own":
+            expected.append(found.file.sha256)
+        return found
+
+    monkeypatch.setattr(restore, "source_of", spy)
+
+    async def scenario() -> None:
+        async with SimulatedCluster() as cluster:
+            await create_server(cluster)
+            (restored,) = await snapshots_after(cluster, 1, in_s3("to-restore", sha256=SAVED))
+            older = in_s3("to-restore", createdAt="2020-01-01T00:00:00Z")
+            own = {"name": "own", "location": "file:///own", "createdAt": "2020-01-02T00:00:00Z", "sha256": SAVED}
+            twin, forged = ({**own, **in_s3("own", sha256=each)} for each in (SAVED, FORGED))
+            cluster.outputs = {SAVE_SNAPSHOT: json.dumps({"snapshots": [older, own, twin]}).encode()}
+            status = await run(cluster, RESTORE, {"generation": 1, "name": restored["metadata"]["name"]})
+            name = status["operation"]["inverse"]["name"]
+            for generation, reported in enumerate(([older], [older, forged]), 2):
+                found = {each["metadata"]["name"] for each in await snapshots_after(cluster, generation, *reported)}
+                assert (name in found) is (forged in reported)
+            status = await run(cluster, RESTORE, {"generation": 2, "name": name})
+            assert expected == []
+            assert "its hash differs" in status["operation"]["message"]
+            patch = {"metadata": {"annotations": {SNAPSHOT_SHA256: None}}}  # as of an object without metadata
+            await cluster.client.patch(ETCD_SNAPSHOT.resource, name, patch, namespace=NAMESPACE)
+            await run(cluster, RESTORE, {"generation": 3, "name": name})
+            assert set(expected) == {SAVED}
+
+    loop.run(scenario())
+
+
+def test_the_hash_of_a_snapshot_is_that_of_the_first_record() -> None:
+    def undo(sha256: str) -> Object:
+        return {"inverse": {"name": "a", "snapshotSHA256": sha256}}
+
+    upgrade = {"snapshot": "b", "snapshotSHA256": SAVED}
+    status = {"operationHistory": [{}, undo(SAVED), undo(FORGED)], "operation": undo(FORGED), "rollback": upgrade}
+    assert hash_that_undoes(status, "a") == hash_that_undoes(status, "b") == SAVED
+    assert hash_that_undoes(status, "c") == hash_that_undoes({"rollback": {"snapshot": "b"}}, "b") == ""
 
 
 DAYS = [f"2020-01-0{day}T00:00:00Z" for day in range(1, 10)]

@@ -1,0 +1,221 @@
+"""A request can wait for its body, or in the queue of large documents. Rights that end meanwhile do not count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from herder.api.capi.kinds import SECRET
+from herder.api.identity.authn.tokens import NewToken
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
+from herder.api.management.kinds import USER
+from herder.engine import wire
+from herder.engine.apiserver.compute import LARGE_BYTES, shared_executor
+from herder.engine.apiserver.request.yaml_body import LARGE_YAML_BYTES
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+from tests.support.builders import new_manifest
+from tests.support.kube import Authority
+from tests.unit.gateway.gateway_server import GatewayServer, create_namespace, running_gateway
+from tests.unit.gateway.proxy.proxy_gateway import ALICE, Gateway
+from tests.unit.gateway.proxy.recorder import Received, Recorder, StaticTokens
+
+TEAM, CLUSTER = "team", "c-m-managed"
+SECRETS = f"/api/v1/namespaces/{TEAM}/secrets"
+TOKENS = "/apis/ext.cattle.io/v1/tokens"
+PREFIXES = {"management API": "", "cluster": "/k8s/clusters/local"}
+ACCOUNT = "Impersonate-User: system:serviceaccount:default:shepherd"
+BINDINGS = f"/k8s/clusters/{CLUSTER}/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+
+
+@pytest.fixture(autouse=True)
+def every_wait_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "RECHECK_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module", params=["embedded", "real"])
+async def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[GatewayServer]:
+    async with running_gateway(request.param, tmp_path_factory.mktemp("front")) as server:
+        await create_namespace(server.client, TEAM)
+        yield server
+
+
+@dataclass
+class SlowRequest:
+    """A request whose head is authenticated and authorized, and whose body is not sent yet."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    body: bytes
+
+    async def finish(self) -> int:
+        """Send the body, and return the status."""
+        self.writer.write(self.body)
+        async with asyncio.timeout(30):
+            line = await self.reader.readline()
+        self.writer.close()
+        return int(line.split()[1])
+
+
+async def begin(
+    port: int, context: ssl.SSLContext | None, path: str, bearer: str, body: Object | bytes, *headers: str
+) -> SlowRequest:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {bearer}", "Expect: 100-continue", *headers]
+    kind = "yaml" if isinstance(body, bytes) else "json"
+    lines += [f"Content-Type: application/{kind}", f"Content-Length: {len(content)}"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    async with asyncio.timeout(30):
+        assert b" 100 " in await reader.readuntil(b"\r\n\r\n"), "the server reads the body"
+    return SlowRequest(reader, writer, content)
+
+
+# --- the manager ------------------------------------------------------------------------------------------------------
+
+
+async def user(gateway: GatewayServer, name: str) -> tuple[str, str]:
+    """Create a user who may create Secrets. Return the token, and its name."""
+    body = {"apiVersion": USER.api_version, "kind": USER.kind, "metadata": {"name": name}, "username": name}
+    await gateway.client.apply(USER.resource, body)
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}]
+    await gateway.client.apply(ROLE.resource, new_manifest(ROLE, name, TEAM) | {"rules": rules})
+    group = "rbac.authorization.k8s.io"
+    binding: dict[str, Any] = new_manifest(ROLE_BINDING, name, TEAM)
+    binding["roleRef"] = {"apiGroup": group, "kind": ROLE.kind, "name": name}
+    binding["subjects"] = [{"apiGroup": group, "kind": "User", "name": name}]
+    await gateway.client.apply(ROLE_BINDING.resource, binding)
+    issued = await gateway.parts.identity.issuer.issue_ext(NewToken(name, name, kind="kubeconfig", ttl_ms=3_600_000))
+    return issued.bearer, issued.bearer.partition(":")[0].removeprefix("ext/")
+
+
+async def begin_at(gateway: GatewayServer, path: str, bearer: str, body: Object | bytes) -> SlowRequest:
+    context = ssl.create_default_context(cadata=gateway.ca.decode())
+    return await begin(int(gateway.url.rpartition(":")[2]), context, path, bearer, body)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+async def test_a_request_whose_right_has_ended_is_rejected(gateway: GatewayServer, prefix: str) -> None:
+    bearer, _ = await user(gateway, "u-leaves")
+    kept, late = [
+        await begin_at(gateway, prefix + SECRETS, bearer, new_manifest(SECRET, f"{name}{len(prefix)}", TEAM))
+        for name in ("kept", "late")
+    ]
+    assert await kept.finish() == 201
+    await gateway.client.delete(ROLE_BINDING.resource, "u-leaves", namespace=TEAM)
+    assert await late.finish() == 403
+    with pytest.raises(NotFound):
+        await gateway.client.get(SECRET.resource, f"late{len(prefix)}", namespace=TEAM)
+
+
+async def test_no_token_outlasts_the_one_that_requested_it(gateway: GatewayServer) -> None:
+    """Otherwise, whoever stole a token could have another one after it is revoked."""
+    bearer, name = await user(gateway, "u-robbed")
+    body = {"apiVersion": "ext.cattle.io/v1", "kind": "Token", "spec": {"description": "another"}}
+    requests = [
+        await begin_at(gateway, path, bearer, content)
+        for path, content in ((TOKENS, body), (SECRETS, new_manifest(SECRET, "stolen", TEAM)))
+    ]
+    await gateway.client.delete(SECRET.resource, name, namespace="cattle-tokens")
+    while gateway.parts.identity.identity.known.cached_token(name, ext=True) is not None:
+        await asyncio.sleep(0.01)
+    assert [await each.finish() for each in requests] == [401, 401]
+
+
+SECRET_OF = {"x": "A" * LARGE_BYTES}
+LARGE: dict[str, Object | bytes] = {
+    "JSON": new_manifest(SECRET, "queued", TEAM) | {"data": SECRET_OF},
+    "YAML": yaml.safe_dump(new_manifest(SECRET, "queued", TEAM) | {"stringData": SECRET_OF}).encode(),
+    "small YAML": yaml.safe_dump(
+        new_manifest(SECRET, "queued", TEAM) | {"stringData": {"x": "A" * LARGE_YAML_BYTES}}
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
+async def test_a_right_that_ends_in_the_queue_of_large_documents_does_not_count(
+    body: Object | bytes, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large documents of one user are processed one after the other, which can take minutes."""
+    executor, waiting, may_continue = shared_executor(), asyncio.Event(), asyncio.Event()
+    convert = executor.convert_yaml
+
+    async def convert_later(name: str, document: bytes) -> bytes:
+        waiting.set()
+        await may_continue.wait()
+        return await convert(name, document)
+
+    monkeypatch.setattr(executor, "convert_yaml", convert_later)
+    async with running_gateway("embedded", tmp_path_factory.mktemp("front")) as gateway:
+        await create_namespace(gateway.client, TEAM)
+        bearer, _ = await user(gateway, "u-queues")
+        request = await begin_at(gateway, SECRETS, bearer, body)
+        async with executor.large_request("u-queues"):
+            sent = asyncio.ensure_future(request.finish())
+            if isinstance(body, bytes):
+                await waiting.wait()
+            else:
+                await asyncio.sleep(0.5)  # until the server has read the body
+            await gateway.client.delete(ROLE_BINDING.resource, "u-queues", namespace=TEAM)
+            may_continue.set()
+            await asyncio.sleep(0)
+        assert await sent == 403
+
+
+# --- managed clusters -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [(), (ACCOUNT,)], ids=["user", "service account"])
+async def test_a_removed_member_does_not_reach_the_cluster(
+    tmp_path_factory: pytest.TempPathFactory, headers: tuple[str, ...]
+) -> None:
+    """A service account has rights of its own in the cluster, which do not end with those of the member."""
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+    recorder.answer = review
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+    try:
+        request = await begin(gateway.port, None, BINDINGS, "token-alice", {}, *headers)
+        gateway.removed.add(ALICE.name)
+        assert await request.finish() == 403
+        assert not [each for each in recorder.received if "clusterrolebindings" in each.line]
+    finally:
+        await gateway.stop()
+        await recorder.stop()
+
+
+async def test_the_right_to_impersonate_an_account_is_checked_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+    recorder.answer = review
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+    try:
+        request = await begin(gateway.port, None, BINDINGS, "token-alice", {}, ACCOUNT)
+        recorder.answer = deny
+        assert await request.finish() == 403
+        assert not [each for each in recorder.received if "clusterrolebindings" in each.line]
+    finally:
+        await gateway.stop()
+        await recorder.stop()
+
+
+async def review(received: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The cluster lets everybody impersonate its accounts."""
+    respond(writer, {"status": {"allowed": True, "token": "token-of-the-account"}, "spec": {}})
+
+
+async def deny(received: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    respond(writer, {"status": {"allowed": False}})
+
+
+def respond(writer: asyncio.StreamWriter, body: Object) -> None:
+    content = json.dumps(body).encode()
+    head = f"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    writer.write(head.encode() + content)
