@@ -173,14 +173,19 @@ class Provisioned:
 
     def calm(self) -> None:
         """Disable random faults, and restore everything that was cut or powered off."""
-        self.world.calm()
-        self._faults, self.context.troubles = NONE, NO_AGENT_FAULTS
-        for transport in self._transports:
-            transport.faults = NONE
+        self.disturb(NONE)
+        self.context.troubles = NO_AGENT_FAULTS
         self.downstream.heal_tunnel()
         for node in self.provider.nodes.values():
             node.line.heal()
             node.boot()
+
+    def disturb(self, faults: Faults) -> None:
+        """Inject other random faults from now on."""
+        self.world.disturb(faults)
+        self._faults = faults
+        for transport in self._transports:
+            transport.faults = faults
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error

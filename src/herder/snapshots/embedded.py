@@ -15,7 +15,9 @@ from herder.engine.store.maintenance.backup import backup_directory, check_backu
 from herder.snapshots.config import StoreConfig
 from herder.snapshots.data import Content
 from herder.snapshots.errors import SnapshotError
+from herder.snapshots.files import sync
 
+_SIDE_FILES = (f"{DATABASE}-wal", f"{DATABASE}-shm")
 _SERVICE = "an embedded server is a service; stop and start the service herder-server"
 
 
@@ -79,7 +81,31 @@ class StoreData:
         """The service is started by its caller, which has stopped it."""
 
     def undo(self, identity: str, staged: dict[str, Any]) -> None:
-        """A failed restore of the store has changed nothing."""
+        """Put the former database back. The database itself moves last: until then, the step can be repeated."""
+        if staged and self._is_replaced(staged):
+            try:
+                with locked(self._config.store):
+                    self._revert(staged["inode"])
+            except StoreError as error:
+                raise SnapshotError(str(error)) from None
+
+    def _revert(self, former: int | None) -> None:
+        store, aside = self._config.store, self._config.store / BEFORE_RESTORE
+        if _inode(store / DATABASE) is not None:
+            for names in (_SIDE_FILES, (DATABASE,)):
+                for name in names:
+                    (store / name).unlink(missing_ok=True)
+                sync(store)
+        for name in (*_SIDE_FILES, DATABASE) if former is not None else ():
+            if (aside / name).exists():
+                (aside / name).replace(store / name)
+                sync(store)
+
+    def resume(self) -> None:
+        """The service is started by its caller."""
+
+    def probe(self) -> None:
+        """The data was verified; nothing runs."""
 
     def clean(self, identity: str) -> None:
         """The store keeps one former database."""

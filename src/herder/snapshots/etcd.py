@@ -101,6 +101,16 @@ class EtcdData:
         if not self._pods.exist:
             return
         self._pods.start()
+        self._wait_until_healthy()
+
+    def probe(self) -> None:
+        """Start etcd alone: nothing must serve the new data yet."""
+        if self._pods.exist:
+            self._pods.start_etcd()
+            self._wait_until_healthy()
+            self.stop()
+
+    def _wait_until_healthy(self) -> None:
         end = time.monotonic() + self._config.timeout
         while problem := self._health():
             if time.monotonic() > end:
@@ -119,6 +129,8 @@ class EtcdData:
                 old.rename(self._member)
             sync(self._config.data)
         remove(self._staged(identity))
+
+    def resume(self) -> None:
         self._pods.start()
 
     def clean(self, identity: str) -> None:

@@ -47,6 +47,9 @@ class StaticPods:
         for name in (ETCD, API_SERVER):
             self._move(name, self._aside, self._manifests)
 
+    def start_etcd(self) -> None:
+        self._move(ETCD, self._aside, self._manifests)
+
     def stop_all(self) -> None:
         """Stop the whole control plane. It stays stopped when the machine restarts."""
         if self.exist:

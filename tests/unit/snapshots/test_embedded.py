@@ -87,6 +87,101 @@ async def test_a_restore_resumes_and_keeps_the_old_data(program: SnapshotProgram
     assert not (program.snapshots / ".restore").exists()
 
 
+RUN_STEPS = ("begun", "fetched", "staging", "staged", "stopped", "replacing", "replaced", "restored")
+"""Steps of a restore that an operation runs."""
+
+
+@pytest.mark.parametrize("step", ["", *RUN_STEPS])
+async def test_a_restore_of_an_operation_is_undone_at_any_step(
+    program: SnapshotProgram, server: Server, step: str
+) -> None:
+    """Also one that has completed: the operation may have failed before it was reported."""
+    await server.put("before")
+    (saved,) = program.save()
+    await server.put("after")
+    inode = (server.path / "store.db").stat().st_ino
+    done = program.start("restore", saved["name"], "--run=run-1", kill=step)
+    assert done.returncode == (-9 if step else 0), done.stderr
+    program("undo")
+    program("undo")
+    assert (server.path / "store.db").stat().st_ino == inode
+    assert await server.value() == "after"
+    assert not (program.snapshots / ".restore").exists()
+
+
+@pytest.mark.parametrize("kill", ["undoing", "undone"])
+async def test_an_undo_is_repeated_after_a_kill(program: SnapshotProgram, server: Server, kill: str) -> None:
+    await server.put("before")
+    (saved,) = program.save()
+    store = server.open()  # a server that is killed leaves a log beside its database
+    await store.write(Put(KEY, lambda revision: b"after"))
+    for name in ("store.db", "store.db-wal"):
+        shutil.copy(server.path / name, server.path.parent / name)
+    await store.close()
+    for name in ("store.db", "store.db-wal"):
+        shutil.move(server.path.parent / name, server.path / name)
+    program("restore", saved["name"], "--run=run-1")
+    assert program.start("undo", kill=kill).returncode == -9
+    program("undo")
+    assert await server.value() == "after"
+
+
+async def test_an_undo_needs_a_stopped_server(program: SnapshotProgram, server: Server) -> None:
+    await server.put("before")
+    (saved,) = program.save()
+    await server.put("after")
+    program("restore", saved["name"], "--run=run-1")
+    store = server.open()
+    assert "is in use by process" in program.fail("undo")
+    await store.close()
+    program("undo")
+    assert await server.value() == "after"
+
+
+async def test_a_restore_runs_once_in_each_operation_and_is_committed(program: SnapshotProgram, server: Server) -> None:
+    await server.put("before")
+    (saved,) = program.save()
+    await server.put("after")
+    arguments = ("restore", saved["name"], "--run=run-1")
+    program(*arguments)
+    (program.snapshots / saved["name"]).unlink()  # a second restore would fail, and put the data of the first one back
+    program(*arguments)
+    assert "no restore of this operation has completed here" in program.fail("commit", "--run=run-2")
+    program("commit", "--run=run-1")
+    program("commit", "--run=run-1")
+    program("undo")
+    assert await server.value() == "before"
+
+
+@pytest.mark.parametrize(("accepted", "kept"), [("", "third"), ("run-0", "third"), ("run-1", "first")])
+async def test_the_next_operation_knows_which_data_the_cluster_has(
+    program: SnapshotProgram, server: Server, accepted: str, kept: str
+) -> None:
+    await server.put("first")
+    (first,) = program.save()
+    await server.put("second")
+    (second,) = program.save()
+    await server.put("third")
+    program("restore", first["name"], "--run=run-1")
+    program("check", second["name"])
+    program("restore", second["name"], "--run=run-2", f"--accepted={accepted}")
+    program("undo", "--accepted=run-1")
+    assert await server.value() == kept
+    program("restore", second["name"], "--run=run-3")
+    program("undo", "--accepted=run-3")
+    assert await server.value() == "second"
+
+
+async def test_a_new_server_has_no_data_after_an_undo(program: SnapshotProgram, server: Server) -> None:
+    await server.put("before")
+    (saved,) = program.save()
+    shutil.rmtree(server.path)
+    program("restore", saved["name"], "--run=run-1")
+    program("undo")
+    program("undo")
+    assert not (server.path / "store.db").exists()
+
+
 async def test_damage_is_found(program: SnapshotProgram, server: Server) -> None:
     await server.put("before")
     (saved,) = program.save()

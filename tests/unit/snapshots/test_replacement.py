@@ -90,6 +90,7 @@ def test_an_undo_is_completed(
         except Crash:
             data.undo("1", STAGED)
     data.undo("1", STAGED)
+    data.resume()
     assert [path.name for path in (tmp_path / "etcd").iterdir()] == ["member"]
     assert (tmp_path / "etcd/member/db").read_text() == "old"
     assert {path.name for path in (tmp_path / "manifests").iterdir()} == {"etcd.yaml", "kube-apiserver.yaml"}

@@ -79,6 +79,7 @@ class EtcdCluster:
     members: dict[str, SimulatedNode] = field(default_factory=dict)  # by Node, running or not
     content: Content | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
+    has_served: bool = False  # whether a member has ever started; a restore may be undone before
 
     @property
     def voters(self) -> list[SimulatedNode]:

@@ -488,6 +488,6 @@ def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
 def _is_busy(step: Step) -> bool:
     """Whether the machine must finish its plan first. A task that it has not begun is withdrawn."""
     plan = step.entry.plan
-    is_begun_task = plan.state == IN_PROGRESS and not is_lost(step.entry.machine)
+    is_begun_task = plan.state == IN_PROGRESS and not is_lost(step.entry.machine) and not step.supersedes
     withdraws = (step.task is None or step.is_optional) and not is_begun_task
     return plan.is_moving and not withdraws

@@ -92,6 +92,8 @@ class Step:
     task: Task | None = None
     is_optional: bool = False
     """Replaces a task that the machine has not begun, and does not wait for a machine that is lost or silent."""
+    supersedes: bool = False
+    """Replaces a task that the machine has begun. The agent runs it when that task has ended."""
     missing: str = ""
     """What the machine has not reported yet, although its task may have succeeded; empty if nothing is missing."""
     report_timeout: timedelta = timedelta(0)
