@@ -109,6 +109,21 @@ def test_an_outcome_is_that_of_the_requested_generation(plane: Any, outcome: Out
     assert outcome_of(plane, Request(SNAPSHOT, 3)) == outcome
 
 
+@pytest.mark.parametrize("kind", [AGENTS, CERTIFICATES])
+def test_an_operation_that_has_ended_is_not_pending_while_the_next_one_runs(kind: str) -> None:
+    request = {kind: 3} if kind == AGENTS else {"rkeConfig": {kind: {"generation": 3}}}
+    ended = run(kind, "Failed", 3, message="no response")
+    plane = control_plane(run(RESTORE, "Started"), operationHistory=[ended])
+    assert [*pending_requests({"spec": request}, plane)] == []
+    assert outcome_of(plane, Request(kind, 3)) == Outcome(True, "no response")
+
+
+def test_a_redeployment_that_the_history_no_longer_has_is_not_pending() -> None:
+    plane = control_plane(run(RESTORE, "Started"), **{AGENTS: 3})
+    assert [*pending_requests({"spec": {AGENTS: 3}}, plane)] == []
+    assert [*pending_requests({"spec": {AGENTS: 4}}, plane)] == [Request(AGENTS, 4)]
+
+
 def test_the_outcome_of_a_rotation_outlives_the_next_operation() -> None:
     plane = control_plane(run(SNAPSHOT, "Started"), certificateRotationGeneration=4)
     assert outcome_of(plane, Request(CERTIFICATES, 4)) == Outcome(has_failed=False)

@@ -42,6 +42,8 @@ TITLES: Mapping[str, str] = {
 }
 """Names of the kinds in messages."""
 
+CHECK_PHASE = "Started"
+"""The phase in which a restore checks its snapshot; nothing has stopped yet."""
 ABORT_PHASE = "Abort"
 """The phase that starts servers again after a restore that has failed. Other runs skip it."""
 SHUTDOWN_PHASE, RESTORE_PHASE, REJOIN_PHASE = "Shutdown", "Restore", "InitialRestartCluster"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from herder.agent.core.events import Finished
 from herder.sim.host.disk import STATIC_PODS, STOPPED, Snapshot
 from herder.sim.host.etcd import EtcdCluster, EtcdData
+from herder.sim.host.managed_keys import embedded_keys
 from herder.sim.host.s3 import S3Error, S3Settings, named
 from herder.sim.k3s.invocation import rfc3339
 from herder.snapshots.names import ON_DEMAND
@@ -101,6 +102,7 @@ class SnapshotProgram:
     async def check(self, name: str) -> list[dict[str, Any]]:
         await self._pause(1.0)
         snapshot = self._find(name)
+        self._check_keys(snapshot)
         where = self._settings.location(name) if self.in_s3 and self._settings else f"file://{self.directory}/{name}"
         return [self._shown(snapshot, where)]
 
@@ -116,6 +118,7 @@ class SnapshotProgram:
         if journal is not None and (journal.is_completed or journal.run != self.run_id):
             self._settle()
         snapshot = self._find(name)
+        self._check_keys(snapshot)
         self._refuse_running()
         node.service.stop(by_plan=True)
         await self._pause(_STOP_SECONDS)
@@ -139,6 +142,13 @@ class SnapshotProgram:
                 disk.files.pop(f"{STOPPED}/{pod}.yaml", None)
             node.service.start()  # the manifests are back
         return {"restored": name}
+
+    def _check_keys(self, snapshot: Snapshot) -> None:
+        """A snapshot of an embedded server can only be read with the keys that encrypt it."""
+        if self.node.runtime == "herder" and (
+            missing := snapshot.bootstrap.secret_keys - {*embedded_keys(self.node).keys}
+        ):
+            raise SnapshotFailed(f"snapshot {snapshot.name}: needs the encryption key {', '.join(sorted(missing))}")
 
     # --- the server -------------------------------------------------------------------------------------------------
 

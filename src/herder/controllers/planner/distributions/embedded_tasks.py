@@ -82,7 +82,8 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
         case DeleteSnapshots():
             return delete_snapshots(task, place, config)
         case CheckSnapshot():
-            return check_snapshot(task, place, config)
+            check = check_snapshot(task, place, config)
+            return replace(check, files=(*plan.files, *check.files))
         case StopServices():
             return Plan(instructions=(script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, SERVICE),))
         case StartServices():

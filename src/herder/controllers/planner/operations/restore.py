@@ -349,7 +349,9 @@ class Restore:
     title: str = operations.TITLES[operations.RESTORE]
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Started", _check, CHECK_TIMEOUT, prepare=_elect_missing, needs_leader=True, blocker=_blocker),
+        Phase(
+            operations.CHECK_PHASE, _check, CHECK_TIMEOUT, prepare=_elect_missing, needs_leader=True, blocker=_blocker
+        ),
         Phase(_SNAPSHOT, _save, SAVE_TIMEOUT, is_optional=True, record=record_snapshots, saves_inverse=True),
         Phase(
             operations.SHUTDOWN_PHASE,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from herder.api.rke import operations
-from herder.api.rke.etcd.encryption import KeyState, data_key, keys_secret, needed_by
-from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.etcd.encryption import KeyState, data_key, keys_secret
+from herder.controllers.planner.plan.inputs import keys_of_snapshot
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object
 
@@ -27,8 +26,4 @@ def missing_keys(scope: PlanScope) -> str:
 
 
 def _needed(scope: PlanScope, known: KeyState) -> set[int]:
-    name = str((scope.spec.get(operations.RESTORE) or {}).get("name") or "")
-    found = scope.view.get(ETCD_SNAPSHOT, name) if name else None
-    if found is not None:
-        return needed_by([found], known.stored)
-    return set(known.stored)  # no object says which key a file without one needs
+    return keys_of_snapshot(scope.view, scope.spec, known.stored)
