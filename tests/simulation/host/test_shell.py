@@ -15,6 +15,7 @@ from herder.controllers.planner.distributions.rancher.install import address_ins
 from herder.controllers.planner.distributions.rancher.runtime import K3S
 from herder.controllers.planner.distributions.rancher.scripts import run_once, run_once_script
 from herder.sim.host.command import Command
+from herder.sim.host.service import UNIT_DIRECTORY
 from herder.sim.host.shell import execute
 from herder.sim.nodes import SimulatedNode
 from tests.simulation.host.servers import Servers, run
@@ -155,6 +156,39 @@ def test_services() -> None:
         assert (await servers.run("s1", "systemctl", "explode", "k3s")).exit_code == 1
         assert (await servers.run("s1", "k3s-killall.sh")).exit_code == 0
         assert not servers["s1"].running
+
+    run(scenario, servers=1)
+
+
+def test_a_condition_of_a_unit() -> None:
+    """A start whose condition does not hold does nothing, and succeeds: by the machine, systemctl, or after a crash."""
+
+    async def scenario(servers: Servers) -> None:
+        node, fence = servers["s1"], "/srv/fence"
+        drop_in = f"{UNIT_DIRECTORY}/k3s.service.d/50-fence.conf"
+        node.disk.files |= {fence: b"", drop_in: f"[Unit]\nConditionPathExists=!{fence}\n".encode()}
+        assert node.running, "it is read when the service starts"
+        node.service.crash()
+        node.power_off()
+        node.boot()
+        for verb in ("start", "restart"):
+            assert (await servers.run("s1", "systemctl", verb, "k3s")).exit_code == 0
+            assert node.service.state == "inactive"
+        node.disk.files.pop(fence)
+        assert (await servers.run("s1", "systemctl", "start", "k3s")).exit_code == 0
+        assert node.running
+
+    run(scenario, servers=1)
+
+
+def test_a_disabled_unit() -> None:
+    async def scenario(servers: Servers) -> None:
+        node = servers["s1"]
+        for verb, state in (("disable", "inactive"), ("enable", "activating")):
+            assert (await servers.run("s1", "systemctl", verb, "k3s")).exit_code == 0
+            node.power_off()
+            node.boot()
+            assert node.service.state == state
 
     run(scenario, servers=1)
 

@@ -100,8 +100,23 @@ async def _systemctl(command: Command) -> Finished:
     return await execute(command, "systemctl", *command.arguments)
 
 
+def _fence(command: Command, unit: str, data: str, units: str) -> None:
+    """A drop-in of systemd with a condition, which this file does not fulfill."""
+    path = f"{data}/server/db/restore-fence"
+    drop_in = f"{units}/{unit}.service.d/50-herder-restore.conf"
+    command.node.disk.files[drop_in] = f"[Unit]\nConditionPathExists=!{path}\n".encode()
+    command.node.disk.files[path] = f"{_run_of(command)}\n".encode()
+
+
+def _unfence(command: Command, data: str) -> None:
+    command.node.disk.files.pop(f"{data}/server/db/restore-fence", None)
+
+
 async def _stop(command: Command) -> Finished:
-    return await execute(command, command.arguments[0])
+    killall, unit, data, units = command.arguments
+    if units:
+        _fence(command, unit, data, units)
+    return await execute(command, killall)
 
 
 async def _drop(command: Command) -> Finished:
@@ -109,11 +124,13 @@ async def _drop(command: Command) -> Finished:
     disk, marker = command.node.disk, f"{data}/server/db/dropped-for"
     restore = command.environment["OPERATION"].partition("/")[0]
     if disk.files.get(marker) == restore:
+        _unfence(command, data)
         return Finished(0)
     await execute(command, "systemctl", "stop", unit)
     disk.files.pop(f"{data}/server/db/restore-journal", None)
     await execute(command, "rm", "-rf", f"{data}/server/db/etcd")
     disk.files[marker] = restore
+    _unfence(command, data)
     return Finished(0)
 
 
@@ -168,12 +185,12 @@ def _old_data(command: Command, db: str) -> set[str]:
 
 
 async def _restore(command: Command) -> Finished:
-    unit, data, accepted, program, *arguments = command.arguments
+    unit, data, accepted, units, program, *arguments = command.arguments
     disk, db, journal = command.node.disk, f"{data}/server/db", _journal_of(command, data)
     if journal is not None and journal.run == _run_of(command) and journal.is_completed:
         return Finished(0, b"the snapshot was restored already\n")
     await execute(command, "systemctl", "stop", unit)
-    await execute(command, "systemctl", "disable", unit)
+    _fence(command, unit, data, units)
     await _settle(command, unit, data, accepted)
     journal = _Journal(_run_of(command), _old_data(command, db), disk.etcd is None, disk.encryption)
     disk.files[f"{db}/restore-journal"] = journal
@@ -182,23 +199,25 @@ async def _restore(command: Command) -> Finished:
         journal.is_completed = True
         return restored
     await _undo(command, unit, data)
-    await execute(command, "systemctl", "enable", unit)
+    _unfence(command, data)
     return restored
 
 
 async def _undo_restore(command: Command) -> Finished:
     unit, data, accepted = command.arguments
     await _settle(command, unit, data, accepted)
-    return await execute(command, "systemctl", "enable", unit)
+    _unfence(command, data)
+    return Finished(0)
 
 
 async def _commit_restore(command: Command) -> Finished:
-    unit, data, _accepted = command.arguments
+    _unit, data, _accepted = command.arguments
     journal = _journal_of(command, data)
     if journal is not None and not (journal.run == _run_of(command) and journal.is_completed):
         return Finished(1, stderr=b"no restore of this operation has completed here\n")
     command.node.disk.files.pop(f"{data}/server/db/restore-journal", None)
-    return await execute(command, "systemctl", "enable", unit)
+    _unfence(command, data)
+    return Finished(0)
 
 
 async def _restore_kubeadm(command: Command) -> Finished:

@@ -24,6 +24,8 @@ UNITS = {
 """Unit of servers and of workers."""
 NOTIFIES = ("k3s", "rke2-server", "rke2-agent")
 """Units whose start returns when the service is up."""
+UNIT_DIRECTORY = "/etc/systemd/system"
+_MUST_NOT_EXIST = "ConditionPathExists=!"
 _LONGEST_INSTALL = 120.0
 _RESTART_SECONDS = 5.0  # between attempts of systemd
 _FLAG_SECONDS = 60.0  # until a started server removes its reset flag
@@ -59,11 +61,20 @@ class Service:
             return "active"
         return "activating" if self._task is not None else "inactive"
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a condition in a drop-in does not hold. A start does nothing then, and succeeds."""
+        disk, drop_ins = self._node.disk, f"{UNIT_DIRECTORY}/{self.unit}.service.d"
+        contents = [disk.files[path] for path in disk.below(drop_ins) if path.endswith(".conf")]
+        lines = [line for each in contents if isinstance(each, bytes) for line in each.decode().splitlines()]
+        absent = [line.removeprefix(_MUST_NOT_EXIST) for line in lines if line.startswith(_MUST_NOT_EXIST)]
+        return any(disk.exists(path) for path in absent)
+
     # --- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         disk = self._node.disk
-        if disk.is_stopped or disk.is_only_installed:
+        if disk.is_stopped or disk.is_only_installed or self.is_fenced:
             return
         if not self.running and self._task is None:
             self._task = asyncio.ensure_future(self._come_up())
@@ -84,6 +95,8 @@ class Service:
         if self.state == "inactive":
             return
         self.stop(by_plan=False)
+        if self.is_fenced:
+            return
         self._task = asyncio.ensure_future(self._restart())
         self._task.add_done_callback(self._came_up)
 

@@ -156,7 +156,8 @@ async def _install(command: Command) -> Finished:
     if before != new:
         node.service.stop(by_plan=True)
     node.service.start()
-    return await node.service.wait_up() if new.runtime in _BLOCKS else Finished(0)
+    is_awaited = new.runtime in _BLOCKS and not node.service.is_fenced
+    return await node.service.wait_up() if is_awaited else Finished(0)
 
 
 def _kubeadm_problem(command: Command) -> str:
@@ -196,7 +197,7 @@ async def _systemctl(command: Command) -> Finished:
             service.stop(by_plan=True)
         if verb in ("start", "restart"):
             service.start()
-            if unit in NOTIFIES and "--no-block" not in command.arguments:
+            if unit in NOTIFIES and "--no-block" not in command.arguments and not service.is_fenced:
                 finished = await service.wait_up(None)
                 if finished.exit_code:
                     return finished

@@ -286,8 +286,8 @@ def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _start(scope: OperationScope) -> Sequence[Batch]:
-    """Start the servers again, also one that has not begun its restore, or that has not reported it: its task must not
-    run any more, and what it restored is undone.
+    """Start the servers again, also those that have not begun or reported their stop or restore: that task must not run
+    any more, and what it did is undone.
 
     Servers that an earlier restore has left stopped have the data of before it, or none. They join the restored ones.
     """
@@ -295,14 +295,15 @@ def _start(scope: OperationScope) -> Sequence[Batch]:
     restored = (operations.unfinished_restore(scope.planning.status) or {}).get("leader", "")
     outside = [entry for entry in _servers(scope) if entry.name in unjoined and entry.name != restored]
     tasks = [(entry, StartServices(mark, _accepted(scope))) for entry in _servers(scope) if entry not in outside]
-    first = [Step(entry, task, is_optional=True, supersedes=_is_restoring(scope, entry)) for entry, task in tasks]
+    first = [Step(entry, task, is_optional=True, supersedes=_is_stopped(scope, entry)) for entry, task in tasks]
     others = [[Step(entry, _rejoin(scope, entry), is_optional=True)] for entry in outside]
     return [first, *others]
 
 
-def _is_restoring(scope: OperationScope, entry: PlanEntry) -> bool:
-    """Whether its last task is the restore of this run. It may have completed without a report."""
-    return _phase_of(entry.annotations.get(PLAN_TASK, "")) == f"{scope.run.id}/{operations.RESTORE_PHASE}"
+def _is_stopped(scope: OperationScope, entry: PlanEntry) -> bool:
+    """Whether its last task is the stop or the restore of this run. It may have completed without a report."""
+    phases = (operations.SHUTDOWN_PHASE, operations.RESTORE_PHASE)
+    return _phase_of(entry.annotations.get(PLAN_TASK, "")) in [f"{scope.run.id}/{each}" for each in phases]
 
 
 def _restore_plans(scope: OperationScope) -> Sequence[Batch]:

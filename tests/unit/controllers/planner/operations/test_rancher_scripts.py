@@ -23,6 +23,7 @@ class Machine:
     def __init__(self, directory: Path) -> None:
         self.programs, self.data = directory / "bin", directory / "data with spaces"
         self.db = self.data / "server" / "db"
+        self.units = directory / "systemd units"
         for each in (self.programs, self.db):
             each.mkdir(parents=True)
         self.program("systemctl", 'echo "$@" >> "$0.log"')
@@ -136,6 +137,15 @@ def systemctl_of(machine: Machine) -> list[str]:
     return (machine.programs / "systemctl.log").read_text().splitlines()
 
 
+def is_fenced(machine: Machine) -> bool:
+    """Whether systemd would not start the service."""
+    (drop_in,) = (machine.units / "k3s.service.d").iterdir()
+    header, condition = drop_in.read_text().splitlines()
+    name, _, path = condition.partition("=!")
+    assert (drop_in.suffix, header, name) == (".conf", "[Unit]", "ConditionPathExists")
+    return Path(path.replace("%%", "%")).exists()
+
+
 def moves(machine: Machine, number: int = 2) -> str:
     """What K3s does before it restores the data."""
     return f'cd "{machine.db}" && mv etcd etcd-old-{number} && mkdir etcd && touch reset-flag'
@@ -147,7 +157,7 @@ def succeeds(machine: Machine, content: str = "new", number: int = 2) -> None:
 
 
 def restore(machine: Machine, run: str = "run-1", accepted: str = "") -> subprocess.CompletedProcess[str]:
-    arguments = ("k3s", str(machine.data), accepted, "k3s", "server", "--cluster-reset")
+    arguments = ("k3s", str(machine.data), accepted, str(machine.units), "k3s", "server", "--cluster-reset")
     return machine.run(tasks.RESTORE_SCRIPT, *arguments, operation=f"{run}/Restore/1")
 
 
@@ -169,18 +179,19 @@ def test_a_failed_restore_puts_the_old_data_back(machine: Machine) -> None:
     done = restore(machine)
     assert (done.returncode, done.stderr) == (1, "bad\n")
     assert (data_of(machine), files_of(machine)) == (("old", "old"), ["etcd", "etcd-old-1"])
-    assert systemctl_of(machine)[-1] == "enable k3s"
+    assert not is_fenced(machine)
 
 
 def test_a_committed_restore_keeps_what_it_restored(machine: Machine) -> None:
-    """The unit is disabled until then: the manager may not know that the restore has completed."""
+    """The server is fenced until then: the manager may not know that the restore has completed."""
     put(machine, "old")
     succeeds(machine)
     assert restore(machine).returncode == 0
-    assert systemctl_of(machine) == ["stop k3s", "disable k3s"]
+    assert systemctl_of(machine) == ["stop k3s", "daemon-reload"]
+    assert is_fenced(machine)
     for _ in range(2):
         assert commit(machine) == 0
-    assert systemctl_of(machine)[2:] == ["enable k3s", "enable k3s"]
+        assert not is_fenced(machine)
     assert undo(machine) == 0
     assert data_of(machine) == ("new", "new")
     assert files_of(machine) == ["etcd", "etcd-old-2", "reset-flag", "restored.log"]
@@ -195,7 +206,21 @@ def test_a_restore_that_completed_without_a_report_is_undone(machine: Machine) -
         assert undo(machine) == 0
         assert data_of(machine) == ("old", "old")
         assert files_of(machine) == ["etcd", "etcd-old-1", "restored.log"]
-    assert systemctl_of(machine)[-1] == "enable k3s"
+        assert not is_fenced(machine)
+
+
+def test_a_restore_that_cannot_be_undone_leaves_the_server_fenced(machine: Machine) -> None:
+    """Its data is neither the old nor the restored data, and a plan without a task must not start it."""
+    put(machine, "old")
+    machine.program("mv", 'case $1 in */etcd-old-*) echo "read-only" >&2; exit 1 ;; *) exec /bin/mv "$@" ;; esac')
+    machine.program("k3s", f'cd "{machine.db}" && /bin/mv etcd etcd-old-2; exit 1')
+    assert restore(machine).returncode == 1
+    assert is_fenced(machine)
+    assert undo(machine) == 1
+    assert is_fenced(machine)
+    (machine.programs / "mv").unlink()
+    assert undo(machine) == 0
+    assert (data_of(machine), is_fenced(machine)) == (("old", "old"), False)
 
 
 def test_a_restore_runs_once_in_each_operation(machine: Machine) -> None:
@@ -241,7 +266,7 @@ def test_only_a_completed_restore_of_the_operation_is_committed(machine: Machine
     machine.program("k3s", f"{moves(machine, 3)} && kill -9 $PPID")
     assert restore(machine, "run-2").returncode == -9
     assert commit(machine, "run-2") == 1
-    assert "enable k3s" not in systemctl_of(machine)
+    assert is_fenced(machine)
     assert undo(machine, "run-2") == 0
     assert data_of(machine) == ("old", "old")
 
@@ -251,16 +276,16 @@ MOVED = "mv etcd etcd-old-2 && mkdir etcd && touch reset-flag"
 
 @pytest.mark.parametrize("moved", [MOVED, "mv etcd etcd-old-2", "true"])
 def test_a_restore_that_was_interrupted_is_undone_before_the_service_starts(machine: Machine, moved: str) -> None:
-    """Without data, the service would begin an empty cluster: its unit is disabled if the machine restarts."""
+    """Without data, the service would begin an empty cluster: it is fenced if the machine restarts."""
     put(machine, "old")
     (machine.db / "etcd-old-1").mkdir()  # of an earlier restore
     machine.program("k3s", f'cd "{machine.db}" && {moved} && kill -9 $PPID')
     assert restore(machine).returncode == -9
-    assert systemctl_of(machine) == ["stop k3s", "disable k3s"]
+    assert is_fenced(machine)
     for _ in range(2):
         assert undo(machine) == 0
         assert (data_of(machine), files_of(machine)) == (("old", "old"), ["etcd", "etcd-old-1"])
-    assert systemctl_of(machine)[-1] == "enable k3s"
+        assert not is_fenced(machine)
 
 
 def test_a_restore_that_was_interrupted_is_repeated_from_the_old_data(machine: Machine) -> None:
@@ -540,15 +565,62 @@ echo "Snapshot $name deleted." >&2""",
     ]
 
 
+def stop(machine: Machine, program: str = "k3s", *, units: str = "") -> subprocess.CompletedProcess[str]:
+    arguments = (f"{program}-killall.sh", "k3s", str(machine.data), units)
+    return machine.run(tasks.STOP_SCRIPT, *arguments, operation="run-1/Shutdown/1")
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_server_is_stopped_by_the_script_of_its_distribution(machine: Machine, program: str) -> None:
     expect(machine, f"{program}-killall.sh", then='echo stopped >> "$0.log"')
-    assert machine.run(tasks.STOP_SCRIPT, f"{program}-killall.sh").returncode == 0
+    assert stop(machine, program).returncode == 0
     assert (machine.programs / f"{program}-killall.sh.log").read_text() == "stopped\n"
+    assert not machine.units.exists(), "it has no etcd"
 
 
 def test_a_server_that_cannot_be_stopped_fails(machine: Machine) -> None:
     machine.program("k3s-killall.sh", "echo 'cannot stop' >&2; exit 7")
-    done = machine.run(tasks.STOP_SCRIPT, "k3s-killall.sh")
+    done = stop(machine)
     assert (done.returncode, done.stderr) == (7, "cannot stop\n")
-    assert machine.run(tasks.STOP_SCRIPT, "rke2-killall.sh").returncode == 127
+    assert stop(machine, "rke2").returncode == 127
+
+
+@pytest.mark.parametrize("name", ["data", "100%data"])
+def test_a_server_with_etcd_is_fenced_before_it_stops(machine: Machine, name: str) -> None:
+    """A machine that restarts between both steps would start the service with the old data."""
+    machine.data = machine.data.parent / name
+    fence = machine.data / "server" / "db" / "restore-fence"
+    expect(machine, "k3s-killall.sh", then=f'[ "$(cat "{fence}")" = run-1 ]')
+    for _ in range(2):
+        done = stop(machine, units=str(machine.units))
+        assert (done.returncode, done.stderr, is_fenced(machine)) == (0, "", True)
+    assert systemctl_of(machine) == ["daemon-reload", "daemon-reload"]
+    assert undo(machine) == 0
+    assert not is_fenced(machine)
+
+
+def test_a_server_that_cannot_be_fenced_is_not_stopped(machine: Machine) -> None:
+    machine.program("systemctl", "exit 1")
+    machine.program("k3s-killall.sh", 'echo stopped >> "$0.log"')
+    assert stop(machine, units=str(machine.units)).returncode == 1
+    assert not (machine.programs / "k3s-killall.sh.log").exists()
+
+
+def test_a_server_is_fenced_until_it_has_dropped_its_data(machine: Machine) -> None:
+    """Also if the agent was killed after it had dropped the data."""
+    machine.program("k3s-killall.sh", "exit 0")
+    for dropped in (True, False):
+        assert stop(machine, units=str(machine.units)).returncode == 0
+        put(machine, "old")
+        operation = "run-1/InitialRestartCluster/1"
+        assert machine.run(tasks.DROP_SCRIPT, "k3s", str(machine.data), operation=operation).returncode == 0
+        assert ((machine.db / "etcd").exists(), is_fenced(machine)) == (not dropped, False)
+
+
+def test_a_server_whose_data_cannot_be_dropped_stays_fenced(machine: Machine) -> None:
+    machine.program("k3s-killall.sh", "exit 0")
+    assert stop(machine, units=str(machine.units)).returncode == 0
+    machine.program("rm", 'case $1 in -rf) exit 1 ;; *) exec /bin/rm "$@" ;; esac')
+    operation = "run-1/InitialRestartCluster/1"
+    assert machine.run(tasks.DROP_SCRIPT, "k3s", str(machine.data), operation=operation).returncode == 1
+    assert is_fenced(machine)

@@ -26,6 +26,8 @@ from herder.controllers.planner.distributions.tasks import (
     script_instruction,
 )
 
+UNITS = "/etc/systemd/system"
+
 _VERIFY = """verify() {
     size=$(wc -c < "$1")
     [ "$((size % 512))" = 32 ] || { echo "$1 is not an etcd snapshot, or is truncated" >&2; return 1; }
@@ -160,17 +162,43 @@ done)
 """
 """The list has the files of this server too, and names that contain this one."""
 
-STOP_SCRIPT = """set -eu
-"$1"
+_FENCE = """fence=$data/server/db/restore-fence
+fence() {
+    drop_in=$units/$unit.service.d/50-herder-restore.conf
+    mkdir -p "${fence%/*}" "${drop_in%/*}" || return 1
+    path=$(printf '%s\\n' "$fence" | sed 's/%/%%/g') || return 1
+    printf '[Unit]\\nConditionPathExists=!%s\\n' "$path" > "$drop_in" || return 1
+    printf '%s\\n' "${OPERATION%%/*}" > "$fence" || return 1
+    sync
+    systemctl daemon-reload
+}
+unfence() { rm -f "$fence" && sync; }
+"""
+"""A fenced service does not start: neither with its machine, nor by the installer of a plan without a task.
+
+systemd reads the condition whenever it would start the service. The fence is in the directory of the data, so that it
+ends with the data. The drop-in stays, and changes nothing without a fence. In a drop-in, `%` begins a specifier.
 """
 
-DROP_SCRIPT = """set -eu
+STOP_SCRIPT = f"""set -eu
+killall=$1 unit=$2 data=$3 units=$4
+{_FENCE}if [ -n "$units" ]; then
+    fence
+fi
+"$killall"
+"""
+"""Fences the server before it stops it, so that it never is stopped without a fence. `units` is empty for servers
+without etcd: they have no data to start with.
+"""
+
+DROP_SCRIPT = f"""set -eu
 unit=$1 data=$2
-marker=$data/server/db/dropped-for
-restore=${OPERATION%%/*}
+{_FENCE}marker=$data/server/db/dropped-for
+restore=${{OPERATION%%/*}}
 if [ "$(cat "$marker" 2> /dev/null)" = "$restore" ]; then
     echo "the data was dropped already; it is that of the restored cluster"
-    exit 0
+    unfence
+    exit
 fi
 systemctl stop "$unit"
 rm -f "$data/server/db/restore-journal"
@@ -178,6 +206,7 @@ rm -rf "$data/server/db/etcd" "$data/server/db/restore-cred"
 mkdir -p "$data/server/db"
 printf '%s\\n' "$restore" > "$marker"
 sync
+unfence
 """
 """Drops the data once in each restore. An agent that was killed runs the task again when the server may have joined;
 without its data, its member would count as lost, and etcd could lose its quorum.
@@ -221,13 +250,14 @@ brings its encryption keys, so those of before are kept too.
 """
 
 RESTORE_SCRIPT = f"""set -u
-{_JOURNAL}if is_of "$run" && is_completed; then
+{_JOURNAL}{_FENCE}units=$1
+shift
+if is_of "$run" && is_completed; then
     echo "the snapshot was restored already"
     exit 0
 fi
 systemctl stop "$unit" 2> /dev/null
-systemctl disable "$unit" 2> /dev/null
-settle || exit 1
+fence && settle || exit 1
 mkdir -p "$db" && rm -rf "$kept" || exit 1
 [ ! -d "$cred" ] || cp -a "$cred" "$kept" || exit 1
 {{
@@ -244,28 +274,26 @@ if [ "$code" = 0 ]; then
     echo completed >> "$journal" && sync
     exit
 fi
-undo
-systemctl enable "$unit" 2> /dev/null
+undo && unfence
 exit "$code"
 """
 """Runs the restore. It moves the data away before it fails; without data, the service would begin an empty cluster.
 
-The service must not start with the restored data either while the cluster can still continue with the old data. So its
-unit is disabled until the restore is committed or undone.
+The service must not start with the restored data either while the cluster can still continue with the old data. So it
+is fenced until the restore is committed or undone, also if that fails.
 """
 
 UNDO_RESTORE_SCRIPT = f"""set -u
-{_JOURNAL}settle || exit 1
-systemctl enable "$unit"
+{_JOURNAL}{_FENCE}settle && unfence
 """
 """Undoes a restore before the service starts, also one that has completed without a report."""
 
 COMMIT_RESTORE_SCRIPT = f"""set -u
-{_JOURNAL}if [ -e "$journal" ]; then
+{_JOURNAL}{_FENCE}if [ -e "$journal" ]; then
     is_of "$run" && is_completed || {{ echo "no restore of this operation has completed here" >&2; exit 1; }}
-    commit
+    commit || exit 1
 fi
-systemctl enable "$unit"
+unfence
 """
 """From now on, the server starts with the restored data, and nothing undoes the restore."""
 
@@ -300,7 +328,9 @@ def task_instructions(
             file = (f"{_snapshots(data)}/{task.file.name}", task.file.sha256)
             return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_SCRIPT, task, *file),)
         case StopServices():
-            return (script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, f"{runtime.name}-killall.sh"),)
+            fence = (unit, data, UNITS if machine.roles.etcd else "")
+            stop = (f"{runtime.name}-killall.sh", *fence)
+            return (script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, *stop),)
         case StartServices():
             arguments = (unit, data, task.accepted)
             undo = script_instruction(operations.UNDO_RESTORE, UNDO_RESTORE_SCRIPT, task, *arguments)
@@ -335,7 +365,8 @@ def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, tas
     ]
     if not task.file.in_s3:
         command.append("--etcd-s3=false")
-    return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, unit, data, task.accepted, *command)
+    arguments = (unit, data, task.accepted, UNITS, *command)
+    return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, *arguments)
 
 
 def _snapshots(data: str) -> str:
