@@ -1,4 +1,4 @@
-"""Services whose certificates can be rotated, by distribution."""
+"""Services whose certificates can be rotated, by distribution; and where certificate authorities can be."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ SERVICES: Mapping[str, Sequence[str]] = {
     EMBEDDED.name: _EVERYWHERE,  # nodes have tokens
 }
 """By the names that Rancher uses."""
+
+AUTHORITY_ROTATION = (K3S.name, RKE2.name)
+"""Distributions whose certificate authorities can be rotated."""
+NO_AUTHORITY_ROTATION = (
+    "kubeadm has no command that rotates certificate authorities, and the nodes of an embedded cluster trust only one "
+    "at a time; remove the field to renew the certificates of services"
+)
 
 
 def unknown_services(distribution: str, services: Sequence[str]) -> str:

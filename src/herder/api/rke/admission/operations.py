@@ -71,8 +71,13 @@ def _manifests(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 def _services(obj: Object, old: Object | None) -> Iterator[FieldError]:
     version = version_of(text(obj, "spec", "kubernetesVersion"))
-    services, known = (value(each, *RKE, "rotateCertificates", "services") or () for each in (obj, old or {}))
-    if version is None or services == known:
+    request, known = (value(each, *RKE, "rotateCertificates") or {} for each in (obj, old or {}))
+    services = request.get("services") or ()
+    if version is None or request == known:
+        return
+    if services and request.get("caCertificates"):
+        message = "must be empty: new certificate authorities renew the certificates of all services"
+        yield invalid_value(f"{PATH}.rotateCertificates.services", ", ".join(map(str, services))[:100], message)
         return
     for position, service in enumerate(services):
         if problem := unknown_services(version.facts.name, [str(service)]):

@@ -19,13 +19,13 @@ from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
-from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
+from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, stored_request, without_tasks
 from herder.api.rke.strategy import is_lost, is_node_deleted
 from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.agents import NODE_AGENTS
-from herder.controllers.planner.operations.certificates import CERTIFICATES
+from herder.controllers.planner.operations.certificates import AUTHORITIES, CERTIFICATES
 from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
 from herder.controllers.planner.operations.failures import MAX_CAUSE, failure_of
@@ -57,6 +57,7 @@ OPERATIONS: Sequence[RequestedOperation] = (
     SNAPSHOT,
     RESTORE,
     CERTIFICATES,
+    AUTHORITIES,
     ENCRYPTION_KEYS,
     NODE_AGENTS,
     UPGRADE_SNAPSHOT,
@@ -132,8 +133,7 @@ def _start(operation: Operation, scope: PlanScope, result: Result) -> NoReturn:
     name = f"{operation.kind}-{generation}-{int(now.timestamp())}"
     run = Run(name, operation.kind, first.name, generation, now, deadline=now + first.timeout, phase_started_at=now)
     planned = OperationScope(scope, run, _machines(scope))
-    request = {operation.kind: scope.spec[operation.kind]} if scope.spec.get(operation.kind) else {}
-    result.status |= request  # from now on, the run depends on this request, whatever the spec says
+    result.status |= stored_request(scope.spec, operation.kind)  # from now on, the run depends on this request, whatever the spec says
     if problem := operation.preflight(planned):
         _end(operation, replace(run, phase=FAILED, deadline=None, message=problem), scope, result)
     run = replace(run, leader=operation.leader(planned), inverse=operation.inverse(planned))

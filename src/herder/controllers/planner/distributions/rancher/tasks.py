@@ -5,15 +5,24 @@ from __future__ import annotations
 from herder.api.rke import operations
 from herder.api.rke.node.plan import Instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
+from herder.controllers.planner.distributions.rancher.authorities import (
+    DISCARD_SCRIPT,
+    PREPARE_SCRIPT,
+    REPLACE_SCRIPT,
+    REPORT_SCRIPT,
+)
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteSnapshots,
     DeleteStaleNodes,
+    DiscardAuthorities,
     EncryptSecrets,
+    PrepareAuthorities,
     Rejoin,
     RestartServices,
     RestoreSnapshot,
+    RotateAuthorities,
     RotateCertificates,
     SaveSnapshot,
     SnapshotFile,
@@ -236,7 +245,16 @@ def task_instructions(
         case RotateCertificates():
             services = [part for service in task.services for part in ("-s", service)]
             command = (unit, data, runtime.name, "certificate", "rotate", *services)
-            return (script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command),)
+            rotation = script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command)
+            report = script_instruction(operations.REPORT_AUTHORITIES, REPORT_SCRIPT, task, data)
+            return (rotation, report) if task.reports_authorities else (rotation,)
+        case PrepareAuthorities():
+            return (script_instruction(operations.PREPARE_AUTHORITIES, PREPARE_SCRIPT, task, data, runtime.name),)
+        case DiscardAuthorities():
+            return (script_instruction(operations.DISCARD_AUTHORITIES, DISCARD_SCRIPT, task, data),)
+        case RotateAuthorities():
+            arguments = (data, runtime.name, unit)
+            return (script_instruction(operations.ROTATE_AUTHORITIES, REPLACE_SCRIPT, task, *arguments),)
         case EncryptSecrets():
             step = script_instruction(operations.ENCRYPT_SECRETS, ENCRYPT_SCRIPT, task, runtime.name, task.step)
             return (*_restart(task, unit), step) if task.restarts else (step,)
