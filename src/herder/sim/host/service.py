@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -11,6 +12,8 @@ from herder.sim.host.certificates import issue
 from herder.sim.host.disk import STOPPED, Installed
 from herder.sim.host.etcd import Bootstrap, EncryptionConfig, EtcdData
 from herder.sim.host.managed_keys import RUNTIMES, load_keys
+from herder.sim.host.trust import RUNTIMES as AUTHORITIES_OF
+from herder.sim.host.trust import Trust, loaded_trust
 
 if TYPE_CHECKING:
     from herder.sim.nodes import SimulatedNode
@@ -46,6 +49,7 @@ class Service:
         self.stopped_at = 0.0
         self.serving: Installed | None = None  # what runs, or ran last
         self.loaded: EncryptionConfig | None = None  # what the API server has read
+        self.trust: Mapping[str, Trust] = {}  # by CA, since the start
 
     @property
     def unit(self) -> str:
@@ -216,7 +220,9 @@ class Service:
                 )
             if node.runtime in RUNTIMES and (problem := load_keys(node)):
                 raise StartFailed(problem)
-        issue(node, bootstrap.authorities, node.context.serial, node.context.wall())
+        issue(node, bootstrap, node.context.serial, node.context.wall())
+        if node.runtime in AUTHORITIES_OF:
+            self.trust = loaded_trust(node, bootstrap)
 
 
 def new_bootstrap(node: SimulatedNode) -> Bootstrap:

@@ -53,12 +53,17 @@ printf '%s\\n' "$output" >&2
 [ "$code" = 0 ] || exit "$code"
 name=$(printf '%s\\n' "$output" | sed -n 's/.*Snapshot \\([^ ]*\\) saved\\..*/\\1/p' | tail -n 1)
 [ -n "$name" ] || {{ echo "no snapshot was saved; the log of the service has the cause" >&2; exit 1; }}
-file=$directory/$name hash=
+file=$directory/$name hash= tls=${{directory%/db/snapshots}}/tls authorities=
 if [ -f "$file" ]; then
     case $name in *.zip) ;; *) verify "$file" || exit 1 ;; esac
     hash=$(sha256sum < "$file")
 fi
-printf '{{"hashes":{{%s}},"list":' "${{hash:+\\"$name\\":\\"${{hash%% *}}\\"}}"
+if [ -n "$hash" ] && [ -f "$tls/server-ca.crt" ]; then
+    authorities=$(cat "$tls/client-ca.crt" "$tls/server-ca.crt" "$tls/request-header-ca.crt" \\
+        "$tls/etcd/peer-ca.crt" "$tls/etcd/server-ca.crt" | sha256sum)
+fi
+printf '{{"hashes":{{%s}},' "${{hash:+\\"$name\\":\\"${{hash%% *}}\\"}}"
+printf '"authorities":"%s","list":' "${{authorities%% *}}"
 "$program" etcd-snapshot ls -o json || exit 1
 printf '}}\\n'
 """
