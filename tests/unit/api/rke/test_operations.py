@@ -294,6 +294,7 @@ def test_only_tasks_that_restart_nothing_are_harmless(name: str) -> None:
     plan = Plan(instructions=(instruction(name),))
     saves = {"etcd-snapshot-save", "etcd-snapshot-delete", "etcd-snapshot-check", "delete-stale-nodes"}
     harmless = {*saves, "secrets-encrypt", "redeploy-node-agent"}
+    harmless |= {f"{verb}-certificate-authorities" for verb in ("prepare", "report", "discard")}
     assert operations.without_tasks(plan) == Plan()
     assert operations.without_harmless_tasks(plan) == (Plan() if name in harmless else plan)
     assert operations.task_instructions(plan) == {name}
