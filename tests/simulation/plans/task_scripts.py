@@ -180,7 +180,8 @@ async def _rotate(command: Command) -> Finished:
     unit, _data, program, *arguments = command.arguments
     await execute(command, "systemctl", "stop", unit)
     rotated = await execute(command, program, *arguments)
-    return rotated if rotated.exit_code else await execute(command, "systemctl", "start", unit)
+    started = await execute(command, "systemctl", "start", unit)
+    return rotated if rotated.exit_code else started
 
 
 ENCRYPTION_STAGES = {

@@ -1,24 +1,40 @@
 """Operations during an outage of the manager that is longer than a phase may take, and during short ones of a cluster.
 
-While the manager is down, machines finish the task that they have, and get no other one. The outage is not the time of
-the phase. What fails during a short outage of a cluster is repeated when that has ended.
+While the manager is down, or does not drive the operation, machines finish the task that they have, and get no other
+one. This time is not the time of the phase. What fails during a short outage of a cluster is repeated when that has
+ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
-from herder.api.rke import operations
-from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.capi.kinds import CLUSTER
+from herder.api.capi.names import PAUSED
+from herder.api.management.dropped_operations import DROPPED, dropped_status
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.observe_only import OBSERVE_ONLY
+from herder.api.rke import names, operations
+from herder.api.rke.kinds import BEACON, CONTROL_PLANE, ETCD_SNAPSHOT
+from herder.engine.meta.kinds import Kind, Object
 from herder.sim.nodes import SimulatedNode
+from herder.sim.provisioned import NAME, WORKSPACE
 from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
 from tests.simulation.plans.test_restores import servers_of
 
+SUSPENSION = 75 * 60.0  # longer than any phase may take
 OUTAGE, OUTAGE_OF_API, OUTAGE_OF_SERVER = 40 * 60.0, 8 * 60.0, 40.0
 """The scripts of tasks wait two minutes for an API server."""
 PHASES = ("Started", "Snapshot", "Shutdown", "Restore", "InitialRestartCluster", "PostRestoreNodeCleanup")
+
+
+def _annotation(name: str) -> tuple[Object, Object]:
+    """Patches that set and remove it."""
+    set_to, removed = ({"metadata": {"annotations": {name: value}}} for value in ("test", None))
+    return set_to, removed
 
 
 async def request_restore(cluster: OperatedCluster) -> str:
@@ -64,6 +80,106 @@ def test_a_restore_survives_an_outage_of_the_manager(version: str, phase: str) -
         await check_restored(cluster)
 
     run(version, scenario, servers=servers_of(version))
+
+
+SUSPENSIONS: Mapping[str, tuple[Kind, str, Object, Object]] = {
+    "pause of the Cluster": (CLUSTER, "", {"spec": {"paused": True}}, {"spec": {"paused": False}}),
+    "paused annotation": (CONTROL_PLANE, "", *_annotation(PAUSED)),
+    "observe-only": (CLUSTER, "", *_annotation(OBSERVE_ONLY)),
+    "foreign Beacon": (BEACON, "status", {"status": {"owner": "other"}}, {"status": {"owner": names.PLANNER}}),
+}
+"""What keeps the planner from driving an operation: the object, its subresource, the patch that begins it, and the one
+that ends it."""
+
+
+async def suspend(cluster: OperatedCluster, cause: str, seconds: float) -> None:
+    kind, subresource, begin, end = SUSPENSIONS[cause]
+    api = cluster.simulation.sim.world.client
+    where = {"namespace": WORKSPACE, "subresource": subresource}
+    await api.patch(kind.resource, NAME, begin, **where)
+    await asyncio.sleep(seconds / 2)
+    suspended = operations.active_run(await cluster.control_plane())
+    assert suspended is not None
+    assert suspended.suspended_at is not None
+    await asyncio.sleep(seconds / 2)
+    await api.patch(kind.resource, NAME, end, **where)
+
+
+async def check_resumed(cluster: OperatedCluster) -> operations.Run:
+    await until_in(cluster, "Finished", "Failed")
+    ended = operations.Run.of(await cluster.control_plane())
+    assert ended is not None
+    assert ended.phase == "Finished", ended.message
+    assert sum(ended.timings.values()) < SUSPENSION
+    await cluster.simulation.until_settled()
+    await check_restored(cluster)
+    return ended
+
+
+@pytest.mark.parametrize("cause", SUSPENSIONS)
+def test_a_suspension_is_not_the_time_of_a_phase(cause: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await request_restore(cluster)
+        await until_in(cluster, "InitialRestartCluster")
+        await suspend(cluster, cause, SUSPENSION)
+        await check_resumed(cluster)
+
+    run("v1.34.1+k3s1", scenario)
+
+
+@pytest.mark.parametrize("phase", ["Shutdown", "Restore", "InitialRestartCluster"])
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_restore_survives_a_pause_of_the_cluster(version: str, phase: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await request_restore(cluster)
+        await until_in(cluster, phase)
+        await suspend(cluster, "pause of the Cluster", SUSPENSION)
+        await check_resumed(cluster)
+
+    run(version, scenario, servers=servers_of(version))
+
+
+def test_operations_from_before_a_backup_are_dropped() -> None:
+    """One in progress, and one that waits."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        name = await request_restore(cluster)
+        await until_in(cluster, "Started")
+        sim, (_, _, begin, end) = cluster.simulation.sim, SUSPENSIONS["observe-only"]
+        await sim.patch(CLUSTER, NAME, begin)
+        await sim.edit({"rkeConfig": {operations.CERTIFICATES: {"generation": 1}}})
+        await asyncio.sleep(SUSPENSION)
+        found = await cluster.control_plane()
+        changes = dropped_status(await sim.get(PROVISIONING_CLUSTER), found, sim.world.now())
+        where = {"namespace": WORKSPACE, "subresource": "status"}
+        await sim.world.client.patch(CONTROL_PLANE.resource, NAME, {"status": changes}, **where)
+        await sim.patch(CLUSTER, NAME, end)
+        await cluster.simulation.until_settled()
+        ended = operations.Run.of(await cluster.control_plane())
+        assert ended is not None
+        assert (ended.kind, ended.phase, ended.message) == (operations.RESTORE, "Failed", DROPPED)
+        assert (await cluster.has("before"), await cluster.has("after")) == (True, True)
+        again = await cluster.run(operations.RESTORE, generation=2, name=name)
+        assert again.phase == "Finished", again.message
+        await check_restored(cluster)
+
+    run("v1.34.1+k3s1", scenario)
+
+
+def test_an_attempt_that_a_pause_delays_has_its_whole_time() -> None:
+    """Also if the manager does not run when the cluster is paused, and the deadline passes."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        await request_restore(cluster)
+        await until_in(cluster, "InitialRestartCluster")
+        kind, _, begin, end = SUSPENSIONS["pause of the Cluster"]
+        cluster.simulation.sim.world.crash(OUTAGE)
+        await cluster.simulation.sim.patch(kind, NAME, begin)
+        await asyncio.sleep(OUTAGE + SUSPENSION)
+        await cluster.simulation.sim.patch(kind, NAME, end)
+        await check_resumed(cluster)
+
+    run("v1.34.1+k3s1", scenario)
 
 
 def _followers(cluster: OperatedCluster, leader: str) -> list[SimulatedNode]:

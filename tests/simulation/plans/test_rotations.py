@@ -251,6 +251,33 @@ def test_keys_that_a_snapshot_needs_are_kept_until_it_is_gone(version: str) -> N
 
 
 @pytest.mark.parametrize("version", OWNED)
+def test_the_status_lists_no_key_that_is_deleted_if_the_last_phase_fails(version: str) -> None:
+    """A restore of a file without an object loads all keys of the status. If one is missing, no plan is written."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        async def is_in_last_phase() -> bool:
+            found = operations.active_run(await cluster.control_plane())
+            return found is not None and found.phase == "RestartCluster"
+
+        await cluster.simulation.sim.edit({"rkeConfig": {operations.ENCRYPTION_KEYS: {"generation": 1}}})
+        await cluster.simulation.sim.world.until(is_in_last_phase, within=HOUR)
+        server = cluster.servers[-1]
+        server.line.cut()
+        failed = await cluster.run(operations.ENCRYPTION_KEYS, settles=False)
+        assert failed.phase == "Failed", failed.phase
+        stored = (await key_state(cluster)).stored
+        assert {f"key-{each}" for each in stored} <= await stored_keys(cluster)
+        server.line.heal()
+        await cluster.simulation.until_settled()
+        again = await cluster.run(operations.ENCRYPTION_KEYS, generation=2)
+        assert again.phase == "Done", again.message
+        assert await stored_keys(cluster) == {"key-3"}
+        assert (await key_state(cluster)).stored == (3,)
+
+    run(version, scenario, servers=OWNED[version])
+
+
+@pytest.mark.parametrize("version", OWNED)
 def test_keys_are_kept_for_snapshots_that_servers_no_longer_list(version: str) -> None:
     """The directory of a server is empty: its disk is lost, or not mounted. Copies of its files may exist."""
 

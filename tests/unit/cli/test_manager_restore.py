@@ -150,6 +150,18 @@ def test_observe_only_can_be_requested(site: Site) -> None:
     described = site.herder("describe", "cluster", NAME)
     assert described.startswith(f"cluster {NAME} is observe-only (requested by --observe-only)")
     eventually(lambda: ("NotComparable", "cluster") not in diff(site), "the agent has connected")
-    site.herder("resume", "cluster", NAME)
+
+    # A request that may have run since the backup is not carried out with the other differences.
+    site.herder("snapshot", "create", NAME, "--no-wait")
+    eventually(lambda: diff(site) == {("OperationRequested", "cluster"): True}, "the request is a difference")
+    for flags in ((), ("--ignore-differences",)):
+        message = failing_resume(site, *flags)
+        assert "etcd snapshot 1 is requested, and may have run since the backup" in message
+        assert f"herder resume cluster {NAME} -n {NAMESPACE} --drop-operations" in message
+    output = site.herder("resume", "cluster", NAME, "--drop-operations")
+    assert "operations from before the backup are dropped" in output
     site.herder("wait", "cluster", NAME)
+    assert json.loads(site.herder("operations", NAME, "-o", "json")) == {}
     assert everything(site) == before
+    created = site.herder("snapshot", "create", NAME)
+    assert "etcd snapshot 2" in created

@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 from herder.api.capi.names import is_deleting, labels_of
 from herder.api.capi.nodes import SERVER_ROLES
+from herder.api.management.dropped_operations import pending_requests
 from herder.api.rke import names
 from herder.api.rke.distributions import Release, release_of
 from herder.api.rke.node.held_plan import HELD_PLAN
 from herder.api.rke.node.plan_secret import PlanSecret
-from herder.api.rke.operations import active_run
+from herder.api.rke.operations import TITLES, active_run
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
 
+IN_PROGRESS, REQUESTED = OPERATION_REASONS = ("OperationInProgress", "OperationRequested")
 _MAX_NAME = 253
 
 
@@ -72,12 +74,16 @@ def _deletions(state: ClusterState) -> Iterator[Difference]:
 
 
 def _operation(state: ClusterState) -> Iterator[Difference]:
+    meta = state.cluster["metadata"]
+    drop = f"herder resume cluster {meta['name']} -n {meta.get('namespace', '')} --drop-operations"
     run = active_run(state.control_plane)
     if run is not None:
-        message = (
-            f"operation {run.kind} was in progress at the backup, in phase {run.phase}; after the resume, it goes on"
-        )
-        yield Difference("OperationInProgress", "cluster", message, True)
+        title = f"{TITLES.get(run.kind, run.kind)} {run.generation or ''}".strip()
+        message = f"{title} was in progress at the backup, in phase {run.phase}; unless it must go on: {drop}"
+        yield Difference(IN_PROGRESS, "cluster", message, True)
+    for each in pending_requests(state.cluster, state.control_plane):
+        message = f"{each.title} is requested, and may have run since the backup; unless it must run again: {drop}"
+        yield Difference(REQUESTED, "cluster", message, True)
 
 
 # --- Nodes ------------------------------------------------------------------------------------------------------------

@@ -135,6 +135,8 @@ OPERATION = record(
         "inverse": string_map("Request that undoes the operation, or a message that says why none does."),
         "machines": plain_list(PLAIN, "Machines that the phase waits for; at most ten."),
         "skipped": plain_list(PLAIN, "Workers that did not respond, or failed, and keep what they have."),
+        "suspendedAt": with_description(TIME, "Since when it waits, such as for the end of a pause of the cluster."),
+        "resumedAt": with_description(TIME, "When it continued after that; deadlines count from then on."),
     },
     "The operation in progress, or the last one.",
 )

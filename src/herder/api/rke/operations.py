@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -91,6 +91,8 @@ class Run:
     or a `message` that says why it cannot be undone or need not be."""
     skipped: Sequence[str] = ()
     """Names of workers without which it continues: they did not respond, or failed in each attempt."""
+    suspended_at: datetime | None = None  # when the planner stopped driving it, as in a paused cluster
+    resumed_at: datetime | None = None  # when it continued after that
 
     @property
     def is_active(self) -> bool:
@@ -118,6 +120,17 @@ class Run:
         """Whether a mark is of any attempt at the current phase."""
         return mark.rpartition("/")[0] == self.mark.rpartition("/")[0]
 
+    def suspended(self, now: datetime) -> Run:
+        return self if self.suspended_at is not None else replace(self, suspended_at=now)
+
+    def resumed(self, now: datetime) -> Run:
+        """The run after a suspension, which is not counted as time of the phase."""
+        if self.suspended_at is None:
+            return self
+        begun, span = self.phase_started_at, max(now - self.suspended_at, timedelta(0))
+        started = begun + span if begun is not None else None
+        return replace(self, suspended_at=None, resumed_at=now, phase_started_at=started)
+
     def at(self, phase: str, now: datetime, deadline: datetime | None, **changes: object) -> Run:
         """The run in another phase, which begins now."""
         begun = self.phase_started_at or now
@@ -142,6 +155,8 @@ class Run:
             "timings": dict(self.timings),
             "inverse": dict(self.inverse),
             "skipped": [*self.skipped],
+            "suspendedAt": timestamp(self.suspended_at) if self.suspended_at else "",
+            "resumedAt": timestamp(self.resumed_at) if self.resumed_at else "",
         }
         return {name: value for name, value in status.items() if value not in ("", None, {}, [])}
 
@@ -168,6 +183,8 @@ class Run:
             timings={name: _number(value) for name, value in (stored.get("timings") or {}).items()},
             inverse=stored.get("inverse") or {},
             skipped=tuple(str(each) for each in stored.get("skipped") or ()),
+            suspended_at=parse_time(str(stored.get("suspendedAt") or "")),
+            resumed_at=parse_time(str(stored.get("resumedAt") or "")),
         )
 
 
@@ -178,6 +195,12 @@ def is_ended(phase: str) -> bool:
 def active_run(control_plane: Object | None) -> Run | None:
     found = Run.of(control_plane)
     return found if found is not None and found.is_active else None
+
+
+def suspension(control_plane: Object, now: datetime) -> Object:
+    """Fields of the status that record since when the operation in progress waits; empty if they do already."""
+    run = active_run(control_plane)
+    return {"operation": run.suspended(now).to_status()} if run is not None and run.suspended_at is None else {}
 
 
 def is_restoring(control_plane: Object | None) -> bool:
@@ -288,11 +311,11 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (AUTHORITIES, ABORT_PHASE): _may(DISCARD_AUTHORITIES),
     (AUTHORITIES, "RestartCluster"): _may(),
     (ENCRYPTION_KEYS, "Prepare"): _may(ENCRYPT_SECRETS, RESTART_SERVICES),
-    **{(ENCRYPTION_KEYS, phase): _may(ENCRYPT_SECRETS) for phase in ("Rotate", "Reencrypt")},
-    **{
-        (ENCRYPTION_KEYS, phase): _may(RESTART_SERVICES)
-        for phase in ("PostPrepareRestart", "PostRotateRestart", "PostReencryptRestart")
-    },
+    (ENCRYPTION_KEYS, "PostPrepareRestart"): _may(RESTART_SERVICES),
+    (ENCRYPTION_KEYS, "Rotate"): _may(ENCRYPT_SECRETS),
+    (ENCRYPTION_KEYS, "PostRotateRestart"): _may(RESTART_SERVICES),
+    (ENCRYPTION_KEYS, "Reencrypt"): _may(ENCRYPT_SECRETS),
+    (ENCRYPTION_KEYS, "PostReencryptRestart"): _may(RESTART_SERVICES),
     (ENCRYPTION_KEYS, "RestartCluster"): _may(),
     (AGENTS, "Servers"): _may(REDEPLOY_AGENT),
     (AGENTS, "Workers"): _may(REDEPLOY_AGENT),

@@ -40,7 +40,7 @@ def estimate(control_plane: Object | None, now: datetime) -> Estimate | None:
         return Estimate(100 * position // len(phases), None, UNKNOWN)
     expected = [median(each.get(phase, 0) for each in earlier) for phase in phases]
     begun = run.phase_started_at or run.started_at
-    elapsed = min(max((now - begun).total_seconds(), 0), expected[position])
+    elapsed = min(max(((run.suspended_at or now) - begun).total_seconds(), 0), expected[position])
     total, done = max(sum(expected), 1), sum(expected[:position]) + elapsed
     runs = f"from {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''}"
     return Estimate(min(int(100 * done / total), 99), round(total - done), runs)

@@ -126,7 +126,7 @@ def _cells(run: Run, control_plane: Object | None) -> Sequence[str]:
         str(run.attempt),
         run.leader,
         since(timestamp(run.started_at), wall_clock()),
-        timestamp(run.deadline) if run.deadline else "",
+        timestamp(run.deadline) if run.deadline and run.suspended_at is None else "",
         run.message or progress_message(control_plane) or run.skipped_message,
     )
 

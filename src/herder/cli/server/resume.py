@@ -12,21 +12,29 @@ import click
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET
 from herder.api.capi.names import kubeconfig_secret
 from herder.api.capi.nodes import NODE_RECORD
-from herder.api.management.differences import ClusterState, Difference, differences, observed_version
+from herder.api.management.differences import (
+    OPERATION_REASONS,
+    ClusterState,
+    Difference,
+    differences,
+    observed_version,
+)
+from herder.api.management.dropped_operations import dropped_status, replaced_requests
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.observe_only import OBSERVE_ONLY, mark_of
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.process import wall_clock
 from herder.cli.client import ask
-from herder.cli.cluster.options import edit, namespace_flag, print_line
+from herder.cli.cluster.options import TRIES, edit, namespace_flag, print_line
 from herder.cli.examples import examples
 from herder.cli.get import print_data
 from herder.cli.resources import ResourceGroup
 from herder.cli.table import print_table
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import KubeconfigError, RestConfig, parse_untrusted
-from herder.engine.meta.errors import Forbidden, NotFound, StatusError
+from herder.engine.meta.errors import Conflict, Forbidden, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.printable import printable
 
@@ -34,6 +42,7 @@ EXAMPLES = examples(
     "herder resume cluster meadow --diff",
     "herder resume cluster meadow",
     "herder resume cluster meadow --accept-observed",
+    "herder resume cluster meadow --drop-operations",
     "herder resume cluster --all",
 )
 _COLUMNS = ("CLUSTER", "DIFFERENCE", "OBJECT", "BLOCKS", "MESSAGE")
@@ -51,6 +60,14 @@ class Choices:
     diff: bool
     accept_observed: bool
     ignore_differences: bool
+    drop_operations: bool
+    continue_operations: bool
+
+    def accepts(self, difference: Difference, version: str) -> bool:
+        """Differences about operations are not ignored with the others: an old restore would replace newer data."""
+        if difference.reason in OPERATION_REASONS:
+            return self.drop_operations or self.continue_operations
+        return self.ignore_differences or bool(version and difference.reason == "NewerVersion")
 
 
 @command.command(epilog=EXAMPLES)
@@ -66,8 +83,20 @@ class Choices:
 @click.option(
     "--ignore-differences",
     is_flag=True,
-    help="Resume although differences remain. Health checks may replace machines whose Nodes are gone, and operations "
-    "or deletions from before the backup continue.",
+    help="Resume although differences remain. Health checks may replace machines whose Nodes are gone, and deletions "
+    "from before the backup continue.",
+)
+@click.option(
+    "--drop-operations",
+    is_flag=True,
+    help="End the operation that was in progress at the backup as Failed, and do not carry out requests of operations "
+    "from before the backup.",
+)
+@click.option(
+    "--continue-operations",
+    is_flag=True,
+    help="Continue the operation that was in progress at the backup, and carry out requests from before the backup. "
+    "An etcd restore replaces all data of the cluster.",
 )
 @click.option(
     "-o",
@@ -83,6 +112,8 @@ def cluster(
     diff: bool,
     accept_observed: bool,
     ignore_differences: bool,
+    drop_operations: bool,
+    continue_operations: bool,
     output: str | None,
     kubeconfig: str | None,
 ) -> None:
@@ -94,7 +125,9 @@ def cluster(
     """
     if bool(name) == everything:
         raise click.UsageError("pass either the NAME of a cluster or --all")
-    choices = Choices(diff, accept_observed, ignore_differences)
+    if drop_operations and continue_operations:
+        raise click.UsageError("--drop-operations and --continue-operations are mutually exclusive")
+    choices = Choices(diff, accept_observed, ignore_differences, drop_operations, continue_operations)
 
     async def run(client: Client, here: RestConfig) -> bool:
         chosen = await _marked(client) if everything else [await _named(client, namespace, name or "")]
@@ -255,13 +288,15 @@ async def _resume(client: Client, target: Target, state: ClusterState, choices: 
     for each in found:
         print_line(f"  {each.subject}: {each.message}")
     version = observed_version(state) if choices.accept_observed else ""
-    blocking = [each for each in found if each.blocks and not (version and each.reason == "NewerVersion")]
-    if blocking and not choices.ignore_differences:
+    blocking = [each for each in found if each.blocks and not choices.accepts(each, version)]
+    if blocking:
         print_line(_advice(target, state, blocking), err=True)
         return False
     if version:
         await edit(client, target.namespace, target.name, lambda obj: obj["spec"].update(kubernetesVersion=version))
         print_line(f"cluster {target.name}: spec.kubernetesVersion raised from {state.wanted} to {version}")
+    if choices.drop_operations:
+        await _drop_operations(client, target)
     await _unmark(client, target)
     print_line(f"cluster {target.name} is managed again")
     return True
@@ -271,10 +306,42 @@ def _advice(target: Target, state: ClusterState, blocking: Sequence[Difference])
     flags = []
     if any(each.reason == "NewerVersion" for each in blocking) and observed_version(state):
         flags.append(f"--accept-observed to raise spec.kubernetesVersion to {observed_version(state)}")
-    if any(each.reason != "NewerVersion" for each in blocking):
+    if any(each.reason in OPERATION_REASONS for each in blocking):
+        flags.append("--drop-operations to end and drop operations from before the backup")
+    if any(each.reason not in ("NewerVersion", *OPERATION_REASONS) for each in blocking):
         flags.append("--ignore-differences to resume anyway")
     count = f"{len(blocking)} difference{'s' if len(blocking) > 1 else ''}"
     return f"Error: cluster {target.name} stays observe-only: {count} must be accepted; pass {', and '.join(flags)}"
+
+
+async def _drop_operations(client: Client, target: Target) -> None:
+    """Drop requests while the cluster is observe-only: the planner must not see them without the mark.
+
+    The status takes them as carried out. The controllers write it too, so it must be the one that was read.
+    """
+    for attempt in range(TRIES):
+        found = await _get(client, CONTROL_PLANE, target.name, target.namespace)
+        changes = dropped_status(target.obj, found, wall_clock()) if found is not None else {}
+        if found is None or not changes:
+            return
+        try:
+            if spec := replaced_requests(target.obj, found):
+                found = await _patch(client, found, {"spec": spec}, "")
+            await _patch(client, found, {"status": changes}, "status")
+        except Conflict:
+            if attempt == TRIES - 1:
+                raise
+            continue
+        print_line(f"cluster {target.name}: operations from before the backup are dropped")
+        return
+
+
+async def _patch(client: Client, control_plane: Object, patch: Object, subresource: str) -> Object:
+    meta = control_plane["metadata"]
+    locked = {"metadata": {"resourceVersion": meta["resourceVersion"]}, **patch}
+    return await client.patch(
+        CONTROL_PLANE.resource, meta["name"], locked, namespace=meta["namespace"], subresource=subresource
+    )
 
 
 async def _unmark(client: Client, target: Target) -> None:

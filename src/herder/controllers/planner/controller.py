@@ -25,9 +25,10 @@ from herder.api.rke.kinds import (
     STATE_SECRET,
     TOKENS_SECRET,
 )
+from herder.api.rke.operations import suspension
 from herder.api.rke.snapshots import SNAPSHOTS_OF, control_plane_of, snapshots_of
 from herder.api.settings import SETTING
-from herder.api.writes import ref
+from herder.api.writes import ref, status_patch
 from herder.controllers.planner.distributions.interface import Distribution, Reference
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
 from herder.controllers.planner.plan.inputs import CONFIG_MAP_METADATA, agent_customization, needs
@@ -69,11 +70,19 @@ def reconcile(view: View) -> Decision:
         return Decision(writes=_unpaused(cluster)) + waiting("the cluster is being deleted", ref(CLUSTER, cluster))
     beacon = view.get(BEACON, view.name)
     if beacon is None:
-        return waiting(f"Beacon {view.namespace}/{view.name} does not exist; plans cannot be written")
+        missing = waiting(f"Beacon {view.namespace}/{view.name} does not exist; plans cannot be written")
+        return Decision(writes=_suspend(control_plane, view)) + missing
     writer = _writer(beacon)
     if writer not in ("", names.PLANNER):
-        return waiting(f"plans are written by {writer} now", ref(BEACON, beacon))
+        taken = waiting(f"plans are written by {writer} now", ref(BEACON, beacon))
+        return Decision(writes=_suspend(control_plane, view)) + taken
     return _plan_cluster(view, control_plane, cluster, beacon)
+
+
+def _suspend(control_plane: Object, view: View) -> tuple[Patch, ...]:
+    """Suspend the operation in progress: the pass does not get to it."""
+    status = {**(control_plane.get("status") or {}), **suspension(control_plane, view.now)}
+    return status_patch(CONTROL_PLANE, control_plane, status, "the operation in progress waits")
 
 
 def _cluster(view: View, control_plane: Object) -> Object | None:
@@ -106,10 +115,13 @@ def _plan_cluster(view: View, control_plane: Object, cluster: Object, beacon: Ob
     try:
         distribution = distribution_of(control_plane["spec"].get("kubernetesVersion") or "")
     except UnknownVersion as unknown:
-        return Decision(writes=report_error(control_plane, str(unknown), view.now), wait=Wait(str(unknown)))
+        writes = (*_suspend(control_plane, view), *report_error(control_plane, str(unknown), view.now))
+        return Decision(writes=writes, wait=Wait(str(unknown)))
     scope = _plan_scope(view, control_plane, cluster, distribution)
-    result = plan(scope) if _has_infrastructure(cluster) else Result(waiting=messages.INFRASTRUCTURE)
-    return _decide(scope, result, beacon)
+    if _has_infrastructure(cluster):
+        return _decide(scope, plan(scope), beacon)
+    waits = Result(waiting=messages.INFRASTRUCTURE, status=suspension(control_plane, view.now))
+    return _decide(scope, waits, beacon)
 
 
 def _plan_scope(view: View, control_plane: Object, cluster: Object, distribution: Distribution) -> PlanScope:

@@ -46,6 +46,7 @@ def found(compared: ClusterState) -> list[tuple[str, str, bool]]:
 
 NEWER = {"plan-revision": "1", "local-plan-revision": "3", "local-applied-checksum": "abc"}
 HELD = {HELD_PLAN: "abc"}
+REQUESTED = {RESTORE: {"name": "old", "generation": 2}}
 RESTORING = {"operation": Run("restore-1", RESTORE, "Restore", 1, started_at=NOW).to_status()}
 
 
@@ -64,12 +65,14 @@ RESTORING = {"operation": Run("restore-1", RESTORE, "Restore", 1, started_at=NOW
         ({"nodes": None, "unreachable": "no agent"}, [("NotComparable", "cluster", True)]),
         ({"machines": [machine("a"), machine("b", deleting=True)]}, [("Deleting", "Machine b", True)]),
         ({"control_plane": objects.control_plane(RESTORING)}, [("OperationInProgress", "cluster", True)]),
+        ({"control_plane": objects.control_plane(**REQUESTED)}, [("OperationRequested", "cluster", True)]),
         ({"plans": [plan_secret("a", plan=plan_of(), data=NEWER)]}, [("NewerPlan", "Machine a", True)]),
         ({"plans": [plan_secret("a", plan=plan_of(), annotations=HELD)]}, [("HeldPlan", "Machine a", False)]),
     ],
     ids=[
         "none", "worker added", "server added", "machine lost", "node renamed", "upgraded", "worker upgraded",
-        "no server", "older version", "unreachable", "deletion", "operation", "newer plan", "held plan",
+        "no server", "older version", "unreachable", "deletion", "operation", "request",
+        "newer plan", "held plan",
     ],
 )  # fmt: skip
 def test_differences(changes: dict[str, Any], expected: list[tuple[str, str, bool]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from herder.api.rke import names, operations
 from herder.api.rke.node.plan import Instruction, Plan, file
 from herder.api.rke.node.plan_secret import PlanSecret
-from herder.api.rke.operations import NO_PERMISSION, PERMISSIONS, Permission, Run
+from herder.api.rke.operations import NO_PERMISSION, PERMISSIONS, Permission, Run, suspension
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RUN = Run("restore-1", "etcdSnapshotRestore", "Restore", 3, NOW)
@@ -342,3 +342,25 @@ def test_names_of_tasks_and_phases_do_not_change() -> None:
     assert (operations.START_SERVICES, operations.DROP_DATA) == ("start-services", "drop-etcd-data")
     assert (operations.DELETE_NODES, operations.UNDO_RESTORE) == ("delete-stale-nodes", "etcd-snapshot-restore-undo")
     assert (operations.AGENTS, operations.REDEPLOY_AGENT) == ("redeploySystemAgentGeneration", "redeploy-node-agent")
+
+
+def test_a_suspension_is_not_the_time_of_the_phase() -> None:
+    begun, suspended, resumed = (NOW + timedelta(minutes=minutes) for minutes in (1, 3, 60))
+    run = Run("id", operations.RESTORE, "Restore", 1, NOW, deadline=NOW, phase_started_at=begun)
+    stopped = run.suspended(suspended)
+    assert stopped.suspended(resumed) == stopped
+    assert Run.of({"status": {"operation": stopped.to_status()}}) == stopped
+    again = stopped.resumed(resumed)
+    assert (again.suspended_at, again.resumed_at) == (None, resumed)
+    assert Run.of({"status": {"operation": again.to_status()}}) == again
+    assert again.at("Next", resumed + timedelta(minutes=1), None).timings == {"Restore": 3 * 60}
+    assert run.resumed(resumed) == run
+
+
+def test_only_an_operation_in_progress_is_suspended_and_only_once() -> None:
+    run = Run("id", operations.RESTORE, "Restore", 1, NOW)
+    stored = {"status": {"operation": run.to_status()}}
+    assert suspension(stored, NOW) == {"operation": run.suspended(NOW).to_status()}
+    for other in (run.suspended(NOW), run.at(operations.FAILED, NOW, None)):
+        assert suspension({"status": {"operation": other.to_status()}}, NOW + timedelta(minutes=1)) == {}
+    assert suspension({}, NOW) == {}

@@ -12,7 +12,7 @@ from herder.api.capi.drain_records import MIRROR
 from herder.api.capi.kinds import NODE, POD
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.controllers.planner.drain.controller import CONTROLLER, STARTED
+from herder.controllers.planner.drain.controller import CONTROLLER
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Delete, EffectResult, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, Unreachable
@@ -93,8 +93,8 @@ def test_pre_drain_hooks_are_awaited_before_pods_are_evicted() -> None:
     assert waiting.wait is not None
     assert waiting.wait.reason == "waiting for preDrainHooks: hook.example/pre"
     answered = requested | {names.PRE_DRAIN: requested_options, "hook.example/pre": requested_options}
-    assert annotation_changes(decide(answered)) == {STARTED: STARTED_AT}
-    assert annotation_changes(decide(answered | {STARTED: STARTED_AT})) == {names.DRAIN_DONE: requested_options}
+    assert annotation_changes(decide(answered)) == {names.DRAIN_STARTED: STARTED_AT}
+    assert annotation_changes(decide(answered | {names.DRAIN_STARTED: STARTED_AT})) == {names.DRAIN_DONE: requested_options}
 
 
 def test_without_a_drain_only_hooks_are_awaited() -> None:
@@ -122,7 +122,7 @@ def test_at_the_end_the_node_is_uncordoned_and_all_annotations_are_removed() -> 
         names.DRAIN_OPTIONS: requested_options,
         names.DRAIN_DONE: requested_options,
         names.UNCORDON: requested_options,
-        STARTED: STARTED_AT,
+        names.DRAIN_STARTED: STARTED_AT,
     }
     assert annotation_changes(decide(annotations)) == {names.POST_DRAIN: requested_options}
     annotations |= {names.POST_DRAIN: requested_options, "h": requested_options}
@@ -142,7 +142,7 @@ def test_invalid_options_are_reported() -> None:
 def drain_pods(
     *pods: Object, now: Any = NOW, results: Any = None, refused: Refusal | None = None, **drain_options: Any
 ) -> Decision:
-    annotations = {names.DRAIN_OPTIONS: options(**drain_options), STARTED: STARTED_AT}
+    annotations = {names.DRAIN_OPTIONS: options(**drain_options), names.DRAIN_STARTED: STARTED_AT}
     return decide(annotations, pods=pods, now=now, results=results, refused=refused)
 
 

@@ -80,7 +80,7 @@ def _key_state(run: Run, scope: PlanScope) -> Object:
             return known.rotated().to_status()
         case "PostReencryptRestart":
             return known.reduced(_needed(scope, known)).to_status()
-        case "Done":
+        case "RestartCluster" if not run.message:
             return known.pruned(_needed(scope, known)).to_status()
     return {}
 
@@ -90,13 +90,12 @@ def _needed(scope: PlanScope, known: KeyState) -> set[int]:
 
 
 def _delete_keys(scope: OperationScope) -> Sequence[Write]:
-    """Delete keys that neither a server nor a snapshot needs."""
+    """Delete the keys that the status does not list anymore: it must never list one that the Secret does not have."""
     view, known = scope.planning.view, KeyState.of(scope.planning.control_plane)
     secret = view.get(SECRET_METADATA, keys_secret(view.name))
     if known is None or secret is None or not scope.distribution.manages_keys:
         return ()
-    kept = known.pruned(_needed(scope.planning, known)).stored
-    gone = [each for each in range(1, known.newest) if each not in kept]
+    gone = [each for each in range(1, known.newest) if each not in (*known.loaded, *known.stored)]
     if not gone:
         return ()
     patch = {"data": dict.fromkeys(map(data_key, gone))}
@@ -129,8 +128,8 @@ class EncryptionKeys:
         Phase("Rotate", _run("rotate"), STEP_TIMEOUT, attempts=2),
         Phase("PostRotateRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded),
         Phase("Reencrypt", _run("reencrypt"), STEP_TIMEOUT, attempts=2),
-        Phase("PostReencryptRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded, record=_delete_keys),
-        Phase(_LAST, restore_plans, RESTORE_PLAN_TIMEOUT),
+        Phase("PostReencryptRestart", _restart, RESTART_TIMEOUT, attempts=3, check=_check_loaded),
+        Phase(_LAST, restore_plans, RESTORE_PLAN_TIMEOUT, record=_delete_keys),
     )
 
     def is_requested(self, scope: PlanScope) -> bool:

@@ -15,11 +15,13 @@ import msgspec
 
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
+from herder.api.rke import operations
 from herder.api.rke.events import cluster_events
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
-from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, stored_request, without_tasks
+from herder.api.rke.operation_history import extended_history
+from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
 from herder.api.rke.strategy import is_lost, is_node_deleted
 from herder.api.times import parse_time
 from herder.api.writes import ref
@@ -29,7 +31,6 @@ from herder.controllers.planner.operations.certificates import AUTHORITIES, CERT
 from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
 from herder.controllers.planner.operations.failures import MAX_CAUSE, failure_of
-from herder.controllers.planner.operations.history import extended_history
 from herder.controllers.planner.operations.interface import (
     AutomaticOperation,
     Batch,
@@ -89,18 +90,13 @@ def run_operation(scope: PlanScope, render: Callable[[], RenderTask], result: Re
     operation = _BY_KIND.get(run.kind)
     if operation is None:
         raise PassEnded(f"operation {run.kind} was started by another version of the manager; upgrade this one")
-    resumed = _resumed(operation, run, scope)
-    if resumed != run:
-        result.status["operation"] = resumed.to_status()
-    _Drive(operation, OperationScope(scope, resumed, _machines(scope)), render, result).run()
-
-
-def _resumed(operation: Operation, run: Run, scope: PlanScope) -> Run:
-    """After an outage of the manager, the phase has its whole time again: without it, no machine gets its task."""
-    timeout = next((phase.timeout for phase in operation.phases if phase.name == run.phase), None)
-    if run.deadline is None or timeout is None or scope.view.connected_since + timeout <= run.deadline:
-        return run
-    return replace(run, deadline=scope.view.connected_since + timeout)
+    if run.suspended_at is not None:  # stored alone: a guard may refuse the writes that follow
+        _store(operation, run.resumed(scope.view.now), scope, result)
+        raise PassEnded(f"{operation.title}: continuing")
+    planned = OperationScope(scope, run, _machines(scope)).with_whole_phase(operation.phases)
+    if planned.run != run:
+        result.status["operation"] = planned.run.to_status()
+    _Drive(operation, planned, render, result).run()
 
 
 def _start_requested(scope: PlanScope, result: Result) -> None:
@@ -133,7 +129,9 @@ def _start(operation: Operation, scope: PlanScope, result: Result) -> NoReturn:
     name = f"{operation.kind}-{generation}-{int(now.timestamp())}"
     run = Run(name, operation.kind, first.name, generation, now, deadline=now + first.timeout, phase_started_at=now)
     planned = OperationScope(scope, run, _machines(scope))
-    result.status |= stored_request(scope.spec, operation.kind)  # from now on, the run depends on this request, whatever the spec says
+    result.status |= operations.stored_request(
+        scope.spec, operation.kind
+    )  # from now on, the run depends on this request, whatever the spec says
     if problem := operation.preflight(planned):
         _end(operation, replace(run, phase=FAILED, deadline=None, message=problem), scope, result)
     run = replace(run, leader=operation.leader(planned), inverse=operation.inverse(planned))
@@ -324,7 +322,7 @@ class _Drive:
         return due is not None and self._now >= due
 
     def _report_due(self, step: Step) -> datetime | None:
-        due, since = step.report_due, self.scope.planning.view.connected_since
+        due, since = step.report_due, self.scope.driven_since
         return max(due, since + step.report_timeout) if due is not None else None
 
     def _is_unresponsive(self, step: Step) -> bool:
@@ -349,14 +347,14 @@ class _Drive:
 
     def _overdue_since(self, step: Step) -> datetime | None:
         """When the plan that the machine has is too old to wait for."""
-        written, since = parse_time(step.entry.annotations.get(PLAN_UPDATED)), self.scope.planning.view.connected_since
+        written, since = parse_time(step.entry.annotations.get(PLAN_UPDATED)), self.scope.driven_since
         return max(written, since) + WORKER_TIMEOUT if written is not None else None
 
     def _absent_since(self, entry: PlanEntry) -> datetime | None:
         """When a worker is skipped that is down until then, as guards hold back others of its tier; None for others."""
         if not entry.roles.only_worker:
             return None
-        run, connected = self.scope.run, self.scope.planning.view.connected_since
+        run, connected = self.scope.run, self.scope.driven_since
         written = parse_time(entry.annotations.get(PLAN_UPDATED))
         begun = max(run.phase_started_at or run.started_at, written or run.started_at)
         long_after = max(begun, connected) + messages.LONG_AFTER

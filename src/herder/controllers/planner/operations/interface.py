@@ -7,7 +7,7 @@ tasks, waits for them, retries, and stores progress. Operations decide nothing a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -47,10 +47,24 @@ class OperationScope:
     def distribution(self) -> Distribution:
         return self.planning.distribution
 
+    @property
+    def driven_since(self) -> datetime:
+        """Since when the run is driven without a break. Before, the manager was down, its API server was not available,
+        or the run was suspended: what was not done or reported then is not late."""
+        connected, resumed = self.planning.view.connected_since, self.run.resumed_at
+        return max(connected, resumed) if resumed is not None else connected
+
+    def with_whole_phase(self, phases: Sequence[Phase]) -> OperationScope:
+        """After a break, the phase has its whole time again: in the break, no machine got its task."""
+        run = self.run
+        due = next((self.driven_since + each.timeout for each in phases if each.name == run.phase), None)
+        is_late = run.deadline is not None and due is not None and run.deadline < due
+        return replace(self, run=replace(run, deadline=due)) if is_late else self
+
     def silent_since(self, entry: PlanEntry) -> datetime | None:
-        """When the agent counts as silent: during an outage of the manager, no agent could report."""
+        """When the agent counts as silent."""
         due = messages.silent_since(entry)
-        return max(due, self.planning.view.connected_since + messages.SILENT_AFTER) if due is not None else None
+        return max(due, self.driven_since + messages.SILENT_AFTER) if due is not None else None
 
     def is_silent(self, entry: PlanEntry) -> bool:
         due = self.silent_since(entry)

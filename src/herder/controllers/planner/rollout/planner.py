@@ -19,7 +19,7 @@ from herder.api.rke.distributions import release_in, release_of, skip_error
 from herder.api.rke.encryption import KeyState, keys_secret
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_config.errors import ConfigError
-from herder.api.rke.operations import Run, active_run
+from herder.api.rke.operations import Run, active_run, suspension
 from herder.api.rke.restore import restores_spec
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
@@ -48,6 +48,7 @@ def plan(scope: PlanScope) -> Result:
     """Run one pass."""
     result = Result(failure=messages.failure_of(scope.entries))
     try:
+        _check_preconditions(scope, result)
         for step in _STEPS:
             step(scope, result)
     except RequeuePass:
@@ -66,8 +67,18 @@ def plan(scope: PlanScope) -> Result:
 # --- preconditions ----------------------------------------------------------------------------------------------------
 
 
+def _check_preconditions(scope: PlanScope, result: Result) -> None:
+    """Suspend the operation in progress if the pass ends here: its deadlines do not expire meanwhile."""
+    try:
+        for step in _PRECONDITIONS:
+            step(scope, result)
+    except PassEnded:
+        result.status |= suspension(scope.control_plane, scope.view.now)
+        raise
+
+
 def _check_observe_only(scope: PlanScope, _result: Result) -> None:
-    """End the pass before it decides on data from a backup. Deadlines of an operation do not expire meanwhile."""
+    """End the pass before it decides on data from a backup."""
     mark = observe_only.mark_of(scope.cluster)
     if mark is not None:
         raise PassEnded(observe_only.message(scope.cluster["metadata"]["name"], mark))
@@ -393,10 +404,12 @@ def _check_roles(scope: PlanScope, cluster: ClusterInputs) -> None:
             raise ConfigError(f"{who}: {why}")
 
 
-_STEPS: tuple[Callable[[PlanScope, Result], None], ...] = (
+_PRECONDITIONS: tuple[Callable[[PlanScope, Result], None], ...] = (
     _check_observe_only,
     _record_join_urls,
     _check_machines,
+)
+_STEPS: tuple[Callable[[PlanScope, Result], None], ...] = (
     _run_operation,
     _check_etcd_exists,
     _check_no_downgrade,

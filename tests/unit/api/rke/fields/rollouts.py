@@ -196,7 +196,7 @@ _PODS = (
     _pod("data", volumes=[{"name": "v", "emptyDir": {}}]),
     _pod("terminating", meta={"deletionTimestamp": "2026-01-01T11:59:50Z"}),
 )
-_STARTED = {drains.STARTED: "2026-01-01T12:00:00Z"}
+_STARTED = {names.DRAIN_STARTED: "2026-01-01T12:00:00Z"}
 
 
 @cache

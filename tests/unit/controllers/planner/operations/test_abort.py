@@ -9,7 +9,7 @@ import pytest
 from herder.api.capi.conditions import find
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.controllers.planner.operations.history import MAX_ENTRIES, extended_history
+from herder.api.rke.operation_history import MAX_ENTRIES, extended_history
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
 from tests.support.builders import NOW

@@ -13,7 +13,9 @@ import pytest
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT, TOKENS_SECRET
 from herder.api.rke.node.plan_secret import MAX_TAIL, PlanSecret
+from herder.controllers.planner.operations.engine import AUTOMATIC, OPERATIONS
 from herder.controllers.planner.operations.failures import MAX_CAUSE
+from herder.controllers.planner.operations.interface import Operation
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
@@ -272,3 +274,9 @@ def test_an_operation_fails_if_its_snapshots_cannot_be_recorded() -> None:
     assert "Failed to create ETCDSnapshot fleet-default/demo-local-a-" in operation["message"]
     assert "exceeded quota" in operation["message"]
     assert found == {}
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, *AUTOMATIC], ids=lambda each: each.kind)
+def test_progress_counts_the_phases_in_their_order(operation: Operation) -> None:
+    phases = [each.name for each in operation.phases if each.name != operations.ABORT_PHASE]
+    assert operations.phases_of(operation.kind) == phases

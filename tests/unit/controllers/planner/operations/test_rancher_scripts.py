@@ -216,6 +216,30 @@ def test_certificates_are_rotated_while_the_service_is_stopped(machine: Machine)
     assert not (tls / "kube-scheduler.crt").exists()
 
 
+def test_the_service_starts_after_a_rotation_that_failed(machine: Machine) -> None:
+    tls = machine.data / "server" / "tls" / "kube-scheduler"
+    tls.mkdir(parents=True)
+    (tls / "kube-scheduler.crt").touch()
+    machine.program("k3s", 'echo "no space left on device" >&2; exit 3')
+    done = machine.run(tasks.ROTATE_SCRIPT, "k3s", str(machine.data), "k3s", "certificate", "rotate")
+    assert (done.returncode, done.stderr) == (3, "no space left on device\n")
+    log = (machine.programs / "systemctl.log").read_text().splitlines()
+    assert log == ["stop k3s", "reset-failed k3s", "start k3s"]
+    assert (tls / "kube-scheduler.crt").exists()
+
+
+@pytest.mark.parametrize("fails", ["stop", "start"])
+def test_a_rotation_fails_if_the_service_does_not_stop_or_start(machine: Machine, fails: str) -> None:
+    machine.program(
+        "systemctl", f'echo "$@" >> "$0.log"; [ "$1" != {fails} ] || {{ echo "{fails} failed" >&2; exit 5; }}'
+    )
+    machine.program("k3s", 'echo rotate >> "$(dirname "$0")/systemctl.log"')
+    done = machine.run(tasks.ROTATE_SCRIPT, "k3s", str(machine.data), "k3s", "certificate", "rotate")
+    assert (done.returncode, done.stderr) == (5, f"{fails} failed\n")
+    log = (machine.programs / "systemctl.log").read_text().splitlines()
+    assert ("rotate" in log, log[-1]) == (fails == "start", "start k3s")
+
+
 class Encryption:
     """A K3s server that refuses the first step, as for some seconds after a restart."""
 

@@ -93,19 +93,22 @@ done
 """
 """Deletes files, which follow as pairs: whether it is in S3, and its name."""
 
-ROTATE_SCRIPT = """set -eu
-unit=$1 data=$2
+ROTATE_SCRIPT = """set -u
+unit=$1 data=$2 code=0
 shift 2
-systemctl stop "$unit"
-"$@"
+systemctl stop "$unit" && "$@" || code=$?
 for name in kube-controller-manager kube-scheduler; do
-    rm -f "$data/server/tls/$name/$name.crt" "$data/server/tls/$name/$name.key"
-    rm -f "$data/agent/pod-manifests/$name.yaml"
+    [ "$code" = 0 ] || break
+    rm -f "$data/server/tls/$name/$name.crt" "$data/server/tls/$name/$name.key" || code=$?
+    rm -f "$data/agent/pod-manifests/$name.yaml" || code=$?
 done
-systemctl reset-failed "$unit" 2> /dev/null || true
-systemctl start "$unit"
+systemctl reset-failed "$unit" 2> /dev/null
+systemctl start "$unit" || exit
+exit "$code"
 """
-"""Runs the command while the service is stopped. Both components create the removed certificates when they start."""
+"""Runs the command while the service is stopped, which starts again also after a failure. Both components create the
+removed certificates when they start.
+"""
 
 ENCRYPT_SCRIPT = """set -u
 program=$1 step=$2
