@@ -177,7 +177,12 @@ def log_has(text: str) -> Effect:
 def leaf_files(servers: Servers, server: str = "s1") -> int:
     found = [p for p in servers[server].disk.files if p.startswith((f"{D}/server/tls/", f"{D}/agent/"))]
     return len(
-        [path for path in found if path.endswith((".crt", ".key")) and "-ca." not in path and "/tls-" not in path]
+        [
+            path
+            for path in found
+            if path.endswith((".crt", ".key")) and "-ca." not in path and "/tls-" not in path
+            if not path.endswith("/service.key")
+        ]
     )
 
 
