@@ -14,7 +14,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import ABORTABLE, ABORTED, Run
-from herder.api.rke.services import AUTHORITY_ROTATION
+from herder.api.rke.services import NO_AUTHORITY_ROTATION
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.operations.engine import AUTOMATIC, OPERATIONS
 from herder.controllers.planner.operations.interface import Operation
@@ -362,7 +362,7 @@ class CertificateAuthorities(Certificates):
 
     @classmethod
     def reason(cls, distribution: str, phase: str) -> str:
-        if distribution not in AUTHORITY_ROTATION:
+        if distribution in NO_AUTHORITY_ROTATION:
             return "– admission refuses it: the distribution cannot rotate them"
         return super().reason(distribution, phase)
 

@@ -18,12 +18,12 @@ SERVICES: Mapping[str, Sequence[str]] = {
 }
 """By the names that Rancher uses."""
 
-AUTHORITY_ROTATION = (K3S.name, RKE2.name)
-"""Distributions whose certificate authorities can be rotated."""
-NO_AUTHORITY_ROTATION = (
-    "kubeadm has no command that rotates certificate authorities, and the nodes of an embedded cluster trust only one "
-    "at a time; remove the field to renew the certificates of services"
-)
+_RENEW = "remove the field to renew the certificates of services"
+NO_AUTHORITY_ROTATION: Mapping[str, str] = {
+    KUBEADM.name: f"kubeadm has no command that rotates certificate authorities; {_RENEW}",
+    EMBEDDED.name: f"nodes of an embedded cluster trust only one certificate authority at a time; {_RENEW}",
+}
+"""Why certificate authorities cannot be rotated, by distribution; on the others they can."""
 
 
 def unknown_services(distribution: str, services: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from herder.api.rke.distributions import EMBEDDED, K3S, KUBEADM, RKE2
 from herder.api.rke.fields.rows import Effect, Row, done, done_on, without_effect
@@ -95,9 +96,9 @@ def _operations() -> Iterator[Row]:
     yield from (done(f"{_CONFIG}.etcdSnapshotRestore.{part}") for part in restore)
     yield from (done(f"{_CONFIG}.rotateCertificates.{part}") for part in ("generation", "services"))
     remark = "the old certificate authorities stay trusted until they expire"
-    yield done_on(
-        f"{_CONFIG}.rotateCertificates.caCertificates", K3S, RKE2, reason=NO_AUTHORITY_ROTATION, remark=remark
-    )
+    reason = "; ".join(each.partition(";")[0] for each in NO_AUTHORITY_ROTATION.values())
+    row = done_on(f"{_CONFIG}.rotateCertificates.caCertificates", K3S, RKE2, reason=reason, remark=remark)
+    yield replace(row, reasons=NO_AUTHORITY_ROTATION)
     yield done(f"{_CONFIG}.rotateEncryptionKeys.generation")
 
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from herder.api.rke import operations
 from herder.api.rke.operations import FINISHED, REPORT_AUTHORITIES, ROTATE_AUTHORITIES, Run, request_in
-from herder.api.rke.services import AUTHORITY_ROTATION, NO_AUTHORITY_ROTATION
+from herder.api.rke.services import NO_AUTHORITY_ROTATION
 from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.tasks import (
@@ -170,8 +170,8 @@ class Authorities:
         return is_new_request(scope, self.kind) and wanted != scope.status.get("certificateRotationGeneration")
 
     def preflight(self, scope: OperationScope) -> str:
-        if scope.distribution.name not in AUTHORITY_ROTATION:
-            return NO_AUTHORITY_ROTATION
+        if reason := NO_AUTHORITY_ROTATION.get(scope.distribution.name):
+            return reason
         lost = sorted(entry.name for entry in _servers(scope) if is_lost(entry.machine))
         if lost:
             return f"server(s) {', '.join(lost)} are not reachable; repair or delete them first: they need the new CAs"
