@@ -6,6 +6,7 @@ A judge checks at each start of a machine that all running machines accept each 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -142,6 +143,23 @@ def test_a_restore_brings_back_the_authorities_of_the_snapshot(version: str) -> 
         cluster.simulation.check()
 
     run(version, scenario)
+
+
+def test_the_judge_notices_authorities_that_the_old_ones_have_not_signed() -> None:
+    """As with `rotate-ca --force`: machines with the old and the new ones do not accept each other."""
+
+    async def scenario(cluster: OperatedCluster) -> None:
+        etcd = cluster.simulation.sim.downstream.etcd
+        assert etcd is not None
+        new = {name: serial + 1_000_000 for name, serial in etcd.bootstrap.authorities.items()}
+        bundles = {name: frozenset({serial}) for name, serial in new.items()}
+        etcd.bootstrap = replace(etcd.bootstrap, authorities=new, bundles=bundles)
+        restarted = await shell.execute(Command(cluster.servers[0], "sh", (), {}), "systemctl", "restart", "k3s")
+        assert restarted.exit_code == 0, restarted.stderr
+        with pytest.raises(AssertionError, match="no machine loses trust"):
+            cluster.simulation.check()
+
+    run("v1.34.1+k3s1", scenario)
 
 
 def test_authorities_that_k3s_does_not_find_leave_everything_as_it_was() -> None:

@@ -24,6 +24,7 @@ from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.operations import (
     ABORTED,
     AGENTS,
+    AUTHORITIES,
     CERTIFICATES,
     DELETION,
     ENCRYPTION_KEYS,
@@ -122,6 +123,10 @@ def test_the_last_generation_is_known_even_if_the_request_was_removed() -> None:
     assert last_generation(provisioning_cluster(), plane, RESTORE) == 0
     rotated = control_plane(certificateRotationGeneration=7)
     assert last_generation(provisioning_cluster(rotateCertificates=None), rotated, CERTIFICATES) == 7
+    assert last_generation(provisioning_cluster(rotateCertificates=None), rotated, AUTHORITIES) == 7
+    both = provisioning_cluster(rotateCertificates={"generation": 8, "caCertificates": True})
+    assert [last_generation(both, rotated, kind) for kind in (CERTIFICATES, AUTHORITIES)] == [8, 8]
+    assert [each.kind for each in pending_requests(both, rotated)] == [AUTHORITIES]
 
 
 def test_pending_requests_are_those_that_have_not_started() -> None:
