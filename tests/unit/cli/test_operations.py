@@ -380,6 +380,23 @@ def test_a_key_rotation_warns_before_its_request(cluster: Cluster) -> None:
     assert "encryption key rotation 1 is requested" in accepted.stdout
 
 
+def test_a_rotation_of_authorities_warns_before_its_request(cluster: Cluster) -> None:
+    rotate = ("rotate", "certificates", cluster.name, "--ca")
+    refused = Terminal(*rotate, **cluster.environment)
+    refused.read_until("[y/N]")
+    assert "Warning: Kubernetes restarts on every machine." in " ".join(refused.output.split())
+    refused.type("n\n")
+    assert refused.exit_status() == 1
+    assert cluster.requested(CERTIFICATES) is None
+    both = herder(*rotate, "--service", "etcd", "--yes", check=False, **cluster.environment)
+    assert (both.returncode, "--service cannot be used with --ca" in both.stderr) == (2, True)
+    accepted = herder(*rotate, "--yes", "--no-wait", **cluster.environment)
+    assert "CA rotation 1 is requested" in accepted.stdout
+    assert cluster.requested(CERTIFICATES) == {"generation": 1, "caCertificates": True}
+    cluster.herder("rotate", "certificates", cluster.name, "--no-wait")
+    assert cluster.requested(CERTIFICATES) == {"generation": 2, "services": []}
+
+
 def test_after_an_interrupt_the_operation_can_be_waited_for_again(cluster: Cluster) -> None:
     terminal = Terminal("snapshot", "create", cluster.name, **cluster.environment)
     terminal.read_until("etcd snapshot 1 is requested")

@@ -67,7 +67,7 @@ default_ca = signer
 database = $work/index
 new_certs_dir = $work
 default_md = sha256
-rand_serial = yes
+serial = $work/serial
 policy = any
 unique_subject = no
 [any]
@@ -79,6 +79,7 @@ subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid:always
 END
 : > "$work/index"
+openssl rand -hex 16 > "$work/serial"
 now=$(date +%s)
 time_at() {{
     date -u -d "@$1" +%Y%m%d%H%M%SZ
