@@ -11,8 +11,8 @@ import pytest
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import REVIEW
-from herder.api.rke import restore
 from herder.api.rke.cluster_spec import encode_spec
+from herder.api.rke.etcd import restore
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from tests.conformance.references import admin, mallory, record, secret
 from tests.support.admission_servers import provisioning_cluster, resource_path

@@ -38,8 +38,8 @@ from tests.support.kubeadm_clusters import (
     next_programs,
     programs,
     push_installer,
+    server_processes,
 )
-from tests.support.kubeadm_rotations import create_secret, rotate_certificates, rotate_keys
 from tests.support.serving_pods import (
     assert_pods_reach_each_other,
     assert_service_reaches_pods,
@@ -135,15 +135,6 @@ def test_snapshots_are_saved_on_demand(farm: Cluster, without_agent_image: Witho
     assert snapshot["metadata"]["name"] in farm.site(HERDER, "snapshot", "list", farm.name)
     processes = without_agent_image.processes
     assert server_processes(farm, without_agent_image.server) == processes, "nothing was restarted"
-
-
-def test_encryption_keys_are_rotated(farm: Cluster) -> None:
-    create_secret(farm)
-    rotate_keys(farm)
-
-
-def test_certificates_are_rotated(farm: Cluster) -> None:
-    rotate_certificates(farm)
 
 
 def test_names_of_joined_nodes_are_bound_to_one_key(farm: Cluster) -> None:
@@ -349,12 +340,6 @@ def reports_agent(secret: Object) -> bool:
     plan = PlanSecret(secret).plan
     assert plan is not None
     return plan.reports_agent
-
-
-def server_processes(farm: Cluster, server: str) -> str:
-    """Process IDs of the services of a server."""
-    command = "systemctl show --property=MainPID containerd kubelet kube-proxy; pgrep -x 'etcd|kube-apiserver'"
-    return farm.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", command)
 
 
 def assert_pods_run_everywhere(farm: Cluster) -> None:

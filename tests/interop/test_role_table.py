@@ -33,8 +33,8 @@ from herder.api.management.kinds import (
     PROJECT_BINDING,
     ROLE_TEMPLATE,
 )
+from herder.app.host.process import wall_clock
 from herder.app.install import install_kinds
-from herder.app.process import wall_clock
 from herder.controllers.identity import cluster_bindings, global_bindings, global_roles, project_bindings, projects
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound

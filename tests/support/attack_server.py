@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from herder.app.process import tune_interpreter
+from herder.app.host.process import tune_interpreter
 from herder.engine.apiserver.auth.authenticate import StaticTokens
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess

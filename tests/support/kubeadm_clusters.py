@@ -20,7 +20,7 @@ from herder.cli.demo.site import ON_A_FULL_DISK
 from herder.kubeadm.installer import PROGRAMS
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
-from tests.support.site import Object, Site
+from tests.support.site import Cluster, Object, Site
 
 VERSION, REBUILT, NEXT = "v1.36.3+kubeadm1", "v1.36.3+kubeadm2", "v1.36.4+kubeadm1"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -83,6 +83,13 @@ def kubelet_request(name: str, node: str, key: ec.EllipticCurvePrivateKey) -> Ob
 def push_installer(site: Site, version: str, directory: Path) -> None:
     target = f"127.0.0.1:{site.registry.port}/{KUBEADM_INSTALLER}"
     site(HERDER, "installer", "kubeadm", "--version", version, "--from", directory, "--push", target)
+
+
+def server_processes(farm: Cluster, server: str) -> str:
+    """Process IDs of the services of a server."""
+    return farm.ssh(
+        server, "systemctl show --property=MainPID containerd kubelet kube-proxy; pgrep -x 'etcd|kube-apiserver'"
+    )
 
 
 def kubeadm_cluster(name: str, pools: Mapping[str, int], **config: object) -> list[Object]:

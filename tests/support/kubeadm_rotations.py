@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,16 +15,11 @@ from herder.kubeadm.reencrypt import PREFIX
 from tests.support.embedded import HERDER
 from tests.support.kubeadm_clusters import CONTROL_PLANE
 from tests.support.peers import peer
+from tests.support.secret_readers import reading
 from tests.support.site import Cluster
 
 SECRET, VALUE = "rotated", "wool"
-CONNECTION = (
-    *("refused", "EOF", "timeout", "timed out", "unavailable", "connect", "reset by peer", "broken pipe"),
-    "did not answer in time",
-    "error trying to reach service",
-    *("is forbidden", "Unauthorized"),  # a kube-apiserver that has just started has not read roles and accounts yet
-)
-"""Parts of errors while the only API server restarts. None of them is about a Secret that cannot be decrypted."""
+READ = ("get", "secret", SECRET, "-o", "go-template={{.data.value | base64decode}}")
 
 
 def on_server(farm: Cluster, command: str) -> str:
@@ -36,6 +29,10 @@ def on_server(farm: Cluster, command: str) -> str:
 
 def create_secret(farm: Cluster) -> None:
     farm.kubectl("create", "secret", "generic", SECRET, f"--from-literal=value={VALUE}")
+
+
+def read_secret(farm: Cluster) -> str:
+    return farm.kubectl(*READ)
 
 
 def stored_prefixes(farm: Cluster) -> set[str]:
@@ -54,28 +51,14 @@ def stored_prefixes(farm: Cluster) -> set[str]:
 
 @contextmanager
 def reading_secrets(farm: Cluster) -> Iterator[None]:
-    """Read a Secret all the time: each answer has its value, or the API server is just being replaced."""
-    ended, wrong, right = threading.Event(), list[str](), list[str]()
-
-    def read() -> None:
-        arguments = ("get", "secret", SECRET, "-o", "go-template={{.data.value | base64decode}}")
-        command = [*farm.site.command_prefix, peer("kubectl"), "--kubeconfig", farm.kubeconfig, *arguments]
-        while not ended.wait(0.2):
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-            if done.stdout == VALUE:
-                right.append(done.stdout)
-            elif not any(each in done.stderr for each in CONNECTION):
-                wrong.append(done.stdout + done.stderr)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
+    command: list[str | Path] = [*farm.site.command_prefix, peer("kubectl"), "--kubeconfig", farm.kubeconfig, *READ]
+    with reading(command, VALUE):
         yield
-    finally:
-        ended.set()
-        reader.join()
-    assert right
-    assert not wrong, wrong[:5]
+
+
+def await_service(farm: Cluster) -> None:
+    """Wait until the agent reaches the API: an API server that has restarted adds itself to its Service afterwards."""
+    farm.site.eventually(lambda: farm.kubectl("get", "--raw", "/readyz", check=False) == "ok", "the API responds")
 
 
 def rotate_keys(farm: Cluster) -> None:
@@ -83,11 +66,12 @@ def rotate_keys(farm: Cluster) -> None:
     (before,) = stored_prefixes(farm)
     with reading_secrets(farm):
         farm.site(HERDER, "rotate", "encryption-keys", farm.name, "--yes", "--timeout", str(farm.site.timeout))
+    await_service(farm)
     (after,) = stored_prefixes(farm)
     provider, _, number = before.rpartition(":key")
     assert provider == "k8s:enc:secretbox:v1"
     assert after == f"{provider}:key{int(number) + 1}"
-    assert farm.kubectl("get", "secret", SECRET, "-o", "go-template={{.data.value | base64decode}}") == VALUE
+    assert read_secret(farm) == VALUE
 
 
 def machine_certificates(farm: Cluster) -> dict[str, int]:
@@ -133,6 +117,7 @@ def rotate_certificates(farm: Cluster) -> None:
     kubelets = {name: kubelet_serial(farm, name) for name in farm.nodes()}
     with reading_secrets(farm):
         farm.site(HERDER, "rotate", "certificates", farm.name, "--timeout", str(farm.site.timeout))
+    await_service(farm)
     after = machine_certificates(farm)
     assert after.keys() == before.keys()
     assert [name for name, serial in before.items() if after[name] == serial] == []

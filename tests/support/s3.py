@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,16 @@ class S3Server:
         assert self._process is not None
         self._process.terminate()
         self._process.wait(20)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It accepts connections, and answers none of them."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def settings(self, **changes: Any) -> dict[str, Any]:
         """The section `s3` of the configuration."""

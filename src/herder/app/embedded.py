@@ -20,7 +20,7 @@ from herder.app.admission.kinds import (
     install_role_admission,
 )
 from herder.app.admission.tenancy import install_tenancy_admission
-from herder.app.process import tune_interpreter, until_stopped, wall_clock
+from herder.app.host.process import tune_interpreter, until_stopped, wall_clock
 from herder.app.settings import Layers
 from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.build import ApiServer, assemble

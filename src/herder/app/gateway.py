@@ -17,7 +17,7 @@ from herder.api.management.names import AGENT_PREFIX, SYSTEM_NAMESPACE
 from herder.api.references.catalogue import Target
 from herder.api.settings import IMAGE_ARCHIVES, SERVER_URL, Settings
 from herder.app import node_agent
-from herder.app.process import wall_clock
+from herder.app.host.process import wall_clock
 from herder.embedded.installer import InstallerImage
 from herder.engine.client.client import Client
 from herder.engine.control.supervision import supervised

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from herder.api.management.names import SYSTEM_NAMESPACE
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, Settings
-from herder.app.process import wall_clock
+from herder.app.host.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import RestConfig
 

@@ -17,11 +17,11 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.management.secret_sync import SYNC_SECRET
-from herder.api.rke.encryption import MAKE_KEY
+from herder.api.rke.etcd.encryption import MAKE_KEY
 from herder.api.rke.names import MAKE_AUTHORITIES, MAKE_BOOTSTRAP_DATA, MAKE_TOKENS, READ_OBJECT, READ_REQUEST
 from herder.api.settings import SERVED_NODE_AGENT, SETTING, Settings, validate_value
 from herder.app import node_agent
-from herder.app.process import wall_clock
+from herder.app.host.process import wall_clock
 from herder.app.settings import Layers
 from herder.app.workload_clusters import allowance, connect
 from herder.effects import machines as machine_effects

@@ -15,7 +15,7 @@ import herder
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import hosts
 from herder.api.settings import MACHINE_IMAGE, RANCHER_MACHINE_IMAGE, RANCHER_MACHINE_PATH, Settings
-from herder.app.process import wall_clock
+from herder.app.host.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.runner.pod.environment import Commands, Program

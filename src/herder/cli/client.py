@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from herder.app.paths import kubeconfig_path
+from herder.app.host.paths import kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import RestConfig

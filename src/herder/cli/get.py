@@ -12,8 +12,8 @@ import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_WORKSPACE
-from herder.app.paths import kubeconfig_option
-from herder.app.process import wall_clock
+from herder.app.host.paths import kubeconfig_option
+from herder.app.host.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.owned import own_objects
 from herder.cli.examples import examples

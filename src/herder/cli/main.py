@@ -31,7 +31,7 @@ COMMANDS = {
     "resume": ("server.resume", "Manage clusters again after the manager was restored from a backup"),
     "wait": ("cluster.wait", "Wait until a cluster is ready or deleted"),
     "get": ("get", "List objects or show one"),
-    "describe": ("cluster.describe", "Show the status of a cluster and its machines"),
+    "describe": ("cluster.inspect.describe", "Show the status of a cluster and its machines"),
     "logs": ("machine.logs", "Show provisioning logs of a cluster or machine, including deleted ones"),
     "ssh": ("machine.ssh", "Open a shell on a machine or run a command there"),
     "scp": ("machine.scp", "Copy files to or from a machine"),

@@ -9,7 +9,7 @@ from herder.api.capi.names import CLUSTER_NAME, labels_of
 from herder.api.capi.names import CONTROL_PLANE as CONTROL_PLANE_LABEL
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import names
-from herder.api.rke.machine_health import machine_reason
+from herder.api.rke.machines.health import machine_reason
 from herder.engine.apiserver.tables.duration import age
 from herder.engine.client.discovery import Found
 from herder.engine.meta.kinds import GroupResource, Object

@@ -9,7 +9,7 @@ from typing import Any
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.machines.names import BACKUP_LABEL
-from herder.api.rke.encryption import data_key
+from herder.api.rke.etcd.encryption import data_key
 from herder.api.rke.names import KEYS_SECRET_TYPE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, Conflict, NotFound

@@ -15,7 +15,7 @@ from herder.api.capi.names import cluster_key
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import CONNECTED_SINCE, CONNECTED_TO
 from herder.api.rke.distributions import KUBEADM
-from herder.api.rke.strategy import quorum
+from herder.api.rke.machines.strategy import quorum
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import Object
@@ -138,7 +138,8 @@ class Downstream:
     def revives(self, node: SimulatedNode, data: EtcdData) -> bool:
         """Whether a member of a replaced cluster can start: only together with a quorum of that cluster.
 
-        Alone it waits forever, because members of the new cluster ignore its requests: the cluster ID differs.
+        Alone it waits forever, because members of the new cluster ignore its requests: the cluster ID differs. If only
+        one of both clusters has ever served, the other one was restored and not started, and this one continues.
         """
         old = data.cluster
         if old is self.etcd:
@@ -150,7 +151,10 @@ class Downstream:
         ]
         if node not in ready or len(ready) < quorum(len(old.members)):
             return False
-        self._witness.revived_etcd(node, old)
+        if self.etcd is None or not (old.has_served and self.etcd.has_served):
+            self.replace_etcd(node, old)
+        else:
+            self._witness.revived_etcd(node, old)
         return True
 
     def admits(self, node: SimulatedNode, host: str) -> bool:

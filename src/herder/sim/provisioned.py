@@ -26,7 +26,7 @@ from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.rke import names
 from herder.api.rke.crds import CRDS as RKE_CRDS
-from herder.api.rke.encryption import MAKE_KEY
+from herder.api.rke.etcd.encryption import MAKE_KEY
 from herder.api.rke.node.agents import ServedAgent
 from herder.api.settings import Settings
 from herder.effects.cluster_ca import ClusterAuthorities
@@ -173,14 +173,19 @@ class Provisioned:
 
     def calm(self) -> None:
         """Disable random faults, and restore everything that was cut or powered off."""
-        self.world.calm()
-        self._faults, self.context.troubles = NONE, NO_AGENT_FAULTS
-        for transport in self._transports:
-            transport.faults = NONE
+        self.disturb(NONE)
+        self.context.troubles = NO_AGENT_FAULTS
         self.downstream.heal_tunnel()
         for node in self.provider.nodes.values():
             node.line.heal()
             node.boot()
+
+    def disturb(self, faults: Faults) -> None:
+        """Inject other random faults from now on."""
+        self.world.disturb(faults)
+        self._faults = faults
+        for transport in self._transports:
+            transport.faults = faults
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error

@@ -168,11 +168,20 @@ class World:
         self._tasks.append(crashed)
         asyncio.get_running_loop().call_later(outage, self.start_manager)
 
+    def replace_manager(self, controllers: Sequence[Controller]) -> None:
+        """Replace the manager by one with other controllers, as after an upgrade."""
+        self._controllers = controllers
+        self.crash()
+
     def calm(self) -> None:
         """Disable random faults."""
-        self._faults = NONE
+        self.disturb(NONE)
+
+    def disturb(self, faults: Faults) -> None:
+        """Inject other random faults from now on."""
+        self._faults = faults
         for transport in self._transports:
-            transport.faults = NONE
+            transport.faults = faults
 
     async def until(self, reached: Callable[[], Awaitable[bool]], *, within: float = 3600.0) -> None:
         """Let virtual time pass until the condition holds."""

@@ -39,8 +39,14 @@ class Data(Protocol):
     def start(self) -> None:
         """Start what `stop` has stopped, and wait until it works."""
 
+    def probe(self) -> None:
+        """Check that the new data works, and leave what uses it stopped."""
+
     def undo(self, identity: str, staged: dict[str, Any]) -> None:
-        """Put the old data back in place, and start what was stopped."""
+        """Put the old data back in place. What uses it is stopped afterwards, unless nothing had been replaced."""
+
+    def resume(self) -> None:
+        """Start what `stop` has stopped, without waiting for it."""
 
     def clean(self, identity: str) -> None:
         """Remove what a finished restore does not need."""
@@ -59,10 +65,10 @@ class Data(Protocol):
 
 def data_of(config: Config) -> Data:
     if config.etcd is not None:
-        from herder.snapshots.etcd import EtcdData
+        from herder.snapshots.stores.etcd import EtcdData
 
         return EtcdData(config.etcd)
-    from herder.snapshots.embedded import StoreData
+    from herder.snapshots.stores.embedded import StoreData
 
     assert config.store is not None
     return StoreData(config.store)

@@ -194,7 +194,7 @@ def check(config: Config, data: Data, name: str, *, s3: bool, sha256: str = "") 
                 file, record = fetch(config, place, name, remote, sha256)
             return _verified(record, data, file)
         finally:
-            place.remove()
+            place.clear()
 
 
 @contextmanager

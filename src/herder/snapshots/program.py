@@ -3,10 +3,12 @@
 herder-snapshots save    --config FILE --name NAME [--metadata FILE]
 herder-snapshots list    --config FILE
 herder-snapshots check   --config FILE NAME [--s3] [--sha256 HASH]
-herder-snapshots restore --config FILE NAME [--s3] [--sha256 HASH]
+herder-snapshots restore --config FILE NAME [--s3] [--sha256 HASH] [--run ID] [--accepted ID]
 herder-snapshots delete  --config FILE NAME [--s3]
 herder-snapshots stop    --config FILE
-herder-snapshots start   --config FILE
+herder-snapshots start   --config FILE [--accepted ID]
+herder-snapshots undo    --config FILE [--accepted ID]
+herder-snapshots commit  --config FILE --run ID
 herder-snapshots drop    --config FILE
 """
 
@@ -68,33 +70,44 @@ def _run(options: argparse.Namespace, config: Config, reached: Reached) -> dict[
     data = data_of(config)
     if options.operation in _SERVER_COMMANDS:
         with Directory(config.directory).locked():
-            _SERVER_COMMANDS[options.operation](config, data, reached)
+            _SERVER_COMMANDS[options.operation](options, config, data, reached)
         return {"done": options.operation}
     if options.operation == "check":
         return _printed([operations.check(config, data, options.snapshot, s3=options.s3, sha256=options.sha256)])
     name = check_name("snapshot", options.snapshot)
     with Directory(config.directory).locked():
         source = operations.source_of
-        Restore(config, data, reached).run(name, lambda: source(config, options.s3), sha256=options.sha256)
+        runs = {"run": options.run, "accepted": options.accepted}
+        Restore(config, data, reached).run(name, lambda: source(config, options.s3), options.sha256, **runs)
     return {"restored": name}
 
 
-def _stop(config: Config, data: Data, reached: Reached) -> None:
+def _stop(options: argparse.Namespace, config: Config, data: Data, reached: Reached) -> None:
     data.stop_server()
 
 
-def _start(config: Config, data: Data, reached: Reached) -> None:
+def _start(options: argparse.Namespace, config: Config, data: Data, reached: Reached) -> None:
     """A restore that was interrupted, and that is not resumed, may have replaced the data in part."""
-    Restore(config, data, reached).abandon()
+    _undo(options, config, data, reached)
     data.start_server()
 
 
-def _drop(config: Config, data: Data, reached: Reached) -> None:
+def _undo(options: argparse.Namespace, config: Config, data: Data, reached: Reached) -> None:
+    Restore(config, data, reached).settle(options.accepted)
+
+
+def _commit(options: argparse.Namespace, config: Config, data: Data, reached: Reached) -> None:
+    Restore(config, data, reached).commit(options.run)
+    if config.etcd is not None:
+        data.start_server()
+
+
+def _drop(options: argparse.Namespace, config: Config, data: Data, reached: Reached) -> None:
     data.drop()
     Workplace(config.directory).remove()
 
 
-_SERVER_COMMANDS = {"stop": _stop, "start": _start, "drop": _drop}
+_SERVER_COMMANDS = {"stop": _stop, "start": _start, "undo": _undo, "commit": _commit, "drop": _drop}
 
 
 def _printed(records: list[Record]) -> dict[str, Any]:
@@ -129,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
         ("restore", "Replace the data of this server with a snapshot; resumes after an interruption"),
         ("stop", "Stop the control plane of this kubeadm server until it is started again"),
         ("start", "Start what was stopped, with the data of before an unfinished restore"),
+        ("undo", "Put the data of before a restore back that is unfinished, or was not committed"),
+        ("commit", "Start with the data that an operation has restored, which cannot be undone any more"),
         ("drop", "Stop this kubeadm server and remove its etcd data, so that it can join a restored cluster"),
     ):
         operation = operations_.add_parser(name, help=text, description=text)
@@ -137,7 +152,13 @@ def _parser() -> argparse.ArgumentParser:
             operation.add_argument("--name", required=True, help="First part of the snapshot's name")
             metadata = "JSON file with mode 0600, whose object is stored with the snapshot"
             operation.add_argument("--metadata", type=Path, metavar="FILE", help=metadata)
-        elif name not in ("list", *_SERVER_COMMANDS):
+        if name in ("restore", "commit"):
+            help_ = "ID of the operation; its restore is kept apart until it is committed or undone"
+            operation.add_argument("--run", default="", metavar="ID", required=name == "commit", help=help_)
+        if name in ("restore", "start", "undo"):
+            help_ = "ID of an earlier operation, whose restore is committed instead of undone"
+            operation.add_argument("--accepted", default="", metavar="ID", help=help_)
+        if name not in ("save", "list", *_SERVER_COMMANDS):
             operation.add_argument("snapshot", metavar="NAME", help="Name of the snapshot")
             operation.add_argument("--s3", action="store_true", help="Use the snapshot in S3, not the local file")
             if name != "delete":

@@ -3,6 +3,10 @@
 The journal records the phase before the next one begins. All that can fail for want of space, or because the file is
 corrupt, happens in the first phase, while the servers still run. The same command resumes an interrupted restore. A
 restore that fails puts the old data back.
+
+A restore of an operation of the manager has the ID of its run. It leaves the server stopped, and keeps the journal: the
+manager may not learn that it has completed, and start the other servers with the old data. So it is undone, unless the
+operation commits it. The same run restores once.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from herder.snapshots.names import COMPRESSED, is_compressed
 from herder.snapshots.records import LIMIT, Record
 from herder.snapshots.remote import Remote
 
-STAGING, STAGED, REPLACED, UNDOING = "staging", "staged", "replaced", "undoing"
+STAGING, STAGED, REPLACED, RESTORED, UNDOING = "staging", "staged", "replaced", "restored", "undoing"
 MAX_UNPACKED = 64 << 30  # if the metadata does not say it
 
 Reached = Callable[[str], None]
@@ -35,13 +39,14 @@ Source = Callable[[], AbstractContextManager[Optional[Remote]]]
 
 @dataclass(frozen=True)
 class Journal:
-    """An unfinished restore."""
+    """A restore that is not finished, or neither committed nor undone."""
 
     name: str
     identity: str  # Unix seconds of its start; part of the names of the files beside the data
     phase: str = STAGING
     file: str = ""
     staged: dict[str, Any] = field(default_factory=dict)
+    run: str = ""  # ID of the operation's run; empty if the user restores
 
 
 class Workplace:
@@ -69,9 +74,19 @@ class Workplace:
         self._journal.unlink(missing_ok=True)
         remove(self.path)
 
+    def clear(self) -> None:
+        """Remove all but the journal of a restore that can still be undone."""
+        journal = self.journal()
+        if journal is None or journal.phase != RESTORED:
+            self.remove()
+            return
+        for each in self.path.iterdir():
+            if each != self._journal:
+                remove(each)
+
     def refuse_unfinished(self) -> None:
         journal = self.journal()
-        if journal is not None and journal.phase != STAGING:
+        if journal is not None and journal.phase not in (STAGING, RESTORED):
             raise SnapshotError(f"snapshot {journal.name}: its restore is unfinished; run the restore again first")
 
 
@@ -118,31 +133,49 @@ class Restore:
         self._place = Workplace(config.directory)
         self._reached = reached
 
-    def run(self, name: str, source: Source, sha256: str = "") -> None:
+    def run(self, name: str, source: Source, sha256: str = "", *, run: str = "", accepted: str = "") -> None:
         """Begin a restore, or resume the one that was interrupted. The caller holds the lock of the directory.
 
-        `sha256`: see `fetch`.
+        `sha256`: see `fetch`. `run`: ID of the operation's run. `accepted`: see `settle`.
         """
         journal = self._place.journal()
-        if journal is not None and journal.phase == UNDOING:
-            self._undo(journal)
+        if journal is not None and journal.phase == RESTORED and run and journal.run == run:
+            return
+        if journal is not None and (journal.phase in (UNDOING, RESTORED) or journal.run != run):
+            self.settle(accepted)
             journal = None
         if journal is not None and journal.phase != STAGING:
             if journal.name != name:
                 self._place.refuse_unfinished()
         else:
-            journal = self._place.record(Journal(name, str(int(time.time()))))
+            journal = self._place.record(Journal(name, str(int(time.time())), run=run))
         try:
             self._advance(journal, source, sha256)
         except Exception as error:
             self._undo_after(error, self._place.journal() or journal)
             raise
 
-    def abandon(self) -> None:
-        """Put the old data back if a restore was interrupted."""
+    def settle(self, accepted: str = "") -> None:
+        """Put the old data back if a restore was interrupted, or was not committed. The server stays stopped.
+
+        `accepted`: ID of a run that is committed instead, because the cluster has its data.
+        """
         journal = self._place.journal()
-        if journal is not None:
+        if journal is not None and journal.phase == RESTORED and journal.run == accepted:
+            self._finish(journal)
+        elif journal is not None:
             self._undo(journal)
+
+    def commit(self, run: str) -> None:
+        """Start with the restored data. From now on, nothing undoes the restore."""
+        journal = self._place.journal()
+        if journal is None:
+            return
+        if journal.phase != RESTORED or journal.run != run:
+            raise SnapshotError(f"snapshot {journal.name}: no restore of this operation has completed here")
+        self._data.start()
+        self._reached("committing")
+        self._finish(journal)
 
     def _advance(self, journal: Journal, source: Source, sha256: str) -> None:
         self._reached("begun")
@@ -155,8 +188,17 @@ class Restore:
             self._reached("replacing")
             journal = self._place.record(replace(journal, phase=REPLACED))
         self._reached("replaced")
-        self._data.start()
-        self._reached("started")
+        if not journal.run:
+            self._data.start()
+            self._reached("started")
+            self._finish(journal)
+            return
+        self._data.probe()
+        self._place.record(replace(journal, phase=RESTORED))
+        self._place.clear()
+        self._reached("restored")
+
+    def _finish(self, journal: Journal) -> None:
         self._data.clean(journal.identity)
         self._place.remove()
 
@@ -173,15 +215,17 @@ class Restore:
 
     def _undo_after(self, error: Exception, journal: Journal) -> None:
         try:
-            self._undo(journal)
+            self._undo(journal, resumes=not journal.run)
         except (SnapshotError, OSError) as problem:
             raise SnapshotError(
                 f"{error}; the old state is not complete yet ({problem}); run the restore again"
             ) from error
 
-    def _undo(self, journal: Journal) -> None:
+    def _undo(self, journal: Journal, *, resumes: bool = False) -> None:
         journal = self._place.record(replace(journal, phase=UNDOING))
         self._reached("undoing")
         self._data.undo(journal.identity, journal.staged)
+        if resumes:
+            self._data.resume()
         self._reached("undone")
         self._place.remove()

@@ -85,11 +85,34 @@ def test_a_server_with_old_data_is_fenced() -> None:
     run(scenario)
 
 
+async def start_with_old_data(servers: Servers) -> None:
+    await asyncio.gather(*(servers.run(name, "systemctl", "start", "k3s", timeout=600) for name in ("s2", "s3")))
+
+
 def test_a_quorum_of_fenced_members_serves_the_old_data_and_is_noticed() -> None:
     async def scenario(servers: Servers) -> None:
         await restore(servers, await save(servers))
-        await asyncio.gather(*(servers.run(name, "systemctl", "start", "k3s", timeout=600) for name in ("s2", "s3")))
+        await start_with_old_data(servers)
         assert any("a fenced member never rejoins" in each for each in servers.judge.violations)
+
+    run(scenario)
+
+
+def test_a_restored_server_that_starts_beside_a_quorum_of_the_old_cluster_is_noticed() -> None:
+    """The others may continue with the old data until it starts: nothing serves the restored data before."""
+
+    async def scenario(servers: Servers) -> None:
+        path = await save(servers)
+        await servers.write_data("after")
+        await servers.stop_all()
+        arguments = ("server", "--cluster-reset", f"--cluster-reset-restore-path={path}")
+        assert (await servers.run("s1", "k3s", *arguments)).exit_code == 0
+        await start_with_old_data(servers)
+        await servers.until(lambda: is_loaded(servers))
+        servers.judge.check()
+        assert await servers.has_data("after")
+        await servers.run("s1", "systemctl", "start", "k3s", timeout=600)
+        assert any("never two clusters" in each for each in servers.judge.violations)
 
     run(scenario)
 

@@ -46,6 +46,8 @@ from tests.simulation.plans.test_rotations import plans, reading
 
 OFF_SECONDS = 60.0
 SAMPLE_SECONDS = 0.1
+CUT_SECONDS = 120.0
+"""How long a line stays cut after the deadline of the phase."""
 READ_SECONDS = 3.0
 EARLIER_SECONDS = 0.001
 """An API server crashes this much before a moment when it was observed to run: it may stop at that moment."""
@@ -65,7 +67,7 @@ def all_cells() -> list[Cell]:
         for title, operation in MATRIX.items()
         for distribution in DISTRIBUTIONS
         for phase in operation.phases()
-        for actor in ACTORS
+        for actor in operation.actors()
     ]
 
 
@@ -115,8 +117,16 @@ async def crash_api_server(cluster: OperatedCluster, _run: Run) -> None:
     asyncio.get_running_loop().call_later(OFF_SECONDS, downstream.start_api)
 
 
+async def cut_line(cluster: OperatedCluster, run: Run) -> None:
+    """The machine that has a task cannot reach the manager until the phase has passed its deadline. Nothing stops."""
+    node = _busy_machine(cluster, run)
+    left = (run.deadline - cluster.simulation.sim.world.now()).total_seconds() if run.deadline is not None else 0.0
+    node.line.cut()
+    asyncio.get_running_loop().call_later(max(left, 0.0) + CUT_SECONDS, node.line.heal)
+
+
 CRASHES: dict[str, Callable[[OperatedCluster, Run], Awaitable[None]]] = dict(
-    zip(ACTORS, (crash_manager, crash_agents, crash_machine, crash_api_server), strict=True)
+    zip(ACTORS, (crash_manager, crash_agents, crash_machine, crash_api_server, cut_line), strict=True)
 )
 
 
@@ -343,6 +353,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="run this number of cells, and write no page")
     parser.add_argument("--only", nargs="*", default=[], help="titles of operations; other cells of the page are kept")
     parser.add_argument("--distributions", nargs="*", choices=list(DISTRIBUTIONS), default=list(DISTRIBUTIONS))
+    parser.add_argument("--actors", nargs="*", choices=ACTORS, default=ACTORS)
     parser.add_argument("--missing", action="store_true", help="only cells that the page lacks")
     parser.add_argument("--dry-run", action="store_true", help="write no page")
     options = parser.parse_args()
@@ -351,6 +362,7 @@ def main() -> None:
     cells = all_cells() if options.sample is None else sample(options.sample, options.seed)
     cells = [each for each in cells if not options.only or each.title in options.only]
     cells = [each for each in cells if each.distribution in options.distributions]
+    cells = [each for each in cells if each.actor in options.actors]
     if options.missing:
         known = crash_page.read_page()
         cells = [each for each in cells if known.get(each, NOT_RUN) in (NOT_RUN, "") or known[each].startswith(BROKEN)]

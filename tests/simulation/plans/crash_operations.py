@@ -22,6 +22,7 @@ from herder.engine.meta.kinds import Object
 from herder.sim.host.certificates import leaves
 from herder.sim.host.disk import Snapshot
 from herder.sim.provisioned import NAME
+from tests.simulation.plans.crash_page import ACTORS, NETWORK
 from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster
 from tests.simulation.plans.test_redeployments import serve, versions
 from tests.simulation.plans.test_restore_modes import upgrade
@@ -57,6 +58,10 @@ class CrashedOperation:
         self.cluster, self.build = cluster, build
         self.generation = self.written = 0
         self.earlier: set[str] = set()  # IDs of runs before the request
+
+    @classmethod
+    def actors(cls) -> Sequence[str]:
+        return [each for each in ACTORS if each != NETWORK]
 
     @classmethod
     def phases(cls) -> list[str]:
@@ -122,7 +127,7 @@ class CrashedOperation:
             await self._check_cluster(before=True, after=not self._drops_data)
             return "finished"
         require(run.message, "it has failed without a cause")
-        if self.serves_if_failed:
+        if self.serves_if_failed and not (await self.cluster.control_plane())["status"].get("unjoinedServers"):
             await settle()
         kept = await self._check_failed(run)
         await self.repeat()
@@ -265,6 +270,11 @@ class RestoreData(CrashedOperation):
     keeps_secrets_readable = False
     mode = ""
     _drops_data = True
+
+    @classmethod
+    def actors(cls) -> Sequence[str]:
+        """The others have the same phases and tasks."""
+        return ACTORS if cls is RestoreData else super().actors()
 
     async def prepare(self) -> None:
         await self.cluster.create()

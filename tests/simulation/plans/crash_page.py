@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PAGE = Path(__file__).parents[3] / "docs" / "results" / "crash-matrix.md"
-API_SERVER = "API server"
-ACTORS = ("manager", "agent", "machine", API_SERVER)
+API_SERVER, NETWORK = "API server", "network"
+ACTORS = ("manager", "agent", "machine", API_SERVER, NETWORK)
 COMMAND = "python -m tests.simulation.plans.crash_matrix"
 BROKEN, NOT_RUN = "BROKEN", "not run yet"
 DISTRIBUTIONS = ("k3s", "rke2", "kubeadm", "embedded")

@@ -113,10 +113,11 @@ def evaluate(mutant: Mutant | None, expected_refusals: frozenset[str] = frozense
     return found
 
 
-def import_mutated(mutant: Mutant) -> None:
+def import_mutated(mutant: Mutant | None) -> None:
     """Import the planner again, with the mutated module. Simulated machines know the scripts of the original."""
     forget([each for each in sys.modules if each.startswith(f"{PLANNER}.") or each == PLANNER])
-    install(mutant)
+    if mutant is not None:
+        install(mutant)
 
 
 def run_unit_tests(mutant: Mutant) -> Object:

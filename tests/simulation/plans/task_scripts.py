@@ -7,6 +7,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from herder.agent.core.events import Finished
 from herder.controllers.planner.distributions import embedded_rotation, embedded_tasks, snapshot_program
@@ -112,19 +114,56 @@ async def _drop(command: Command) -> Finished:
     if disk.files.get(marker) == restore:
         return Finished(0)
     await execute(command, "systemctl", "stop", unit)
+    disk.files.pop(f"{data}/server/db/restore-journal", None)
     await execute(command, "rm", "-rf", f"{data}/server/db/etcd")
     disk.files[marker] = restore
     return Finished(0)
 
 
-async def _undo(command: Command, data: str) -> None:
-    """Put the data back that an interrupted restore has moved away."""
-    disk, db = command.node.disk, f"{data}/server/db"
-    known = disk.files.pop(f"{db}/restore-journal", None)
-    for old in () if known is None else _old_data(command, db) - known:
+@dataclass
+class _Journal:
+    """Of a restore of K3s or RKE2 that is neither committed nor undone."""
+
+    run: str
+    old: set[str]  # data of earlier restores
+    is_empty: bool  # whether there was no data before
+    encryption: Any
+    is_completed: bool = False
+
+
+def _run_of(command: Command) -> str:
+    return command.environment["OPERATION"].partition("/")[0]
+
+
+def _journal_of(command: Command, data: str) -> _Journal | None:
+    found: _Journal | None = command.node.disk.files.get(f"{data}/server/db/restore-journal")
+    return found
+
+
+async def _settle(command: Command, unit: str, data: str, accepted: str) -> None:
+    journal = _journal_of(command, data)
+    if journal is not None and journal.run == accepted:
+        command.node.disk.files.pop(f"{data}/server/db/restore-journal")
+    else:
+        await _undo(command, unit, data)
+
+
+async def _undo(command: Command, unit: str, data: str) -> None:
+    """Put the data back that a restore has moved away."""
+    disk, db, journal = command.node.disk, f"{data}/server/db", _journal_of(command, data)
+    if journal is None:
+        return
+    await execute(command, "systemctl", "stop", unit)
+    if journal.is_empty:
+        disk.remove(f"{db}/etcd")
+    for old in _old_data(command, db) - journal.old:
         disk.remove(f"{db}/etcd")
         disk.move(old, f"{db}/etcd")
-        disk.remove(disk.layout.reset_flag)
+    disk.remove(disk.layout.encryption)
+    if journal.encryption is not None:
+        disk.files[disk.layout.encryption] = journal.encryption
+    disk.remove(disk.layout.reset_flag)
+    disk.files.pop(f"{db}/restore-journal")
 
 
 def _old_data(command: Command, db: str) -> set[str]:
@@ -132,33 +171,44 @@ def _old_data(command: Command, db: str) -> set[str]:
 
 
 async def _restore(command: Command) -> Finished:
-    unit, data, program, *arguments = command.arguments
-    disk, db = command.node.disk, f"{data}/server/db"
+    unit, data, accepted, program, *arguments = command.arguments
+    disk, db, journal = command.node.disk, f"{data}/server/db", _journal_of(command, data)
+    if journal is not None and journal.run == _run_of(command) and journal.is_completed:
+        return Finished(0, b"the snapshot was restored already\n")
     await execute(command, "systemctl", "stop", unit)
     await execute(command, "systemctl", "disable", unit)
-    await _undo(command, data)
-    disk.files[f"{db}/restore-journal"] = _old_data(command, db)
+    await _settle(command, unit, data, accepted)
+    journal = _Journal(_run_of(command), _old_data(command, db), disk.etcd is None, disk.encryption)
+    disk.files[f"{db}/restore-journal"] = journal
     restored = await execute(command, program, *arguments)
-    if restored.exit_code:
-        await _undo(command, data)
-    disk.files.pop(f"{db}/restore-journal", None)
+    if restored.exit_code == 0:
+        journal.is_completed = True
+        return restored
+    await _undo(command, unit, data)
     await execute(command, "systemctl", "enable", unit)
     return restored
 
 
 async def _undo_restore(command: Command) -> Finished:
-    unit, data = command.arguments
-    await _undo(command, data)
+    unit, data, accepted = command.arguments
+    await _settle(command, unit, data, accepted)
+    return await execute(command, "systemctl", "enable", unit)
+
+
+async def _commit_restore(command: Command) -> Finished:
+    unit, data, _accepted = command.arguments
+    journal = _journal_of(command, data)
+    if journal is not None and not (journal.run == _run_of(command) and journal.is_completed):
+        return Finished(1, stderr=b"no restore of this operation has completed here\n")
+    command.node.disk.files.pop(f"{data}/server/db/restore-journal", None)
     return await execute(command, "systemctl", "enable", unit)
 
 
 async def _restore_kubeadm(command: Command) -> Finished:
     program, config, state, *arguments = command.arguments
     restored = await execute(command, program, "restore", "--config", config, *arguments)
-    if restored.exit_code:
+    if restored.exit_code or command.node.disk.has_joined:
         return restored
-    if command.node.disk.has_joined:
-        return await execute(command, program, "start", "--config", config)
     return await execute(command, "touch", f"{state}/restored")
 
 
@@ -172,6 +222,14 @@ async def _start_embedded(command: Command) -> Finished:
 
 async def _restore_embedded(command: Command) -> Finished:
     service, program, *arguments = command.arguments
+    await execute(command, "systemctl", "stop", service)
+    return await execute(command, program, *arguments)
+
+
+async def _undo_embedded(command: Command) -> Finished:
+    service, journal, program, *arguments = command.arguments
+    if journal not in command.node.disk.files:
+        return Finished(0)
     await execute(command, "systemctl", "stop", service)
     return await execute(command, program, *arguments)
 
@@ -341,12 +399,14 @@ SCRIPTS: Mapping[str, Script] = {
     tasks.DROP_SCRIPT: _drop,
     tasks.RESTORE_SCRIPT: _restore,
     tasks.UNDO_RESTORE_SCRIPT: _undo_restore,
+    tasks.COMMIT_RESTORE_SCRIPT: _commit_restore,
     tasks.ROTATE_SCRIPT: _rotate,
     tasks.ENCRYPT_SCRIPT: _encrypt,
     kubeadm.RESTORE_SCRIPT: _restore_kubeadm,
     embedded_tasks.STOP_SCRIPT: _stop_embedded,
     embedded_tasks.START_SCRIPT: _start_embedded,
     embedded_tasks.RESTORE_SCRIPT: _restore_embedded,
+    embedded_tasks.UNDO_SCRIPT: _undo_embedded,
     DELETE_NODES_SCRIPT: _delete_nodes,
     REDEPLOY_SCRIPT: redeploy_agent,
     **authority_scripts.SCRIPTS,

@@ -12,7 +12,7 @@ from herder.api.rke.services import NO_AUTHORITY_ROTATION
 from herder.controllers.planner.distributions.lookup import distribution_of
 from tests.simulation.plans.crash_matrix import all_cells, reason_of
 from tests.simulation.plans.crash_operations import DISTRIBUTIONS, KINDS, MATRIX
-from tests.simulation.plans.crash_page import ACTORS, BROKEN, Cell, read_page
+from tests.simulation.plans.crash_page import ACTORS, BROKEN, NETWORK, NOT_RUN, Cell, read_page
 
 SAMPLE, SEED = 8, 8
 KNOWN_DEFECTS: set[Cell] = set()
@@ -35,8 +35,15 @@ def test_the_matrix_has_every_phase_of_every_operation() -> None:
         for phase in operation.phases:
             titles = [title for title, base in MATRIX.items() if base.kind == kind]
             for distribution in DISTRIBUTIONS:
-                for actor in ACTORS:
+                for actor in {each for title in titles for each in MATRIX[title].actors()}:
                     assert any((title, phase.name, actor, distribution) in cells for title in titles), phase.name
+
+
+def test_each_actor_crashes() -> None:
+    assert {cell.actor for cell in all_cells()} == set(ACTORS)
+    for title, base in MATRIX.items():
+        assert set(ACTORS) - set(base.actors()) <= {NETWORK}, title
+    assert NETWORK in MATRIX["Restore of the data"].actors(), "only restores stop servers until they are reported"
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -57,6 +64,8 @@ def test_the_published_page_has_each_cell() -> None:
     page = read_page()
     assert page.keys() == set(all_cells()), "run: python -m tests.simulation.plans.crash_matrix --missing"
     assert {cell for cell, outcome in page.items() if outcome.startswith(BROKEN)} <= KNOWN_DEFECTS
+    missing = [cell for cell, outcome in page.items() if outcome == NOT_RUN]
+    assert not missing, f"run: python -m tests.simulation.plans.crash_matrix --missing; {len(missing)} have not run"
     for cell, outcome in page.items():
         reason = reason_of(cell)
         assert (outcome == reason) if reason else outcome

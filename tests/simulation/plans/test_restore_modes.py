@@ -13,8 +13,8 @@ from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import cluster_spec, names, operations
+from herder.api.rke.etcd.restore import saved_spec
 from herder.api.rke.kinds import ETCD_SNAPSHOT
-from herder.api.rke.restore import saved_spec
 from herder.engine.meta.kinds import Object
 from herder.sim.provisioned import NAME
 from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run

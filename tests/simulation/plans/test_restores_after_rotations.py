@@ -9,7 +9,7 @@ import pytest
 
 from herder.api.capi.kinds import SECRET
 from herder.api.rke import operations
-from herder.api.rke.encryption import SNAPSHOT_METADATA
+from herder.api.rke.etcd.encryption import SNAPSHOT_METADATA
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from tests.simulation.plans.operated_cluster import OperatedCluster, run
 from tests.simulation.plans.test_rotations import OWNED, VERSIONS, certificates, key_state, keys_in_use, stored_keys

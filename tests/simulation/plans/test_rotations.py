@@ -14,7 +14,7 @@ import pytest
 
 from herder.api.capi.kinds import SECRET
 from herder.api.rke import names, operations
-from herder.api.rke.encryption import KeyState, keys_secret
+from herder.api.rke.etcd.encryption import KeyState, keys_secret
 from herder.api.rke.kinds import ETCD_SNAPSHOT, PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.api.rke.services import SERVICES

@@ -91,6 +91,11 @@ class Sample:
         """A plan that restarts the machine."""
         return self.write(name, self.plan(2, joins=JOINED))
 
+    def task(self, name: str, *instructions: str, mark: str) -> Patch:
+        patch = self.write(name, with_task(self, *instructions))
+        patch.patch["metadata"]["annotations"][names.PLAN_TASK] = mark
+        return patch
+
     def server(self, name: str, **more: Any) -> tuple[Object, Object]:
         return machine(name), plan_secret(name, SERVER, plan=self.plan(), **more)
 
@@ -107,6 +112,41 @@ SAMPLES = {
     "kubeadm": Sample("v1.33.4+kubeadm1", "etcd.kubeadm.cattle.io/removed-node-name"),
     "embedded": Sample("v1.33.4+herder1"),
 }
+
+
+def with_task(sample: Sample, *instructions: str) -> Plan:
+    plan = sample.plan(joins=JOINED)
+    added = tuple(Instruction(name=name, command="sh") for name in instructions)
+    return replace_struct(plan, instructions=(*plan.instructions, *added))
+
+
+def run_of_restore(sample: Sample, phase: str, leader: str = "b", earlier: str = "") -> tuple[tuple[Object, ...], str]:
+    """A cluster with a restore in this phase, and the mark of its tasks. `earlier`: the leader of an unfinished one."""
+    run = operations.Run("run-1", operations.RESTORE, phase, 1, started_at=NOW, leader=leader)
+    cluster, control_plane, beacon = sample.cluster
+    timings = {operations.SHUTDOWN_PHASE: 1, operations.REJOIN_PHASE: 1}
+    unfinished = {"kind": operations.RESTORE, "phase": operations.FAILED, "leader": earlier, "timings": timings}
+    history = {"operationHistory": [unfinished]} if earlier else {}
+    return (cluster, {**control_plane, "status": {"operation": run.to_status(), **history}}, beacon), run.mark
+
+
+def _fenced(sample: Sample) -> tuple[str, str]:
+    cluster, mark = run_of_restore(sample, operations.RESTORE_PHASE, "a")
+    restore = sample.task("a", operations.RESTORE_SNAPSHOT, mark=mark)
+    stopped = {names.PLAN_TASK: f"run-1/{operations.SHUTDOWN_PHASE}/1"}
+    plan = with_task(sample, operations.STOP_SERVICES)
+    fenced = machine("b"), plan_secret("b", SERVER, plan=plan, annotations=stopped)
+    denied = sample.denied_by(restore, *sample.server("a"), *sample.server("b"), cluster=cluster)
+    return denied, sample.denied_by(restore, *sample.server("a"), *fenced, cluster=cluster)
+
+
+def _restored(sample: Sample) -> tuple[str, str]:
+    cluster, mark = run_of_restore(sample, operations.REJOIN_PHASE)
+    drop = sample.task("a", operations.DROP_DATA, mark=mark)
+    restored = sample.server("b", annotations={names.PLAN_TASK: f"run-1/{operations.RESTORE_PHASE}/1"})
+    denied = sample.denied_by(drop, *sample.server("a"), *sample.server("b"), cluster=cluster)
+    return denied, sample.denied_by(drop, *sample.server("a"), *restored, cluster=cluster)
+
 
 GuardCase = Callable[[Sample], tuple[str, str]]
 """The guards that deny a violation and a correct decision; "" for none."""
@@ -277,6 +317,8 @@ GUARD_CASES: dict[str, GuardCase] = {
     "deny-plan-while-paused": _paused,
     "deny-plan-for-deleting-machine": _deleting,
     "require-operation": _operation,
+    "require-fenced-servers": _fenced,
+    "require-restored-server": _restored,
     "deny-second-init-node": _init,
     "require-join-server": _joins,
     "deny-downgrade": _downgrade,

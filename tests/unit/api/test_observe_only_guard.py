@@ -13,11 +13,17 @@ from herder.api.guards.observe_only import deny_while_observe_only
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.jobs import JOB, ROLE, ROLE_BINDING
-from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, ROLE_TEMPLATE
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    MANAGEMENT_CLUSTER,
+    PROJECT_BINDING,
+    PROVISIONING_CLUSTER,
+    ROLE_TEMPLATE,
+)
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
 from herder.app.manager import Roles, controllers
-from herder.controllers.identity import cluster_bindings
+from herder.controllers.identity import cluster_bindings, project_bindings
 from herder.controllers.planner import controller as planner
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Apply, Create, Delete, Effect, Patch, Ref, Update
@@ -151,9 +157,10 @@ OF_DELETED: dict[str, tuple[Any, ...]] = {
 }
 
 
-def of_binding(action: Action, *existing: Any) -> bool:
-    """Whether the action is denied that the controller of a binding decides."""
-    watches = (*cluster_bindings.CONTROLLER.watches, Watches(PROVISIONING_CLUSTER))
+def of_binding(action: Action, *existing: Any, unwatched: tuple[Any, ...] = ()) -> bool:
+    """Whether the action is denied that the controller of a binding decides. `unwatched`: kinds that it cannot read."""
+    declared_watches = (*cluster_bindings.CONTROLLER.watches, Watches(PROVISIONING_CLUSTER))
+    watches = tuple(each for each in declared_watches if each.kind not in unwatched)
     declared = {**cluster_bindings.CONTROLLER.indexes, **dict.fromkeys(observe_only.MARKED_KINDS, INDEXES)}
     reader = replace(cluster_bindings.CONTROLLER, watches=watches, indexes=declared)
     view = view_of(reader, f"{ID}/rita", (*MARKED, *existing))
@@ -175,6 +182,37 @@ def test_what_is_deleted_allows_nothing_else(action: Action, deleted: str) -> No
 def test_rights_do_not_end_for_another_reason() -> None:
     """A restored manager does not know bindings that were created after the backup."""
     assert of_binding(REVOKED["in the cluster"], LIVING, TEMPLATE)
+
+
+def test_rights_do_not_end_where_templates_are_not_watched() -> None:
+    """Nothing says that the template was deleted."""
+    assert of_binding(REVOKED["in the cluster"], LIVING, unwatched=(ROLE_TEMPLATE,))
+    assert not of_binding(REVOKED["in the cluster"], DELETED, unwatched=(ROLE_TEMPLATE,))
+
+
+@pytest.mark.parametrize("template", ["", None])
+def test_a_binding_without_a_template_grants_nothing(template: str | None) -> None:
+    assert not of_binding(REVOKED["in the cluster"], {**LIVING, "roleTemplateName": template}, TEMPLATE)
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_rights_end_with_the_binding_of_a_project_too(deleted: bool) -> None:
+    reader = replace(
+        project_bindings.CONTROLLER,
+        watches=(*project_bindings.CONTROLLER.watches, Watches(PROVISIONING_CLUSTER)),
+        indexes={**project_bindings.CONTROLLER.indexes, **dict.fromkeys(observe_only.MARKED_KINDS, INDEXES)},
+    )
+    binding = new_object(PROJECT_BINDING, "rita", ID, deleting=deleted, roleTemplateName="reader")
+    view = view_of(reader, f"{ID}/rita", (*MARKED, TEMPLATE, binding))
+    found = deny_while_observe_only(REVOKED["in the cluster"], view, Reconciled(PROJECT_BINDING, ID))
+    assert (found is None) is deleted
+
+
+def test_the_deletion_of_anything_else_ends_no_rights() -> None:
+    view = view_of(READER, f"{NAMESPACE}/gone", MARKED)
+    gone = Reconciled(MACHINE, f"{NAMESPACE}/{NAME}")
+    for where in ("in the cluster", "in a namespace of the cluster"):
+        assert deny_while_observe_only(REVOKED[where], view, gone) is not None
 
 
 GLOBAL = {

@@ -13,7 +13,7 @@ from herder.api.capi.names import PAUSED
 from herder.api.guards import GUARDS
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import BEACON, PLAN_SECRET
-from herder.api.rke.node.plan import AGENT_STATUS, Instruction, PeriodicInstruction, Plan, file
+from herder.api.rke.node.plan import AGENT_STATUS, PeriodicInstruction, Plan, file
 from herder.api.rke.node.plan_secret import encoded
 from herder.controllers.planner.etcd import member as etcd_members
 from herder.engine.meta.kinds import Object
@@ -225,29 +225,6 @@ def test_a_plan_is_not_older_than_what_the_node_reports(version: str, kubelet: s
     node_info = {"nodeInfo": {"kubeletVersion": kubelet}} if kubelet else {}
     existing = machine("a", **node_info), plan_secret("a", (WORKER,), plan=plan_of(), data=data)
     assert denied_by(write("a", plan_of(version, stamp="2")), *existing) == guard
-
-
-@pytest.mark.parametrize(
-    ("leader", "remaining", "guard"),
-    [
-        ("b", [machine("b")], ""),
-        ("b", [machine("b", deleting=True)], "require-operation"),
-        ("b", [], "require-operation"),
-        ("a", [], "require-operation"),
-        ("", [machine("b")], "require-operation"),
-    ],
-)
-def test_a_server_drops_its_data_only_for_another_that_has_restored_it(
-    leader: str, remaining: list[Object], guard: str
-) -> None:
-    run = operations.Run("restore-1", operations.RESTORE, "InitialRestartCluster", 1, started_at=NOW, leader=leader)
-    cluster = (objects.cluster(), objects.control_plane({"operation": run.to_status()}), objects.beacon())
-    current = plan_of()
-    drop = Instruction(name=operations.DROP_DATA, command="sh")
-    change = write("a", msgspec.structs.replace(current, instructions=(*current.instructions, drop)))
-    change.patch["metadata"]["annotations"][names.PLAN_TASK] = run.mark
-    existing = machine("a"), plan_secret("a", SERVER, plan=current)
-    assert denied_by(change, *existing, *remaining, cluster=cluster) == guard
 
 
 ALLOWED = {names.ALLOW_VERSION_SKIP: "v1.36.3+k3s1"}

@@ -11,8 +11,8 @@ import pytest
 from herder.api.capi.core import DEPLOYMENT, Mode, Verdict
 from herder.api.capi.inventory import NAMESPACE, PROVIDER_CRD, PROVIDERS
 from herder.app.core.detection import CoreDetector, gather, register_providers, unregister_core
+from herder.app.host.process import wall_clock
 from herder.app.install import install_kinds
-from herder.app.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists
 from herder.engine.meta.kinds import GroupVersionResource

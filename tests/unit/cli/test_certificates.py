@@ -8,7 +8,7 @@ from typing import Any
 from herder.api.capi.kinds import MACHINE
 from herder.api.rke.names import CERTIFICATES
 from herder.api.rke.node.certificates import NodeCertificate, to_annotation
-from herder.cli.cluster.certificates import (
+from herder.cli.cluster.inspect.certificates import (
     MAX_SHOWN,
     certificate_lines,
     certificates_as_data,

@@ -12,7 +12,7 @@ import pytest
 from herder.api.capi.contract import Contract
 from herder.api.capi.crds import CRDS
 from herder.app.install import install_kinds
-from herder.cli.cluster.tree import ClusterObjects, Referenced, as_data, cluster_tree, render
+from herder.cli.cluster.inspect.tree import ClusterObjects, Referenced, as_data, cluster_tree, render
 from herder.cli.get import Listing, _print_table
 from herder.engine.client.discovery import Found
 from herder.engine.meta.kinds import GroupVersionResource, Kind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from herder.api.capi.kinds import MACHINE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import names
-from herder.cli.cluster.diagnosis import summary
-from herder.cli.cluster.failures import FailureLog
+from herder.cli.cluster.inspect.diagnosis import summary
+from herder.cli.cluster.inspect.failures import FailureLog
 from herder.cli.cluster.progress import ClusterProgress
 from herder.engine.meta.kinds import Object
 from tests.support.builders import new_condition, new_object

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from herder.app.log_format import TerminalFormatter
+from herder.app.host.log_format import TerminalFormatter
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n12:00:00 all is well"
 

@@ -16,9 +16,11 @@ import pytest
 from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.rke import names, restore
+from herder.api.rke import names
 from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.crds import CRDS as RKE_CRDS
+from herder.api.rke.etcd import restore
+from herder.api.rke.etcd.snapshots import FINALIZER
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.operations import (
@@ -32,7 +34,6 @@ from herder.api.rke.operations import (
     SCHEDULED_SNAPSHOT,
     SNAPSHOT,
 )
-from herder.api.rke.snapshots import FINALIZER
 from herder.app.install import install_kinds
 from herder.cli.operations.estimate import UNKNOWN, Estimate, estimate
 from herder.cli.operations.requests import (
@@ -107,6 +108,21 @@ def provisioning_cluster(generation: int = 1, **config: Any) -> Any:
 )
 def test_an_outcome_is_that_of_the_requested_generation(plane: Any, outcome: Outcome | None) -> None:
     assert outcome_of(plane, Request(SNAPSHOT, 3)) == outcome
+
+
+@pytest.mark.parametrize("kind", [AGENTS, CERTIFICATES])
+def test_an_operation_that_has_ended_is_not_pending_while_the_next_one_runs(kind: str) -> None:
+    request = {kind: 3} if kind == AGENTS else {"rkeConfig": {kind: {"generation": 3}}}
+    ended = run(kind, "Failed", 3, message="no response")
+    plane = control_plane(run(RESTORE, "Started"), operationHistory=[ended])
+    assert [*pending_requests({"spec": request}, plane)] == []
+    assert outcome_of(plane, Request(kind, 3)) == Outcome(True, "no response")
+
+
+def test_a_redeployment_that_the_history_no_longer_has_is_not_pending() -> None:
+    plane = control_plane(run(RESTORE, "Started"), **{AGENTS: 3})
+    assert [*pending_requests({"spec": {AGENTS: 3}}, plane)] == []
+    assert [*pending_requests({"spec": {AGENTS: 4}}, plane)] == [Request(AGENTS, 4)]
 
 
 def test_the_outcome_of_a_rotation_outlives_the_next_operation() -> None:

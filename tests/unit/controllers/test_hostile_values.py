@@ -16,6 +16,7 @@ import pytest
 from herder.api import settings
 from herder.api.capi.rollout import scaled
 from herder.api.durations import MAX_DURATION, duration, version_numbers
+from herder.api.go_durations import whole_seconds
 from herder.api.identity.authn.tokens import from_secret
 from herder.api.inmemory.behavior import behavior_of
 from herder.api.inmemory.names import NODE_CONDITIONS
@@ -26,9 +27,9 @@ from herder.api.management import manifest
 from herder.api.management.manifest import as_yaml
 from herder.api.management.registration import Lifetime
 from herder.api.numbers import parse_int64
-from herder.api.rke import cluster_spec, strategy
-from herder.api.rke.durations import whole_seconds
+from herder.api.rke import cluster_spec
 from herder.api.rke.machine_config.errors import ConfigError
+from herder.api.rke.machines import strategy
 from herder.app import workload_clusters
 from herder.controllers.capi.machinedeployment.revisions import REVISION, revision_of
 from herder.controllers.capi.machinehealthcheck.rate_limit import REMEDIATION_PACE, next_batch, rate_of

@@ -13,10 +13,10 @@ from herder.snapshots import files, operations, remote
 from herder.snapshots.config import Config, EtcdConfig, S3Config, StoreConfig
 from herder.snapshots.data import Content, Data
 from herder.snapshots.directory import Directory
-from herder.snapshots.embedded import StoreData
 from herder.snapshots.errors import NotFound, SnapshotError
-from herder.snapshots.etcd import HASH, EtcdData
 from herder.snapshots.names import MAX_AHEAD
+from herder.snapshots.stores.embedded import StoreData
+from herder.snapshots.stores.etcd import HASH, EtcdData
 
 
 class FakeData:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from herder.snapshots.config import EtcdConfig
-from herder.snapshots.etcd import EtcdData
-from herder.snapshots.static_pods import StaticPods
+from herder.snapshots.stores.etcd import EtcdData
+from herder.snapshots.stores.static_pods import StaticPods
 
 STAGED = {"hadMember": True}
 
@@ -90,6 +90,7 @@ def test_an_undo_is_completed(
         except Crash:
             data.undo("1", STAGED)
     data.undo("1", STAGED)
+    data.resume()
     assert [path.name for path in (tmp_path / "etcd").iterdir()] == ["member"]
     assert (tmp_path / "etcd/member/db").read_text() == "old"
     assert {path.name for path in (tmp_path / "manifests").iterdir()} == {"etcd.yaml", "kube-apiserver.yaml"}

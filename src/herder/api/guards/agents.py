@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from herder.api.guards.plan_changes import PlanChange, machine_remains, plans_of
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.rke.machines.strategy import UNLIMITED, BadConcurrency, limit_of
 from herder.api.rke.node.agents import AgentState, ServedAgent
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.api.rke.operations import REDEPLOY_AGENT, active_run
-from herder.api.rke.strategy import UNLIMITED, BadConcurrency, limit_of
 from herder.engine.runtime.decision import Refusal
 from herder.engine.runtime.executor import Action
 from herder.engine.runtime.view import View

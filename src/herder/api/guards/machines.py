@@ -34,18 +34,20 @@ INDEXES: Mapping[str, Indexer] = {AVAILABLE: _available, MEMBERS: member_keys}
 
 def deny_machine_in_deleting_cluster(act: Action, view: View, _before: Sequence[Action]) -> Refusal | None:
     machine = _created(act, view)
-    cluster = _cluster(machine, view) if machine else None
-    if machine is None or cluster is None:
+    if machine is None:
         return None
-    if is_deleting(cluster):
+    cluster = _cluster(machine, view)
+    if cluster is not None and is_deleting(cluster):
         return _refuse("deny-machine-in-deleting-cluster", machine, "creation denied: its Cluster is being deleted")
     return None
 
 
 def deny_machine_above_maximum(act: Action, view: View, before: Sequence[Action]) -> Refusal | None:
     machine = _created(act, view)
-    machine_set = _owner(machine, MACHINE_SET, view) if machine else None
-    if machine is None or machine_set is None:
+    if machine is None:
+        return None
+    machine_set = _owner(machine, MACHINE_SET, view)
+    if machine_set is None:
         return None
     owner = members_key(machine_set)
     existing = view.count(MACHINE, (MEMBERS, owner)) + _count_created(before, {owner}, view)
@@ -81,8 +83,10 @@ def keep_minimum_available_machines(act: Action, view: View, before: Sequence[Ac
     if machine is None or not is_true(machine, "Available") or _deletion_requested(machine):
         return None
     machine_set = _owner(machine, MACHINE_SET, view)
-    deployment = _owner(machine_set, MACHINE_DEPLOYMENT, view) if machine_set else None
-    if machine_set is None or deployment is None or deployment["spec"].get("replicas") is None:
+    if machine_set is None:
+        return None
+    deployment = _owner(machine_set, MACHINE_DEPLOYMENT, view)
+    if deployment is None or deployment["spec"].get("replicas") is None:
         return None
     cluster = _cluster(machine, view)
     if any(is_deleting(obj) for obj in (machine_set, deployment, cluster or {"metadata": {}})):
@@ -113,7 +117,7 @@ def _created(act: Action, view: View) -> Object | None:
     if not isinstance(act, (Apply, Create)) or act.kind != MACHINE or act.target:
         return None
     meta = act.obj["metadata"]
-    existing = view.get(MACHINE, meta["name"], meta.get("namespace", ""))
+    existing = view.get(MACHINE, meta["name"], meta["namespace"])
     return act.obj if existing is None else None
 
 
@@ -140,7 +144,7 @@ def _deletes_available(act: Action, owners: Iterable[str], view: View) -> bool:
 def _owner(obj: Object, kind: Kind, view: View) -> Object | None:
     for reference in _controllers(obj):
         if reference["kind"] == kind.kind and reference["apiVersion"].rpartition("/")[0] == kind.group:
-            found = view.get(kind, reference["name"], obj["metadata"].get("namespace", ""))
+            found = view.get(kind, reference["name"], obj["metadata"]["namespace"])
             return found if found is not None and found["metadata"]["uid"] == reference["uid"] else None
     return None
 
@@ -151,13 +155,13 @@ def _controllers(obj: Object) -> Iterator[Object]:
 
 def _sets(deployment: Object, view: View) -> set[str]:
     meta = deployment["metadata"]
-    sets = view.select(MACHINE_SET, index=("controller", owned_by(meta.get("namespace", ""), meta["uid"])))
+    sets = view.select(MACHINE_SET, index=("controller", owned_by(meta["namespace"], meta["uid"])))
     return {members_key(each) for each in of_same_cluster(sets, cluster_name(deployment))}
 
 
 def _cluster(machine: Object, view: View) -> Object | None:
-    return view.get(CLUSTER, machine["spec"]["clusterName"], machine["metadata"].get("namespace", ""))
+    return view.get(CLUSTER, machine["spec"]["clusterName"], machine["metadata"]["namespace"])
 
 
 def _refuse(guard: str, machine: Object, message: str) -> Refusal:
-    return Refusal(guard, f"Machine {machine['metadata'].get('namespace', '')}/{machine['metadata']['name']} {message}")
+    return Refusal(guard, f"Machine {machine['metadata']['namespace']}/{machine['metadata']['name']} {message}")

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from herder.api.capi.kinds import MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret
 from herder.api.capi.nodes import node_by_machine, node_by_name, node_condition
-from herder.api.guards.plan_changes import machine_remains, plans_of
-from herder.api.guards.plans import cluster_is_deleting, is_member
+from herder.api.guards.plan_changes import is_member, machine_remains, plans_of
+from herder.api.guards.plans import cluster_is_deleting
 from herder.api.rke import names
 from herder.api.rke.distributions import Facts, version_of
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
+from herder.api.rke.machines.strategy import is_lost, quorum
 from herder.api.rke.node.plan_secret import PlanSecret
-from herder.api.rke.strategy import is_lost, quorum
+from herder.api.writes import ref
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal, Update
 from herder.engine.runtime.executor import Action
@@ -157,12 +158,10 @@ def _released(act: Action, view: View) -> Object | None:
     """Return the Machine whose pre-terminate hook the write removes."""
     if not isinstance(act, (Patch, Update)) or act.target:
         return None
-    if isinstance(act, Update):
-        kind, meta = act.kind, act.obj["metadata"]
-        name, namespace = meta["name"], meta.get("namespace", "")
-    else:
-        kind, name, namespace = act.ref.kind, act.ref.name, act.ref.namespace
-    machine = view.get(MACHINE, name, namespace) if kind == MACHINE else None
+    written = ref(act.kind, act.obj) if isinstance(act, Update) else act.ref
+    if written.kind != MACHINE:
+        return None
+    machine = view.get(MACHINE, written.name, written.namespace)
     return machine if machine is not None and _removes_hook(act, machine) else None
 
 

@@ -218,6 +218,11 @@ def machine_remains(view: View, plan: PlanSecret) -> bool:
     return machine is not None and not is_deleting(machine)
 
 
+def is_member(plan: PlanSecret) -> bool:
+    """Whether the machine is an etcd member: it has run a plan, or others can join through it."""
+    return plan.is_etcd and (plan.has_run_a_plan or bool(plan.annotations.get(names.JOIN_URL)))
+
+
 def in_drain(plan: PlanSecret) -> bool:
     marks = (names.DRAIN_OPTIONS, names.PRE_DRAIN, names.POST_DRAIN, names.UNCORDON)
     return any(plan.annotations.get(mark) for mark in marks)

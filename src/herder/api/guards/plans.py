@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import annotations_of, is_deleting, is_paused
 from herder.api.guards.agents import deny_agent_downgrade, limit_agent_redeployment
 from herder.api.guards.plan_changes import (
@@ -21,6 +21,7 @@ from herder.api.guards.plan_changes import (
     TraitFilter,
     count_among,
     in_drain,
+    is_member,
     is_text,
     machine_of,
     machine_remains,
@@ -28,24 +29,25 @@ from herder.api.guards.plan_changes import (
     plans_among,
     plans_of,
 )
+from herder.api.guards.restores import require_fenced_servers, require_restored_server
 from herder.api.rke import names
 from herder.api.rke.distributions import MAX_KUBELET_SKEW, Release, release_in, release_of, skip_error
+from herder.api.rke.etcd.restore import restores_spec
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
+from herder.api.rke.machines.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import PlanSecret
 from herder.api.rke.operations import (
-    DROP_DATA,
     NO_PERMISSION,
     PERMISSIONS,
     RESTORE,
     Permission,
     active_run,
     permission_for,
+    starts_nothing,
     task_instructions,
 )
-from herder.api.rke.restore import restores_spec
-from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.times import parse_time
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch, Refusal
@@ -103,24 +105,11 @@ def deny_plan_for_deleting_machine(change: PlanChange, view: View, _before: Sequ
 
 
 def require_operation(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
-    """Require a stored operation whose current phase runs the tasks of the plan.
-
-    A server drops its data only for another one that has restored a snapshot.
-    """
+    """Require a stored operation whose current phase runs the tasks of the plan."""
     tasks = task_instructions(change.plan) if change.starts_run else set()
-    if DROP_DATA in tasks and not _has_restored_server(view, change):
-        message = "denied; it would drop its data, and no other machine remains that has restored a snapshot"
-        return change.refuse("require-operation", message)
     if not tasks or tasks <= _permission(view, change).instructions:
         return None
     return change.refuse("require-operation", f"denied; no operation in progress runs {', '.join(sorted(tasks))}")
-
-
-def _has_restored_server(view: View, change: PlanChange) -> bool:
-    run = active_run(view.get(CONTROL_PLANE, change.cluster, change.namespace))
-    restored = view.get(MACHINE, run.leader, change.namespace) if run is not None and run.leader else None
-    is_other = run is not None and run.leader != change.before.labels.get(names.MACHINE_NAME)
-    return is_other and restored is not None and not is_deleting(restored)
 
 
 def _permission(view: View, change: PlanChange) -> Permission:
@@ -157,8 +146,11 @@ def deny_second_init_node(change: PlanChange, view: View, before: Sequence[Actio
 
 
 def require_join_server(change: PlanChange, view: View, _before: Sequence[Action]) -> Refusal | None:
-    """Require the plan of a server to name the server it joins: otherwise it would start a cluster of its own."""
-    if not change.writes_plan or change.after.is_init or _is_restoring_on(view, change):
+    """Require the plan of a server to name the server it joins: otherwise it would start a cluster of its own.
+
+    A former init node that a restore has stopped joins no server yet. It can be stopped again.
+    """
+    if not change.writes_plan or change.after.is_init or _is_restoring_on(view, change) or starts_nothing(change.plan):
         return None
     joins = change.after.annotations.get(names.JOINED_TO, "")
     is_server = change.after.is_etcd or change.after.is_control_plane
@@ -365,6 +357,8 @@ CHECKS = (
     deny_plan_while_paused,
     deny_plan_for_deleting_machine,
     require_operation,
+    require_fenced_servers,
+    require_restored_server,
     deny_second_init_node,
     require_join_server,
     deny_downgrade,
@@ -385,11 +379,6 @@ def check_plan_write(act: Action, view: View, before: Sequence[Action]) -> Refus
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------
-
-
-def is_member(plan: PlanSecret) -> bool:
-    """Whether the machine is an etcd member: it has run a plan, or others can join through it."""
-    return plan.is_etcd and (plan.has_run_a_plan or bool(plan.annotations.get(names.JOIN_URL)))
 
 
 def cluster_is_deleting(view: View, namespace: str, cluster: str) -> bool:

@@ -13,7 +13,7 @@ from herder.api import observe_only
 from herder.api.capi.conditions import Condition, condition, find, is_false, is_true
 from herder.api.capi.names import is_deleting
 from herder.api.management import clusters
-from herder.api.rke.removal import REMOVED
+from herder.api.rke.machines.removal import REMOVED
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
 

@@ -11,7 +11,7 @@ from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.machines import archive
 from herder.api.machines import names as machine_names
 from herder.api.management import display
-from herder.api.rke.removal import REMOVED
+from herder.api.rke.machines.removal import REMOVED
 from herder.engine.meta.kinds import Object
 
 LOG_NAME = "provisioning-log"

@@ -45,9 +45,11 @@ TITLES: Mapping[str, str] = {
 }
 """Names of the kinds in messages."""
 
+CHECK_PHASE = "Started"
+"""The phase in which a restore checks its snapshot; nothing has stopped yet."""
 ABORT_PHASE = "Abort"
 """The phase after a failure: servers start again after a restore, or unused CAs are deleted. Other runs skip it."""
-_SHUTDOWN, REJOIN_PHASE = "Shutdown", "InitialRestartCluster"
+SHUTDOWN_PHASE, RESTORE_PHASE, REJOIN_PHASE = "Shutdown", "Restore", "InitialRestartCluster"
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
 _SHOWN = 3  # names of machines in a message
@@ -60,7 +62,7 @@ REPORT_AUTHORITIES, DISCARD_AUTHORITIES = "report-certificate-authorities", "dis
 ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
 STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
-UNDO_RESTORE = "etcd-snapshot-restore-undo"
+UNDO_RESTORE, COMMIT_RESTORE = "etcd-snapshot-restore-undo", "etcd-snapshot-restore-commit"
 REDEPLOY_AGENT = "redeploy-node-agent"
 DROP_DATA, DELETE_NODES = "drop-etcd-data", "delete-stale-nodes"
 SNAPSHOT_METADATA = "/.snapshot-metadata.json"
@@ -212,13 +214,19 @@ def is_restoring(control_plane: Object | None) -> bool:
 def last_restore_end(control_plane: Object | None) -> datetime | None:
     """When the last restore ended that stopped servers. Their Nodes may be those of the snapshot for some time."""
     ended = ((control_plane or {}).get("status") or {}).get("operationHistory") or ()
-    stopped = [each for each in ended if each.get("kind") == RESTORE and _SHUTDOWN in (each.get("timings") or {})]
+    stopped = [each for each in ended if each.get("kind") == RESTORE and SHUTDOWN_PHASE in (each.get("timings") or {})]
     return parse_time(str(stopped[-1].get("endedAt") or "")) if stopped else None
 
 
 def unfinished_restore(status: Object) -> Object | None:
-    """The last restore, if it failed after the data was restored: servers that it stopped may still be down."""
+    """The last restore, if it failed after the data was restored: servers that it stopped may still be down.
+
+    A later one that failed before it stopped any server has changed nothing.
+    """
     restores = [each for each in status.get("operationHistory") or () if each.get("kind") == RESTORE]
+    restores = [
+        each for each in restores if each.get("phase") != FAILED or SHUTDOWN_PHASE in (each.get("timings") or {})
+    ]
     found: Object | None = restores[-1] if restores else None
     past_return = found is not None and REJOIN_PHASE in (found.get("timings") or {})
     return found if past_return and found is not None and found.get("phase") == FAILED else None
@@ -296,9 +304,11 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (UPGRADE_SNAPSHOT, "RestartCluster"): _may(),
     (RESTORE, "Started"): _may(CHECK_SNAPSHOT),
     (RESTORE, "Snapshot"): _may(SAVE_SNAPSHOT),
-    (RESTORE, _SHUTDOWN): _may(STOP_SERVICES, stops_all_servers=True),
-    (RESTORE, "Restore"): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
-    (RESTORE, REJOIN_PHASE): _may(DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True),
+    (RESTORE, SHUTDOWN_PHASE): _may(STOP_SERVICES, stops_all_servers=True),
+    (RESTORE, RESTORE_PHASE): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
+    (RESTORE, REJOIN_PHASE): _may(
+        COMMIT_RESTORE, DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True
+    ),
     (RESTORE, "PostRestoreNodeCleanup"): _may(DELETE_NODES),
     (RESTORE, ABORT_PHASE): _may(UNDO_RESTORE, START_SERVICES, DROP_DATA, stops_all_servers=True),
     (RESTORE, "RestartCluster"): _may(),
@@ -334,7 +344,7 @@ def phases_of(kind: str) -> list[str]:
 ABORTABLE: Mapping[str, frozenset[str]] = {
     SNAPSHOT: frozenset({"Started"}),
     UPGRADE_SNAPSHOT: frozenset({"Started"}),
-    RESTORE: frozenset({"Started", "Snapshot", _SHUTDOWN}),
+    RESTORE: frozenset({"Started", "Snapshot", SHUTDOWN_PHASE}),
     CERTIFICATES: frozenset({"Rotate"}),
     AUTHORITIES: frozenset({"Prepare", "Snapshot"}),
     ENCRYPTION_KEYS: frozenset(),
@@ -392,6 +402,12 @@ def without_harmless_tasks(plan: Plan) -> Plan:
 def _without(plan: Plan, names: frozenset[str]) -> Plan:
     kept = tuple(each for each in plan.instructions if each.name not in names)
     return msgspec.structs.replace(plan, instructions=kept) if len(kept) < len(plan.instructions) else plan
+
+
+def starts_nothing(plan: Plan | None) -> bool:
+    """Whether the plan only stops Kubernetes, or checks a snapshot."""
+    names = {each.name for each in (plan.instructions if plan else ())}
+    return bool(names) and names <= {STOP_SERVICES, CHECK_SNAPSHOT}
 
 
 def task_instructions(plan: Plan | None) -> set[str]:

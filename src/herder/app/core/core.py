@@ -10,8 +10,8 @@ import click
 from herder.api.capi.core import Mode, Verdict
 from herder.api.capi.inventory import NAMESPACE
 from herder.app.core.detection import CoreDetector, register_providers, unregister_core
+from herder.app.host.process import until_stopped, wall_clock
 from herder.app.install import ensure_namespace
-from herder.app.process import until_stopped, wall_clock
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.runtime.controller import Controller

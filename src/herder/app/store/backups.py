@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from herder import __version__
 from herder.api.capi.conditions import timestamp
+from herder.api.cron import next_time
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.management.names import SYSTEM_NAMESPACE
-from herder.api.rke.cron import next_time
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
@@ -28,11 +28,11 @@ from herder.engine.store import StoreError
 from herder.engine.store.cipher import read_keys
 from herder.snapshots.config import DEFAULT_RETENTION, Config, S3Config, StoreConfig
 from herder.snapshots.directory import Directory
-from herder.snapshots.embedded import StoreData
 from herder.snapshots.errors import SnapshotError, describe
 from herder.snapshots.names import is_ahead
 from herder.snapshots.operations import MAC, save
 from herder.snapshots.records import Record
+from herder.snapshots.stores.embedded import StoreData
 
 if TYPE_CHECKING:
     from herder.engine.client.client import Client

@@ -19,7 +19,7 @@ from herder.api.management.kinds import (
     PROJECT_BINDING,
     ROLE_TEMPLATE,
 )
-from herder.app.paths import kubeconfig_option
+from herder.app.host.paths import kubeconfig_option
 from herder.cli.auth.user_lookup import BINDINGS, is_of_user, user_named
 from herder.cli.client import ask
 from herder.cli.cluster.lookup import cluster_named

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from herder.app.private_files import locked, write_private
+from herder.app.host.private_files import locked, write_private
 
 SECTIONS = ("clusters", "users", "contexts")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from herder.app.paths import manager_kubeconfig_option
+from herder.app.host.paths import manager_kubeconfig_option
 from herder.cli.auth.kubeconfig_merge import own_kubeconfig, remove_token
 from herder.cli.auth.saved_logins import Login, forget, logins_of, server_url
 from herder.cli.examples import examples

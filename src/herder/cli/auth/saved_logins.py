@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import click
 
-from herder.app.private_files import check_private, write_private
+from herder.app.host.private_files import check_private, write_private
 
 
 @dataclass(frozen=True, slots=True)

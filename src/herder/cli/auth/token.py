@@ -11,7 +11,7 @@ from typing import TypeVar
 import click
 
 from herder.api.settings import parse_duration
-from herder.app.paths import manager_kubeconfig_option
+from herder.app.host.paths import manager_kubeconfig_option
 from herder.cli.auth.saved_logins import find, server_url
 from herder.cli.cluster.lookup import ask_manager, cluster_named
 from herder.cli.examples import examples

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from herder.api.management.kinds import USER
-from herder.app.paths import kubeconfig_option
+from herder.app.host.paths import kubeconfig_option
 from herder.cli.auth.user_lookup import BINDINGS, is_of_user, user_named
 from herder.cli.client import ask, password_from, password_option
 from herder.cli.confirmation import confirm, yes_option

@@ -12,7 +12,7 @@ from herder.api.machines.credentials import CREATOR
 from herder.api.management.commands import TOKEN_PLACEHOLDER, ca_checksum, pinned_import_command
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
-from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.host.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
 from herder.cli.cluster.creator import creator_annotation, own_user
 from herder.cli.cluster.options import missing_namespace

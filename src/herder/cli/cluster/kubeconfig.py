@@ -19,7 +19,7 @@ from herder.api.identity.kubeconfigs import Manager, cluster_entries, config, te
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import PROVISIONING_CLUSTER_OF
-from herder.app.paths import manager_kubeconfig_option
+from herder.app.host.paths import manager_kubeconfig_option
 from herder.cli.auth.kubeconfig_merge import merge_into, own_kubeconfig
 from herder.cli.auth.saved_logins import find
 from herder.cli.client import current_context, find_manager, manager_extension

@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.app.paths import kubeconfig_path
+from herder.app.host.paths import kubeconfig_path
 from herder.cli.auth.kubeconfig_merge import own_kubeconfig
 from herder.cli.auth.saved_logins import server_url
 from herder.cli.client import ask

@@ -14,7 +14,7 @@ import click
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_WORKSPACE
-from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.host.paths import kubeconfig_option, workspace_option
 from herder.cli.client import INTERRUPTED, ask
 from herder.cli.cluster.progress import GRANT_SECONDS, Say, wait_until_deleted, wait_until_ready
 from herder.cli.get import print_data

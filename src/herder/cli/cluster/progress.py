@@ -21,8 +21,8 @@ from herder.api.management.secret_sync import REFUSED
 from herder.api.observe_only import mark_of, message
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.api.rke.removal import REMOVED
-from herder.cli.cluster.failures import FailureLog, blocked_by, machine_failure
+from herder.api.rke.machines.removal import REMOVED
+from herder.cli.cluster.inspect.failures import FailureLog, blocked_by, machine_failure
 from herder.cli.cluster.owned import deletion_of, is_kind, objects_of
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, NotFound, StatusError, Unauthorized

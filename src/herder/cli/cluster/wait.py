@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.host.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
 from herder.cli.cluster.options import DELETED, READY, Operation
 from herder.cli.examples import examples

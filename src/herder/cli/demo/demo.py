@@ -84,8 +84,8 @@ def command(
     once: bool, workers: int, driver: str, kubernetes: str, installer: Path | None, programs: Path | None
 ) -> None:
     """Create a demo cluster on this host, change it in place and delete it."""
-    from herder.app.log_format import configure
-    from herder.app.process import run_loop
+    from herder.app.host.log_format import configure
+    from herder.app.host.process import run_loop
 
     if (driver == "local") != (kubernetes == "kubeadm"):
         raise click.UsageError("--driver local and --kubernetes kubeadm must be used together")
@@ -110,7 +110,7 @@ def _local_site(directory: Path, archive: Path | None, programs: Path | None) ->
 
 async def _demo(directory: Path, site: Site, workers: int, *, interactive: bool) -> None:
     from herder.app.embedded import Serving
-    from herder.app.process import stop_signal
+    from herder.app.host.process import stop_signal
     from herder.engine.client import kubeconfig
     from herder.engine.client.client import Client
     from herder.engine.client.http import HttpTransport

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from herder.app.paths import kubeconfig_option, namespace_option, search_namespaces
+from herder.app.host.paths import kubeconfig_option, namespace_option, search_namespaces
 from herder.cli.client import connect
-from herder.cli.cluster.logs import cluster
+from herder.cli.cluster.inspect.logs import cluster
 from herder.cli.cluster.owned import cluster_of_machine, machine_log_of
 from herder.cli.examples import examples
 from herder.cli.machine.lookup import find_machine

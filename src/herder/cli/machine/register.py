@@ -16,7 +16,7 @@ from herder.api.management.names import DEFAULT_TOKEN
 from herder.api.management.reachability import server_url_problem
 from herder.api.management.registration import read_tokens
 from herder.api.rke.node.requests import BadClaim, parse_request
-from herder.app.paths import kubeconfig_option, workspace_option
+from herder.app.host.paths import kubeconfig_option, workspace_option
 from herder.cli.client import ask
 from herder.cli.cluster.owned import registration_of
 from herder.cli.examples import examples

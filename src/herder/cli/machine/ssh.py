@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from herder.app.paths import kubeconfig_option, namespace_option
+from herder.app.host.paths import kubeconfig_option, namespace_option
 from herder.cli.examples import examples
 from herder.cli.machine.ssh_access import load
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.app.paths import search_namespaces
+from herder.app.host.paths import search_namespaces
 from herder.cli.client import connect
 from herder.cli.machine.lookup import State, find_machine, read_state
 from herder.engine.client import kubeconfig as kubeconfigs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from herder.api.rke.etcd.restore import restores_spec
 from herder.api.rke.names import ABORT_OPERATION
 from herder.api.rke.operations import ABORTED, NO_RETURN, RESTORE, Run, active_run, is_abortable
-from herder.api.rke.restore import restores_spec
 from herder.cli.client import ask
 from herder.cli.cluster.options import (
     check_provisioned,

@@ -18,7 +18,7 @@ from herder.api.rke.operations import (
     active_run,
     set_request,
 )
-from herder.app.process import wall_clock
+from herder.app.host.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, edit, existing_cluster, interruptible, print_line, time_limit
 from herder.cli.cluster.progress import (

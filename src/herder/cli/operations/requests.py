@@ -8,6 +8,7 @@ from datetime import datetime
 
 from herder.api.capi.conditions import find
 from herder.api.rke.operations import (
+    AGENTS,
     AUTHORITIES,
     CERTIFICATES,
     FAILED,
@@ -77,15 +78,21 @@ def run_of(control_plane: Object | None, request: Request) -> Run | None:
 def outcome_of(control_plane: Object | None, request: Request) -> Outcome | None:
     """None until the operation has ended.
 
-    Only the last run is stored. An earlier one is found by the fields that Rancher's clients read.
+    An earlier run is found in the history, and later by the fields that Rancher's clients read.
     """
     run = run_of(control_plane, request)
     if run is not None:
         return None if run.is_active else Outcome(run.phase == FAILED, run.message)
+    recorded = operation_data(control_plane, request)
+    if is_ended(recorded["phase"]):
+        return Outcome(recorded["phase"] == FAILED, str(recorded.get("message") or ""))
     status: Object = (control_plane or {}).get("status") or {}
     if request.kind in _ROTATIONS:
         is_done = _number(status.get("certificateRotationGeneration")) == request.generation
         return Outcome(has_failed=False) if is_done else None
+    if request.kind == AGENTS:  # has no phase; the status has the request from its start
+        is_started = _generation(request_in(status, AGENTS)) == request.generation
+        return Outcome(has_failed=False) if is_started else None
     phase = str(status.get(f"{request.kind}Phase") or "")
     if _generation(request_in(status, request.kind)) != request.generation or not is_ended(phase):
         return None

@@ -8,10 +8,18 @@ from datetime import datetime
 
 import click
 
-from herder.api.rke.operations import AUTHORITIES, CERTIFICATES, ENCRYPTION_KEYS, FAILED, RESTORE, Run, active_run
-from herder.api.rke.restore import VERSION
+from herder.api.rke.etcd.restore import VERSION
+from herder.api.rke.operations import (
+    AUTHORITIES,
+    CERTIFICATES,
+    ENCRYPTION_KEYS,
+    FAILED,
+    RESTORE,
+    Run,
+    active_run,
+)
 from herder.api.times import parse_time
-from herder.app.process import wall_clock
+from herder.app.host.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, existing_cluster, operation_options, print_line
 from herder.cli.examples import examples

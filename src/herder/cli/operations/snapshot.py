@@ -8,10 +8,10 @@ from functools import partial
 
 import click
 
+from herder.api.rke.etcd.restore import MODES, NONE
 from herder.api.rke.operations import DELETION, FAILED, RESTORE, SNAPSHOT, Run
-from herder.api.rke.restore import MODES, NONE
-from herder.app.paths import kubeconfig_option, workspace_option
-from herder.app.process import wall_clock
+from herder.app.host.paths import kubeconfig_option, workspace_option
+from herder.app.host.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, existing_cluster, operation_options, print_line, time_limit
 from herder.cli.confirmation import confirm, yes_option

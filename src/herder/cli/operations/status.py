@@ -8,8 +8,8 @@ import click
 
 from herder.api.capi.conditions import timestamp
 from herder.api.rke.operations import Run
-from herder.app.paths import kubeconfig_option, workspace_option
-from herder.app.process import wall_clock
+from herder.app.host.paths import kubeconfig_option, workspace_option
+from herder.app.host.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.options import check_provisioned, existing_cluster, interruptible, timeout_option
 from herder.cli.examples import examples

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from herder.app.notification import READY, SOCKET
+from herder.app.host.notification import READY, SOCKET
 
 START_SECONDS = 60.0
 LOG_TAIL_BYTES = 3000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from herder.app.paths import data_dir_option, data_directory
+from herder.app.host.paths import data_dir_option, data_directory
 from herder.cli.examples import examples
 
 

@@ -10,7 +10,7 @@ import click
 
 from herder.api.capi.inventory import is_ours
 from herder.api.references.approvals import APPROVED
-from herder.app.paths import kubeconfig_option
+from herder.app.host.paths import kubeconfig_option
 from herder.cli.client import connect
 from herder.cli.examples import examples
 from herder.engine.client import kubeconfig as kubeconfigs

@@ -24,8 +24,8 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.observe_only import OBSERVE_ONLY, mark_of
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
-from herder.app.paths import kubeconfig_option, workspace_option
-from herder.app.process import wall_clock
+from herder.app.host.paths import kubeconfig_option, workspace_option
+from herder.app.host.process import wall_clock
 from herder.cli.client import ask
 from herder.cli.cluster.options import TRIES, edit, namespace_flag, print_line
 from herder.cli.examples import examples

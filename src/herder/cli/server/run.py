@@ -18,11 +18,11 @@ from herder.api.capi.inventory import NAMESPACE
 from herder.api.settings import Settings
 from herder.app.core.core import Core
 from herder.app.gateway_listener import GatewayListener
-from herder.app.log_format import configure
+from herder.app.host.log_format import configure
+from herder.app.host.paths import data_dir_option, data_directory, kubeconfig_option, kubeconfig_path, split_listen
+from herder.app.host.process import first_of, run_loop, stop_signal, tune_interpreter, until_stopped, wall_clock
 from herder.app.machine_provider import maintain_host, provide_machines, publish_host
 from herder.app.manager import Roles, WatchedSettings, create_manager, settings_from
-from herder.app.paths import data_dir_option, data_directory, kubeconfig_option, kubeconfig_path, split_listen
-from herder.app.process import first_of, run_loop, stop_signal, tune_interpreter, until_stopped, wall_clock
 from herder.app.settings import Layers, layers_from, settings_options
 from herder.cli.examples import examples
 from herder.cli.options import ALL_PODS, core_options, log_level_option, runner_pods_option

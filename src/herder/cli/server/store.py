@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.app.paths import data_dir_option, data_directory
+from herder.app.host.paths import data_dir_option, data_directory
 from herder.cli.examples import examples
 from herder.cli.get import print_data
 from herder.cli.table import print_table
@@ -209,7 +209,7 @@ def restore(
     used. When the server starts, all clusters are observe-only until `herder resume cluster`.
     """
     from herder.engine.store import restore as restore_store
-    from herder.snapshots.embedded import StoreData
+    from herder.snapshots.stores.embedded import StoreData
 
     directory = (data_dir or data_directory()).absolute()
     with _explained():

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from herder.app.notification import notify_ready, take_notification_socket
-from herder.app.paths import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
-from herder.app.process import run_loop, stop_signal
+from herder.app.host.notification import notify_ready, take_notification_socket
+from herder.app.host.paths import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
+from herder.app.host.process import run_loop, stop_signal
 from herder.app.settings import layers_from, settings_options
 from herder.cli.examples import examples
 from herder.cli.options import ALL_PODS, LOG_LEVELS, core_options, runner_pods_option
@@ -137,7 +137,7 @@ def command(
         _run_elsewhere(context, directory, detach=detach)
         return
     from herder.app.embedded import Serving
-    from herder.app.log_format import configure
+    from herder.app.host.log_format import configure
     from herder.engine.apiserver.pki import PkiError
     from herder.engine.meta.errors import StatusError
     from herder.engine.store import StoreError, StoreLocked
@@ -178,7 +178,7 @@ def _schedule(
         if directory is not None or s3_config is not None:
             raise click.UsageError("--backup-dir and --backup-s3-config need --backup-schedule")
         return None
-    from herder.api.rke.cron import validate_schedule
+    from herder.api.cron import validate_schedule
     from herder.app.store.backups import Schedule, default_directory
     from herder.snapshots.config import load_s3
     from herder.snapshots.errors import SnapshotError

@@ -9,7 +9,7 @@ import click
 
 from herder import __version__
 from herder.api.settings import SERVER_VERSION, SETTING
-from herder.app.paths import kubeconfig_option
+from herder.app.host.paths import kubeconfig_option
 from herder.cli.client import ask
 from herder.cli.examples import examples
 from herder.engine.client.client import Client

@@ -16,6 +16,7 @@ from herder.api.guards import plan_changes
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.secret_sync import PRE_BOOTSTRAPPED, SYNCED_BOOTSTRAP_TO, synced_bootstrap_to
 from herder.api.rke import names
+from herder.api.rke.etcd.snapshots import SNAPSHOTS_OF, control_plane_of, snapshots_of
 from herder.api.rke.kinds import (
     BEACON,
     BOOTSTRAP,
@@ -26,7 +27,6 @@ from herder.api.rke.kinds import (
     TOKENS_SECRET,
 )
 from herder.api.rke.operations import suspension
-from herder.api.rke.snapshots import SNAPSHOTS_OF, control_plane_of, snapshots_of
 from herder.api.settings import SETTING
 from herder.api.writes import ref, status_patch
 from herder.controllers.planner.distributions.interface import Distribution, Reference

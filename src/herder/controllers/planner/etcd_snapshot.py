@@ -22,9 +22,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.numbers import parse_int64
 from herder.api.rke import names
 from herder.api.rke.distributions import K3S, RKE2, version_of
-from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
-from herder.api.rke.operations import active_run
-from herder.api.rke.snapshots import (
+from herder.api.rke.etcd.snapshots import (
     SNAPSHOTS_OF,
     control_plane_of,
     has_finalizer,
@@ -34,8 +32,10 @@ from herder.api.rke.snapshots import (
     snapshots_of,
     without_finalizer,
 )
+from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
+from herder.api.rke.operations import active_run
 from herder.api.writes import ref
-from herder.controllers.planner.operations.listing import (
+from herder.controllers.planner.operations.snapshots.listing import (
     FILE_NAME,
     NewSnapshot,
     Reported,

@@ -22,9 +22,9 @@ from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.manifest import NAME as AGENT
 from herder.api.management.names import SYSTEM_NAMESPACE
+from herder.api.rke.machines.removal import cluster_of
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.names import AGENT_HOOK
-from herder.api.rke.removal import cluster_of
-from herder.api.rke.strategy import is_lost
 from herder.api.writes import delete, ref
 from herder.controllers.provisioning.cluster.management import management_of
 from herder.controllers.provisioning.management_cluster.status import NODES

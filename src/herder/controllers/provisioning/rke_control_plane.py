@@ -13,7 +13,7 @@ from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, CUSTOM_MACHINE
-from herder.api.rke.removal import BY_CLUSTER, cluster_of, machine_removal_condition, of_cluster
+from herder.api.rke.machines.removal import BY_CLUSTER, cluster_of, machine_removal_condition, of_cluster
 from herder.api.writes import delete, object_patch, status_patch
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object

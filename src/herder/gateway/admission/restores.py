@@ -14,7 +14,7 @@ from herder.api.capi.names import annotations_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import REVIEW
 from herder.api.references.catalogue import field_references
-from herder.api.rke import restore
+from herder.api.rke.etcd import restore
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.operations import RESTORE
 from herder.engine.client.client import Client

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from herder.api.rke.strategy import quorum
+from herder.api.rke.machines.strategy import quorum
 from herder.engine.apiserver.build import ApiServer
 from herder.engine.apiserver.registry.storage_codec import decode, encoder
 from herder.engine.store import Change, Delete, Put, Record
@@ -84,6 +84,7 @@ class EtcdCluster:
     members: dict[str, SimulatedNode] = field(default_factory=dict)  # by Node, running or not
     content: Content | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
+    has_served: bool = False  # whether a member has ever started; a restore may be undone before
 
     @property
     def voters(self) -> list[SimulatedNode]:

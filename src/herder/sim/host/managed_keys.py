@@ -32,7 +32,7 @@ def load_keys(node: SimulatedNode) -> str:
     """Read the keys when the API server starts; returns why it cannot start."""
     etcd = node.cluster.etcd
     assert etcd is not None
-    config = _kubeadm_keys(node) if node.runtime == "kubeadm" else _embedded_keys(node)
+    config = _kubeadm_keys(node) if node.runtime == "kubeadm" else embedded_keys(node)
     needed = etcd.bootstrap.secret_keys
     if node.runtime == "herder" and not needed <= set(config.keys):
         return "store is encrypted with a key which is not in the key file; restore the key and retry"
@@ -55,7 +55,7 @@ def _kubeadm_keys(node: SimulatedNode) -> EncryptionConfig:
     return EncryptionConfig(tuple(keys))
 
 
-def _embedded_keys(node: SimulatedNode) -> EncryptionConfig:
+def embedded_keys(node: SimulatedNode) -> EncryptionConfig:
     managed = node.disk.files.get(managed_keys_file(node))
     return EncryptionConfig(tuple(managed.decode().split()) if managed else (OWN,))
 

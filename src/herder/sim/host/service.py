@@ -127,6 +127,8 @@ class Service:
                 node.cluster.changed()
                 await asyncio.sleep(_RESTART_SECONDS)
         self.running = node.disk.has_joined = True
+        if node.has_etcd and node.disk.etcd is not None:
+            node.disk.etcd.cluster.has_served = True
         self.serving = node.disk.installed
         self.starts += 1
         if node.disk.layout.reset_flag in node.disk.files:

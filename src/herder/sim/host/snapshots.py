@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from herder.agent.core.events import Finished
 from herder.sim.host.disk import STATIC_PODS, STOPPED, Snapshot
 from herder.sim.host.etcd import EtcdCluster, EtcdData
+from herder.sim.host.managed_keys import embedded_keys
 from herder.sim.host.s3 import S3Error, S3Settings, named
 from herder.sim.k3s.invocation import rfc3339
 from herder.snapshots.names import ON_DEMAND
@@ -29,6 +30,15 @@ class SnapshotFailed(Exception):
     """The message is the first line on stderr."""
 
 
+@dataclass
+class _Journal:
+    """Of a restore that is not finished, or neither committed nor undone."""
+
+    run: str
+    old: str  # path of the old data; empty if there was none
+    is_completed: bool = False
+
+
 @dataclass(slots=True)
 class SnapshotProgram:
     """One run of the program, with its configuration file."""
@@ -36,6 +46,8 @@ class SnapshotProgram:
     node: SimulatedNode
     config: dict[str, Any]
     in_s3: bool
+    run_id: str = ""  # of the operation
+    accepted: str = ""
 
     @property
     def directory(self) -> str:
@@ -90,6 +102,7 @@ class SnapshotProgram:
     async def check(self, name: str) -> list[dict[str, Any]]:
         await self._pause(1.0)
         snapshot = self._find(name)
+        self._check_keys(snapshot)
         where = self._settings.location(name) if self.in_s3 and self._settings else f"file://{self.directory}/{name}"
         return [self._shown(snapshot, where)]
 
@@ -99,33 +112,70 @@ class SnapshotProgram:
         On kubeadm servers it stops and starts the static pods; the server of the embedded distribution must be stopped.
         """
         node, disk, layout = self.node, self.node.disk, self.node.disk.layout
+        journal = self._journal
+        if self.run_id and journal is not None and (journal.run, journal.is_completed) == (self.run_id, True):
+            return {"restored": name}
+        if journal is not None and (journal.is_completed or journal.run != self.run_id):
+            self._settle()
         snapshot = self._find(name)
-        if node.runtime == "herder" and node.service.state != "inactive":
-            raise SnapshotFailed(f"{layout.etcd}: is in use; stop the server first")
+        self._check_keys(snapshot)
+        self._refuse_running()
         node.service.stop(by_plan=True)
         await self._pause(_STOP_SECONDS)
-        old = f"{layout.etcd}-old-{int(node.context.wall())}"
-        if disk.etcd is not None:
-            disk.files[self._journal] = old.encode()
-            disk.move(layout.etcd, old)
+        journal = self._journal
+        if journal is None:
+            old = f"{layout.etcd}-old-{int(node.context.wall())}"
+            disk.files[self._path] = journal = _Journal(self.run_id, old if disk.etcd is not None else "")
+        if journal.old and journal.old not in disk.files:
+            disk.move(layout.etcd, journal.old)
         await self._pause(_STOP_SECONDS)
         new = EtcdCluster(node.context.new_id(), {node.name: node}, snapshot.content, snapshot.bootstrap)
         disk.files[layout.etcd] = EtcdData(new, node.new_member_name())
-        disk.files.pop(self._journal, None)
         node.cluster.replace_etcd(node, new)
         node.context.witness.restored(node, snapshot)
+        journal.is_completed = True
+        if self.run_id:
+            return {"restored": name}
+        disk.files.pop(self._path)
         if node.runtime == "kubeadm" and disk.has_joined:
             for pod in ("etcd", "kube-apiserver"):
                 disk.files.pop(f"{STOPPED}/{pod}.yaml", None)
             node.service.start()  # the manifests are back
         return {"restored": name}
 
+    def _check_keys(self, snapshot: Snapshot) -> None:
+        """A snapshot of an embedded server can only be read with the keys that encrypt it."""
+        if self.node.runtime == "herder" and (
+            missing := snapshot.bootstrap.secret_keys - {*embedded_keys(self.node).keys}
+        ):
+            raise SnapshotFailed(f"snapshot {snapshot.name}: needs the encryption key {', '.join(sorted(missing))}")
+
     # --- the server -------------------------------------------------------------------------------------------------
 
     @property
-    def _journal(self) -> str:
-        """Exists while a restore has moved the old data away."""
+    def _path(self) -> str:
         return f"{self.directory}/.restore/journal.json"
+
+    @property
+    def _journal(self) -> _Journal | None:
+        found: _Journal | None = self.node.disk.files.get(self._path)
+        return found
+
+    def _settle(self) -> None:
+        """Put the old data back, unless the restore is accepted."""
+        disk, journal = self.node.disk, self._journal
+        if journal is not None and not (journal.is_completed and journal.run and journal.run == self.accepted):
+            self._refuse_running()
+            if journal.old in disk.files or not journal.old:
+                self.node.service.stop(by_plan=True)
+                disk.remove(disk.layout.etcd)
+                if journal.old:
+                    disk.move(journal.old, disk.layout.etcd)
+        disk.files.pop(self._path, None)
+
+    def _refuse_running(self) -> None:
+        if self.node.runtime == "herder" and self.node.service.state != "inactive":
+            raise SnapshotFailed(f"{self.node.disk.layout.etcd}: is in use; stop the server first")
 
     async def stop(self) -> dict[str, Any]:
         self._refuse_embedded()
@@ -133,16 +183,26 @@ class SnapshotProgram:
         return {"done": "stop"}
 
     async def start(self) -> dict[str, Any]:
-        """Start with the old data if a restore was interrupted."""
+        """Start with the old data if a restore was interrupted, or not committed."""
         self._refuse_embedded()
-        disk, layout = self.node.disk, self.node.disk.layout
-        old = disk.files.pop(self._journal, None)
-        if isinstance(old, bytes):
-            disk.remove(layout.etcd)
-            disk.move(old.decode(), layout.etcd)
-        disk.remove(STOPPED)
+        self._settle()
+        self.node.disk.remove(STOPPED)
         self.node.service.start()
         return {"done": "start"}
+
+    async def undo(self) -> dict[str, Any]:
+        self._settle()
+        return {"done": "undo"}
+
+    async def commit(self) -> dict[str, Any]:
+        disk, journal = self.node.disk, self._journal
+        if journal is not None and (journal.run, journal.is_completed) != (self.run_id, True):
+            raise SnapshotFailed("no restore of this operation has completed here")
+        disk.files.pop(self._path, None)
+        if self.node.runtime == "kubeadm" and disk.has_joined:
+            disk.remove(STOPPED)
+            self.node.service.start()
+        return {"done": "commit"}
 
     async def drop(self) -> dict[str, Any]:
         self._refuse_embedded()
@@ -150,7 +210,7 @@ class SnapshotProgram:
         await self._stop_pods()
         disk.remove(disk.layout.etcd)
         disk.files.pop(f"{STOPPED}/etcd.yaml", None)
-        disk.files.pop(self._journal, None)
+        disk.files.pop(self._path, None)
         return {"done": "drop"}
 
     async def _stop_pods(self) -> None:
@@ -255,13 +315,16 @@ def _pem(text: str) -> str:
 _OPTIONS = {
     "save": ("--config", "--name", "--metadata"),
     "check": ("--config", "--sha256"),
-    "restore": ("--config", "--sha256"),
+    "restore": ("--config", "--sha256", "--run", "--accepted"),
+    "start": ("--config", "--accepted"),
+    "undo": ("--config", "--accepted"),
+    "commit": ("--config", "--run"),
 }
-_WITHOUT_NAME = ("list", "stop", "start", "drop")
+_WITHOUT_NAME = ("list", "stop", "start", "undo", "commit", "drop")
 
 
 async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
-    """Run `COMMAND --config FILE [--name NAME] [--metadata FILE] [NAME] [--sha256 HASH] [--s3]`."""
+    """Run `COMMAND --config FILE [--name NAME] [--metadata FILE] [NAME] [--sha256 HASH] [--s3] [--run ID]`."""
     if node.disk.installed is None or node.runtime not in RUNTIMES:
         return Finished(1, stderr=b"/usr/bin/python3: No module named herder\n")
     command, *rest = arguments or ("",)
@@ -282,7 +345,8 @@ async def run(node: SimulatedNode, arguments: Sequence[str]) -> Finished:
     content = node.disk.files.get(path)
     if not isinstance(content, bytes):
         return Finished(1, stderr=f"{path or '--config'}: No such file or directory\n".encode())
-    program = SnapshotProgram(node, json.loads(content), in_s3)
+    runs = options.get("--run", ""), options.get("--accepted", "")
+    program = SnapshotProgram(node, json.loads(content), in_s3, *runs)
     try:
         described = _described(node, options.get("--metadata", ""))
         found = await _dispatch(program, command, options.get("--name", "") or next(iter(names), ""), described)
@@ -303,8 +367,8 @@ async def _dispatch(program: SnapshotProgram, command: str, name: str, described
     if command == "list":
         return {"snapshots": await program.show()}
     if command in _WITHOUT_NAME:
-        run_command = {"stop": program.stop, "start": program.start, "drop": program.drop}[command]
-        return await run_command()
+        result: dict[str, Any] = await getattr(program, command)()
+        return result
     if not name:
         raise SnapshotFailed(f"usage: {command} --config FILE NAME")
     match command:

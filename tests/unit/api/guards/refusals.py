@@ -23,13 +23,15 @@ def refusal(
     nodes: Sequence[Object] | None = None,
     guards: Sequence[Guard] = GUARDS,
     reader: Controller = READER,
+    key: str = f"{NAMESPACE}/x",
 ) -> str:
-    """The first refusal, as GUARD: REASON; "" if the action is allowed. `nodes`: None if the cluster is unreachable."""
+    """The first refusal, as GUARD: REASON; "" if the action is allowed. `nodes`: None if the cluster is unreachable.
+    `key`: the object of the decision."""
 
     def observed(_request: Observe) -> Observed | Unreachable:
         return Unreachable("no agent is connected", NOW) if nodes is None else Observed(tuple(nodes), NOW)
 
-    view = view_of(reader, f"{NAMESPACE}/x", (*cluster, *existing), observed=observed)
+    view = view_of(reader, key, (*cluster, *existing), observed=observed)
     found = [text for guard in guards if (text := _text(guard(action, view, list(before))))]
     return found[0] if found else ""
 

@@ -8,7 +8,9 @@ import pytest
 
 from herder.api.example import CONFIG_MAP, FLOCK
 from herder.api.guards.example import keep_flock_minimum
+from herder.controllers.example.flock import CONTROLLER
 from herder.engine.runtime.decision import Apply, Delete, Ref
+from tests.support.views import view_of
 from tests.unit.api.test_guards import DELETE
 from tests.unit.controllers.example.objects import flock, member, view
 
@@ -41,6 +43,11 @@ def test_the_default_minimum_is_one() -> None:
     refusal = keep_flock_minimum(DELETE, view(without, member(1)), ())
     assert refusal is not None
     assert refusal.reason == DENIED.format(0, 1)
+
+
+def test_the_flock_is_that_of_the_member_wherever_the_decision_is_made() -> None:
+    elsewhere = view_of(CONTROLLER, "elsewhere/f", (flock(minAvailable=2), member(0), member(1)))
+    assert keep_flock_minimum(DELETE, elsewhere, ()) is not None
 
 
 def test_which_actions_are_checked() -> None:

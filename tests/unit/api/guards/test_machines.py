@@ -29,9 +29,9 @@ FOUR = [*THREE, machine("d")]
 NEW_SET = machine_set("new")
 
 
-def refusal(action: Any, *objects: Object, before: tuple[Any, ...] = ()) -> str:
-    """The first refusal, as GUARD: REASON; "" if the action is allowed."""
-    found = [each for guard in GUARDS if (each := guard(action, view_of(READER, "ns/x", objects), before))]
+def refusal(action: Any, *objects: Object, before: tuple[Any, ...] = (), key: str = "ns/x") -> str:
+    """The first refusal, as GUARD: REASON; "" if the action is allowed. `key`: the object of the decision."""
+    found = [each for guard in GUARDS if (each := guard(action, view_of(READER, key, objects), before))]
     return f"{found[0].guard}: {found[0].reason}" if found else ""
 
 
@@ -234,6 +234,20 @@ def test_indexes_of_available_machines() -> None:
     assert list(available(machine("a"))) == list(INDEXES["members"](machine("a"))) != []
     assert list(available(machine("a", available=False))) == []
     assert list(available(machine("a", deleting=True))) == []
+
+
+@pytest.mark.parametrize("key", ["ns/x", "elsewhere/x", "x"])
+def test_the_namespace_is_that_of_the_machine_wherever_the_decision_is_made(key: str) -> None:
+    deleting = refusal(creates("a"), cluster(deleting=True), machine_set(), key=key)
+    assert deleting.startswith("deny-machine-in-deleting-cluster: ")
+    full = refusal(creates("d"), cluster(), *THREE, machine_set(), key=key)
+    assert full.startswith("deny-machine-above-maximum: ")
+    assert refusal(creates("c"), cluster(), *THREE, machine_set(), key=key) == "", "it exists"
+    above = refusal(creates("e"), cluster(), *FOUR, machine_set(replicas=9), deployment(3), key=key)
+    assert above.endswith("MachineDeployment md has 4 of at most 4 Machines")
+    assert refusal(deletes("a"), cluster(paused=True), machine("a"), key=key).startswith("deny-deleting-paused-machine")
+    few = refusal(deletes("a"), cluster(), *THREE, machine_set(), deployment(3), key=key)
+    assert few.startswith("keep-minimum-available-machines: ")
 
 
 def test_a_set_of_another_namespace_does_not_count() -> None:

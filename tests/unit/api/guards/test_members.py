@@ -98,6 +98,8 @@ def test_deletions_of_one_decision_count_together() -> None:
     needed = f"{KEEP_QUORUM}1 of 2 remaining etcd members are healthy, quorum needs 2; {WAIT}"
     assert refusal(deletion("a"), *four, before=[one]) == needed
     other = Delete(Ref(CONFIG_MAP, "b", NAMESPACE), "uid", "a log")
+    label = Patch(Ref(MACHINE, "b", NAMESPACE), {"metadata": {"labels": {"x": "y"}}}, "a mark")
+    assert refusal(deletion("a"), *four, before=[label]) == "", "it is not deleted"
     assert refusal(deletion("a"), *four, before=[other, mark_init("d")]) == ""
     rest = [deletion(name) for name in "bcd"]
     assert refusal(deletion("a"), *four, before=rest) == "", "none is to remain"
@@ -191,6 +193,12 @@ def test_a_server_that_others_join_is_not_released(sample: Sample) -> None:
     no_url = plan_secret("a", SERVER, plan=sample.plan())
     assert found(no_url, *joined) == ""
     assert refusal(RELEASE, *deleting(sample)[:2], *joined, cluster=sample.cluster) == "", "its bootstrap is deleted"
+    unmarked = objects.bootstrap("a")
+    unmarked["metadata"]["annotations"] = None
+    assert found(unmarked, *joined) == message
+    itself = plan_secret("a", SERVER, plan=sample.plan(), annotations={names.JOIN_URL: JOINED, names.JOINED_TO: JOINED})
+    assert found(itself) == "", "only others join through it"
+    assert found(itself, *joined) == message
 
 
 @BY_DISTRIBUTION
@@ -220,8 +228,13 @@ def test_a_member_that_others_need_is_not_released_before_its_removal(sample: Sa
     assert found(*own[:2], forced, *other, nodes=[node]) == ""
     no_node = machine("a", deleting=True), *own[1:]
     assert found(*no_node, *other, nodes=[node]) == ""
+    for status in (None, {"nodeRef": None}):
+        assert found({**no_node[0], "status": status}, *own[1:], *other, nodes=[node]) == ""
+    remaining = machine("a", address="10.0.0.1"), *own[1:]
+    assert found(*remaining, *other, nodes=[node]) == denied
+    assert found(*remaining, nodes=[node]) == "", "the last member, which is not being deleted"
     cluster, plane, *rest = reachable
-    for spec in ({}, {"kubernetesVersion": "v1.33.4+unknown1"}):
+    for spec in (None, {}, {"kubernetesVersion": None}, {"kubernetesVersion": "v1.33.4+unknown1"}):
         unknown = (cluster, {**plane, "spec": spec}, *rest)
         assert found(*own, *other, nodes=[node], cluster=unknown) == message
         assert found(*own, *other, nodes=[removed(SAMPLES["k3s"])], cluster=unknown) == message
@@ -250,6 +263,11 @@ def test_which_writes_release_a_machine() -> None:
     ]
     assert [found(action) for action in allowed] == [""] * len(allowed)
 
+    unheld: list[Any] = [
+        Update(MACHINE, machine("a", deleting=True), "without the hook"),
+        Update(MACHINE, machine("a"), "without the hook"),
+    ]
+    assert [found(action) for action in unheld] == ["", ""], "it has no hook to remove"
     held = copy.deepcopy(existing[0])
     held["metadata"]["annotations"] = {hook: "owner"}
     existing = (held, *existing[1:])
@@ -264,8 +282,32 @@ def test_which_writes_release_a_machine() -> None:
         Update(MACHINE, machine("a", deleting=True), "its status", subresource="status"),
         Update(MACHINE, machine("a", deleting=True), "downstream", target="downstream"),
         Update(CONFIG_MAP, machine("a", deleting=True), "a log"),
+        Patch(ref, {"spec": {}}, "a field"),
+        Patch(ref, {"metadata": {"labels": {"x": "y"}}}, "a label"),
+        Patch(ref, {"metadata": {"annotations": {"another": None}}}, "a mark"),
     ]
     assert [found(action) for action in kept] == [""] * len(kept)
+
+
+@pytest.mark.parametrize("key", [f"{NAMESPACE}/x", "elsewhere/x", "x"])
+def test_the_namespace_is_that_of_the_machine_wherever_the_decision_is_made(key: str) -> None:
+    assert refusal(deletion("a"), *members("w", "w", "d"), key=key).startswith(KEEP_QUORUM)
+    own = machine("a", deleting=True, address="10.0.0.1"), MEMBER, objects.bootstrap("a")
+    joined = machine("b"), plan_secret("b", plan=plan_of(), annotations={names.JOINED_TO: JOINED})
+    joins = f"deny-release-of-join-server: {MACHINE_A} release denied: b joins through it"
+    assert refusal(RELEASE, *own, *joined, key=key) == joins
+    forced = objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})
+    assert refusal(RELEASE, *own[:2], forced, *joined, key=key) == ""
+    gone = [removed(SAMPLES["k3s"])]
+    assert refusal(RELEASE, *own, *joined, nodes=gone, key=key) == "", "the control plane names the distribution"
+    held = copy.deepcopy(own[0])
+    held["metadata"]["annotations"] = {names.ETCD_HOOK: "owner"}
+    assert refusal(Update(MACHINE, machine("a", deleting=True), "x"), held, *own[1:], *joined, key=key) == joins
+    reachable = (*HEALTHY, objects.secret(f"{NAME}-kubeconfig", type=KUBECONFIG))
+    other = machine("b"), plan_secret("b", plan=plan_of())
+    node: list[Object] = [{"metadata": {"name": "a"}}]
+    found = refusal(RELEASE, *own, *other, cluster=reachable, nodes=node, key=key)
+    assert found.startswith("require-etcd-member-removal: ")
 
 
 # --- Nodes ------------------------------------------------------------------------------------------------------------
@@ -280,3 +322,19 @@ def test_a_node_is_observed_by_its_name_or_else_by_the_uid_of_its_machine() -> N
     assert by_uid == guards.node_by_machine(f"{NAMESPACE}/{NAME}", "uid-a")
     for status in (None, {}, {"nodeRef": None}, {"nodeRef": {}}):
         assert guards.node_of({**unnamed, "status": status}) == by_uid
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_removed"),
+    [
+        ({}, False),
+        ({"p/removed-node-name": ""}, False),
+        ({"p/removed-node-name": "a-1"}, True),
+        ({"p/removed-node-name": "a-1", "p/node-name": "a-1"}, True),
+        ({"p/removed-node-name": "a-1", "p/node-name": "a-2"}, False),
+        ({"p/node-name": "a-1"}, False),
+        ({"q/removed-node-name": "a-1"}, False),
+    ],
+)
+def test_a_member_that_has_joined_again_is_not_removed(marks: dict[str, str], is_removed: bool) -> None:
+    assert guards.is_removed_member({"metadata": {"name": "a", "annotations": marks}}, "p") is is_removed

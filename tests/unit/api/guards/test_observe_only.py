@@ -101,6 +101,8 @@ def test_the_written_object_is_looked_up() -> None:
     assert refusal(patch, PROVISIONING, machine("a")) != ""
     assert refusal(patch, PROVISIONING, machine("b")) == ""
     assert refusal(Patch(Ref(ROLE, "a", NAMESPACE), {}, "edit", target="other"), PROVISIONING) == "", "not watched"
+    same_name = Patch(Ref(SECRET, ID, NAMESPACE), {"data": {}}, "edit")
+    assert refusal(same_name, MANAGEMENT) == "", "a Secret that is called as the cluster"
     nameless = Create(SECRET, {"metadata": {}}, "a generated name")
     assert refusal(nameless, PROVISIONING) == ""
     assert (

@@ -45,6 +45,9 @@ def with_tasks(*tasks: str) -> Plan:
 
 
 RAN = plan_secret("a", plan=plan_of())
+_APPLIED = {"appliedPlan": plan_of().to_json().decode()}
+PENDING = plan_secret("a", plan=plan_of(stamp="2"), state="pending", data=_APPLIED)
+RUNNING = plan_secret("a", plan=plan_of(stamp="2"), state="in-progress", data=_APPLIED)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,9 @@ RAN = plan_secret("a", plan=plan_of())
         (RAN, plan_secret("a", plan=plan_of(), state="pending"), False, True, False),
         (RAN, plan_secret("a", plan=plan_of(), state="in-progress"), False, False, False),
         (plan_secret("a", plan=plan_of(), state="pending"), RAN, False, False, False),
+        (PENDING, PENDING, False, False, False),
+        (RUNNING, RUNNING, False, False, False),
+        (RUNNING, {**RUNNING, "metadata": {**RUNNING["metadata"], "labels": {}}}, False, False, False),
         (plan_secret("a"), RAN, True, True, False),
         (RAN, plan_secret("a", data={"plan": "no plan"}), True, True, True),
         (plan_secret("a", data={"appliedPlan": "no plan"}), RAN, True, True, True),
@@ -92,8 +98,8 @@ def test_facts_of_a_change() -> None:
     assert (refusal.guard, refusal.reason) == ("guard", f"plan of Machine {NAMESPACE}/a: reason")
 
 
-def view(*existing: Object, reader: Controller = READER) -> Any:
-    return view_of(reader, f"{NAMESPACE}/{names.plan_secret('a')}", (*HEALTHY, *existing))
+def view(*existing: Object, reader: Controller = READER, namespace: str = NAMESPACE) -> Any:
+    return view_of(reader, f"{namespace}/{names.plan_secret('a')}", (*HEALTHY, *existing))
 
 
 PATCH: Object = {"metadata": {"labels": {"x": "y", names.WORKER_ROLE: None}}, "data": {"plan": encoded("p")}}
@@ -220,6 +226,14 @@ def test_plans_among_those_with_some_traits() -> None:
     assert plan_changes.count_among(existing, own, lambda trait: trait.is_etcd) == 2
     assert plan_changes.count_among(existing, own, lambda trait: trait.is_worker) == 2
     assert plan_changes.count_among(existing, own, lambda trait: trait.is_windows) == 0
+
+
+def test_the_namespace_is_that_of_the_plan_wherever_the_decision_is_made() -> None:
+    own, elsewhere = change(RAN, RAN), view(RAN, machine("a"), namespace="elsewhere")
+    assert [plan.name for plan in plan_changes.plans_among(elsewhere, own, (), lambda _trait: True)] == [REF.name]
+    assert plan_changes.count_among(elsewhere, own, lambda trait: trait.machine_remains) == 1
+    assert plan_changes.machine_remains(elsewhere, PlanSecret(RAN))
+    assert plan_changes.plan_change(Patch(REF, PATCH, "a plan"), elsewhere) is not None
 
 
 def test_the_machine_of_a_plan() -> None:

@@ -19,7 +19,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Delete, Patch, Ref, Update
 from tests.support.views import NOW
 from tests.unit.api.guards.refusals import refusal
-from tests.unit.api.test_guards_by_distribution import JOINED, SAMPLES, Sample
+from tests.unit.api.test_guards_by_distribution import JOINED, SAMPLES, Sample, run_of_restore
 from tests.unit.api.test_plan_guards import NEW, mark_init, members, workers, write
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import (
@@ -174,12 +174,17 @@ def task(sample: Sample, *instructions: str, mark: str = "") -> Patch:
 def test_tasks_run_only_in_the_phases_of_their_operation(sample: Sample, instruction: str) -> None:
     server = machine("a"), plan_secret("a", SERVER, plan=sample.plan(joins=JOINED))
     denied = f"require-operation: {PLAN_A}; no operation in progress runs {instruction}"
+    restored = {(operations.RESTORE, phase) for phase in ("Restore", "InitialRestartCluster", "Abort")}
     for (kind, phase), permission in operations.PERMISSIONS.items():
-        cluster, mark = operating(sample, kind, phase)
+        cluster, mark = operating(sample, kind, phase, "a" if phase == "Restore" else "b")
         expected = "" if instruction in permission.instructions else denied
-        assert refusal(task(sample, instruction, mark=mark), *server, machine("b"), cluster=cluster) == expected
+        others: tuple[Object, ...] = (machine("b"),)
+        if (kind, phase) in restored and instruction == operations.DROP_DATA:
+            cluster, mark = run_of_restore(sample, phase, "b", "b")
+            others = sample.server("b", annotations={names.PLAN_TASK: mark})
+        assert refusal(task(sample, instruction, mark=mark), *server, *others, cluster=cluster) == expected
         stale = task(sample, instruction, mark="run-1/another/1")
-        assert refusal(stale, *server, machine("b"), cluster=cluster) == denied
+        assert refusal(stale, *server, *others, cluster=cluster) == denied
 
 
 @BY_DISTRIBUTION
@@ -190,30 +195,6 @@ def test_unknown_tasks_are_named_in_order(sample: Sample) -> None:
     assert refusal(tasks, *server, cluster=sample.cluster) == (
         f"require-operation: {PLAN_A}; no operation in progress runs {names_}"
     )
-
-
-@BY_DISTRIBUTION
-@pytest.mark.parametrize(
-    ("leader", "others", "allowed"),
-    [
-        ("b", [machine("b")], True),
-        ("b", [machine("b", deleting=True)], False),
-        ("b", [], False),
-        ("a", [machine("b")], False),
-        ("", [machine("b")], False),
-    ],
-)
-def test_data_is_dropped_only_for_a_restored_server(
-    sample: Sample, leader: str, others: list[Object], allowed: bool
-) -> None:
-    server = machine("a"), plan_secret("a", SERVER, plan=sample.plan(joins=JOINED))
-    cluster, mark = operating(sample, operations.RESTORE, "InitialRestartCluster", leader)
-    drop = task(sample, operations.DROP_DATA, mark=mark)
-    denied = f"{PLAN_A}; it would drop its data, and no other machine remains that has restored a snapshot"
-    assert refusal(drop, *server, *others, cluster=cluster) == ("" if allowed else f"require-operation: {denied}")
-    ended, mark = operating(sample, operations.RESTORE, "Finished")
-    drop = task(sample, operations.DROP_DATA, mark=mark)
-    assert refusal(drop, *server, machine("b"), cluster=ended) == f"require-operation: {denied}"
 
 
 # --- the init node and joins ------------------------------------------------------------------------------------------

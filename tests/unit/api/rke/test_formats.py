@@ -9,12 +9,12 @@ import pytest
 
 from herder.api import gojson
 from herder.api.capi.kinds import MACHINE
+from herder.api.go_durations import whole_seconds
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import log
 from herder.api.rke.cluster_spec import decode_spec, encode_spec
-from herder.api.rke.durations import whole_seconds
 from herder.api.rke.hashes import bootstrap_template_hash, machine_template_hash
-from herder.api.rke.removal import machine_removal_condition
+from herder.api.rke.machines.removal import machine_removal_condition
 from herder.api.rke.sets import hash_of, owning_cluster, set_hash, with_set_labels
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object

@@ -62,7 +62,7 @@ ROWS: list[Row] = [
     ("etcdSnapshotRestore", "Snapshot", SAVE, ""),
     ("etcdSnapshotRestore", "Shutdown", {"stop-services"}, "q"),
     ("etcdSnapshotRestore", "Restore", {"etcd-snapshot-restore"}, "qbl"),
-    ("etcdSnapshotRestore", "InitialRestartCluster", {"drop-etcd-data"}, "qbl"),
+    ("etcdSnapshotRestore", "InitialRestartCluster", {"etcd-snapshot-restore-commit", "drop-etcd-data"}, "qbl"),
     ("etcdSnapshotRestore", "PostRestoreNodeCleanup", {"delete-stale-nodes"}, ""),
     ("etcdSnapshotRestore", "Abort", {"etcd-snapshot-restore-undo", "start-services", "drop-etcd-data"}, "q"),
     ("etcdSnapshotRestore", "RestartCluster", set(), ""),
@@ -341,6 +341,7 @@ def test_names_of_tasks_and_phases_do_not_change() -> None:
     assert (operations.RESTORE_SNAPSHOT, operations.STOP_SERVICES) == ("etcd-snapshot-restore", "stop-services")
     assert (operations.START_SERVICES, operations.DROP_DATA) == ("start-services", "drop-etcd-data")
     assert (operations.DELETE_NODES, operations.UNDO_RESTORE) == ("delete-stale-nodes", "etcd-snapshot-restore-undo")
+    assert operations.COMMIT_RESTORE == "etcd-snapshot-restore-commit"
     assert (operations.AGENTS, operations.REDEPLOY_AGENT) == ("redeploySystemAgentGeneration", "redeploy-node-agent")
 
 
@@ -364,3 +365,24 @@ def test_only_an_operation_in_progress_is_suspended_and_only_once() -> None:
     for other in (run.suspended(NOW), run.at(operations.FAILED, NOW, None)):
         assert suspension({"status": {"operation": other.to_status()}}, NOW + timedelta(minutes=1)) == {}
     assert suspension({}, NOW) == {}
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([], "run-1"),
+        ([{"phase": "Failed"}], "run-1"),  # refused before it began
+        ([{"phase": "Failed", "timings": {"Started": 3, "RestartCluster": 1}}], "run-1"),
+        ([{"phase": "Failed", "timings": {"Started": 3, "Shutdown": 5, "Abort": 4}}], None),  # others have joined
+        ([{"phase": "Finished", "timings": {"Shutdown": 5, "InitialRestartCluster": 9}}], None),
+        ([{"phase": "Failed", "timings": {"Shutdown": 5, "InitialRestartCluster": 9}}], "later-0"),
+    ],
+)
+def test_a_restore_is_unfinished_until_another_one_has_stopped_servers(
+    later: list[dict[str, Any]], expected: str | None
+) -> None:
+    timings = {"Shutdown": 5, "Restore": 7, "InitialRestartCluster": 9}
+    first = {"id": "run-1", "kind": operations.RESTORE, "phase": "Failed", "timings": timings}
+    others = [{"id": f"later-{number}", "kind": operations.RESTORE, **each} for number, each in enumerate(later)]
+    found = operations.unfinished_restore({"operationHistory": [first, *others, {"kind": operations.SNAPSHOT}]})
+    assert (found["id"] if found else None) == expected

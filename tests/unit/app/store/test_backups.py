@@ -15,7 +15,7 @@ import pytest
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.management.names import SYSTEM_NAMESPACE
 from herder.app.embedded import CONTROLLERS
-from herder.app.process import wall_clock
+from herder.app.host.process import wall_clock
 from herder.app.store.backups import RECORD, Schedule, ScheduledBackups, backup_config, make_backup
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess

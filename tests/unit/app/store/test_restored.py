@@ -20,8 +20,8 @@ from herder.api.observe_only import OBSERVE_ONLY, mark_of
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.app.embedded import CONTROLLERS
+from herder.app.host.process import wall_clock
 from herder.app.install import ensure_namespace, install_kinds
-from herder.app.process import wall_clock
 from herder.app.store.restored import RECORD, observe_only_after_restore
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess

@@ -8,7 +8,7 @@ import pytest
 
 from herder.api.capi.kinds import SECRET
 from herder.api.rke import names
-from herder.api.rke.encryption import MAKE_KEY, keys_secret
+from herder.api.rke.etcd.encryption import MAKE_KEY, keys_secret
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import encoded

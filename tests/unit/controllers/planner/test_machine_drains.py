@@ -94,7 +94,9 @@ def test_pre_drain_hooks_are_awaited_before_pods_are_evicted() -> None:
     assert waiting.wait.reason == "waiting for preDrainHooks: hook.example/pre"
     answered = requested | {names.PRE_DRAIN: requested_options, "hook.example/pre": requested_options}
     assert annotation_changes(decide(answered)) == {names.DRAIN_STARTED: STARTED_AT}
-    assert annotation_changes(decide(answered | {names.DRAIN_STARTED: STARTED_AT})) == {names.DRAIN_DONE: requested_options}
+    assert annotation_changes(decide(answered | {names.DRAIN_STARTED: STARTED_AT})) == {
+        names.DRAIN_DONE: requested_options
+    }
 
 
 def test_without_a_drain_only_hooks_are_awaited() -> None:

@@ -150,6 +150,20 @@ def test_the_credential_is_a_reference(distribution: Distribution) -> None:
     assert CREDENTIAL in distribution.references(spec, "fleet-default")
 
 
+@DISTRIBUTIONS
+def test_a_restore_is_committed_or_undone_by_its_run(distribution: Distribution) -> None:
+    """Only the restore of the run that the cluster continues with is not undone."""
+    given, mark = cluster(distribution), "run-2/Phase/1"
+    tasks = (RestoreSnapshot(mark, IN_S3, accepted="run-1"), StartServices(mark, "run-1"), Rejoin(mark, commits=True))
+    expectations = (("--run=run-2", "--accepted=run-1"), ("--accepted=run-1",), ("--run=run-2",))
+    for task, expected in zip(tasks, expectations, strict=True):
+        plan = distribution.task(given, SERVER, task)
+        arguments = [each for instruction in plan.instructions for each in instruction.args]
+        assert tuple(each for each in arguments if each.startswith(("--run=", "--accepted="))) == expected
+    without = distribution.task(given, SERVER, StartServices(mark))
+    assert not [each for instruction in without.instructions for each in instruction.args if "--accepted" in each]
+
+
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +176,7 @@ def test_the_credential_is_a_reference(distribution: Distribution) -> None:
         (StopServices("mark"), [operations.STOP_SERVICES]),
         (RestoreSnapshot("mark", IN_S3), ["install", operations.RESTORE_SNAPSHOT]),
         (Rejoin("mark"), ["install"]),
+        (Rejoin("mark", commits=True), [operations.COMMIT_RESTORE, "install"]),
     ],
 )
 def test_instructions_of_tasks(distribution: Distribution, task: Task, names: list[str]) -> None:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from herder.app.log_format import JsonFormatter
+from herder.app.host.log_format import JsonFormatter
 from herder.engine.control import metrics
 from herder.engine.control.loop import ORDINARY_CONFLICTS, ControlLoop, Result, describe
 from herder.engine.control.metrics import LoopMetrics, Metrics

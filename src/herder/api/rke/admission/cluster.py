@@ -16,9 +16,9 @@ from herder.api.rke.admission import config, operations, pools
 from herder.api.rke.admission.fields import refuse_unsupported
 from herder.api.rke.admission.paths import PATH, RKE
 from herder.api.rke.distributions import release_of, skip_error, version_of
+from herder.api.rke.etcd.restore import restores_spec
 from herder.api.rke.node.install import BadVariable, checked_directory
 from herder.api.rke.operations import RESTORE
-from herder.api.rke.restore import restores_spec
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required, too_many
 from herder.engine.meta.kinds import Object

@@ -9,8 +9,8 @@ import yaml
 
 from herder.api.capi.admission.total import Rule
 from herder.api.capi.admission.values import section, text, value
+from herder.api.cron import MIN_SNAPSHOT_INTERVAL, has_zone, interval_seconds, validate_schedule
 from herder.api.rke.admission.paths import PATH, RKE
-from herder.api.rke.cron import MIN_SNAPSHOT_INTERVAL, has_zone, interval_seconds, validate_schedule
 from herder.api.rke.distributions import K3S, RKE2, version_of
 from herder.api.rke.services import unknown_services
 from herder.engine.meta.errors import FieldError, invalid_value, required

@@ -15,8 +15,8 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.admission.pools import MAX_MACHINES
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
+from herder.api.rke.machines.removal import BY_CLUSTER, NODE_DELETION_SECONDS, cluster_of
 from herder.api.rke.node.requests import BadClaim, MachineRequest, check_roles, parse_request
-from herder.api.rke.removal import BY_CLUSTER, NODE_DELETION_SECONDS, cluster_of
 from herder.api.writes import delete, ref
 from herder.controllers.machines.cluster_access import provisioning_of
 from herder.engine.control.cache import Change

@@ -26,7 +26,7 @@ from herder.controllers.planner.distributions.embedded_tasks import snapshot_con
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Reference, Roles
 from herder.controllers.planner.distributions.selector_config import install_variables, merge_config
 from herder.controllers.planner.distributions.snapshot_program import config_files
-from herder.controllers.planner.distributions.tasks import Mode, Task
+from herder.controllers.planner.distributions.tasks import CheckSnapshot, Mode, Task
 
 REPOSITORY = "herder/system-agent-installer-herder"
 API_PORT, NODE_PORT = 6443, 10248
@@ -62,6 +62,8 @@ class Embedded:
         if rotation is not None:
             return rotation
         plan = self.render(cluster, machine) if task.mode is Mode.RENDERED else Plan()
+        if isinstance(task, CheckSnapshot):  # needs the keys of the snapshot; the server does not read them again
+            plan = Plan(files=tuple(key_files(cluster, directory)))
         return snapshot_task(cluster, machine, task, plan, directory)
 
     def keys_problem(self, spec: Mapping[str, Any]) -> str:

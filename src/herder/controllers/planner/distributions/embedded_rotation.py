@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from herder.api.rke import operations
 from herder.api.rke.distributions import EMBEDDED
-from herder.api.rke.encryption import BEFORE
+from herder.api.rke.etcd.encryption import BEFORE
 from herder.api.rke.node.plan import File, Plan, file
 from herder.api.rke.services import SERVICES, unknown_services
 from herder.controllers.planner.distributions.certificate_report import embedded_expiry

@@ -9,11 +9,13 @@ from herder.api.rke.node.plan import File, Instruction, Plan
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.snapshot_program import (
     Place,
+    accepted_arguments,
     check_snapshot,
     config_file,
     delete_snapshots,
+    restore_arguments,
     save_snapshot,
-    snapshot_arguments,
+    with_commit,
     with_config,
     without_start,
 )
@@ -53,6 +55,11 @@ fi
 RESTORE_SCRIPT = f"""{STOP_SCRIPT}shift
 exec "$@"
 """
+UNDO_SCRIPT = f"""[ -e "$2" ] || exit 0
+{STOP_SCRIPT}shift 2
+exec "$@"
+"""
+"""Does nothing if there is no restore to undo: the service may run."""
 """Runs the restore while the service is stopped: the machine may have restarted since."""
 
 
@@ -75,24 +82,27 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
         case DeleteSnapshots():
             return delete_snapshots(task, place, config)
         case CheckSnapshot():
-            return check_snapshot(task, place, config)
+            check = check_snapshot(task, place, config)
+            return replace(check, files=(*plan.files, *check.files))
         case StopServices():
             return Plan(instructions=(script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, SERVICE),))
         case StartServices():
+            command = (place.program, "undo", "--config", place.config, *accepted_arguments(task))
+            undo = script_instruction(operations.UNDO_RESTORE, UNDO_SCRIPT, task, SERVICE, place.journal, *command)
             start = script_instruction(operations.START_SERVICES, START_SCRIPT, task, SERVICE, BOOT)
-            return replace(plan, instructions=(*plan.instructions, start))
+            return with_config(replace(plan, instructions=(undo, *plan.instructions, start)), config)
         case RestoreSnapshot():
             installed = tuple(without_start(each, "HERDER") for each in plan.instructions)
             return with_config(Plan(files=plan.files, instructions=(*installed, _restore(task, place))), config)
         case Rejoin():
-            return plan  # the only server of its cluster, which was restored
+            return with_commit(plan, task, place, config) if task.commits else plan
         case DeleteStaleNodes():
             return Plan(instructions=(_delete_nodes(task, data),))
     raise UnsupportedTask(f"the embedded distribution has no task {type(task).__name__}")
 
 
 def _restore(task: RestoreSnapshot, place: Place) -> Instruction:
-    command = (place.program, "restore", "--config", place.config, *snapshot_arguments(task.file))
+    command = (place.program, "restore", "--config", place.config, *restore_arguments(task))
     return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, SERVICE, *command)
 
 

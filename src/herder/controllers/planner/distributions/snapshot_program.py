@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from herder.api.rke import encryption, operations
+from herder.api.rke import operations
+from herder.api.rke.etcd import encryption
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.api.rke.node.plan import File, Instruction, Plan, file
@@ -17,10 +18,14 @@ from herder.controllers.planner.distributions.interface import ClusterInputs, Ma
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteSnapshots,
+    Rejoin,
+    RestoreSnapshot,
     SaveSnapshot,
     SnapshotFile,
+    StartServices,
     Task,
     file_arguments,
+    run_of,
     script_instruction,
 )
 
@@ -55,6 +60,11 @@ class Place(NamedTuple):
     program: str
     config: str
     snapshots: str
+
+    @property
+    def journal(self) -> str:
+        """Exists until a restore is finished, committed or undone."""
+        return f"{self.snapshots}/.restore/journal.json"
 
     @property
     def metadata(self) -> str:
@@ -156,6 +166,20 @@ def snapshot_arguments(snapshot: SnapshotFile) -> tuple[str, ...]:
     """The hash that the manager has recorded: the bucket could return another one with another file."""
     expected = (f"--sha256={snapshot.sha256}",) if snapshot.sha256 else ()
     return (snapshot.name, *expected, *(("--s3",) if snapshot.in_s3 else ()))
+
+
+def restore_arguments(task: RestoreSnapshot) -> tuple[str, ...]:
+    return (f"--run={run_of(task)}", *accepted_arguments(task), *snapshot_arguments(task.file))
+
+
+def accepted_arguments(task: StartServices | RestoreSnapshot) -> tuple[str, ...]:
+    return (f"--accepted={task.accepted}",) if task.accepted else ()
+
+
+def with_commit(plan: Plan, task: Rejoin, place: Place, config: File) -> Plan:
+    """The plan of the restored server, which commits the restore before it starts."""
+    commit = program_instruction(operations.COMMIT_RESTORE, task, place, "commit", f"--run={run_of(task)}")
+    return with_config(replace(plan, instructions=(commit, *plan.instructions)), config)
 
 
 def without_start(instruction: Instruction, runtime: str) -> Instruction:

@@ -112,25 +112,38 @@ class StopServices(Task):
 
 @dataclass(frozen=True)
 class StartServices(Task):
-    """Apply the plan, and start what `StopServices` stopped: an unchanged plan starts nothing."""
+    """Apply the plan, and start what `StopServices` stopped: an unchanged plan starts nothing.
 
+    A restore on this machine is undone first, also one that has completed: the cluster continues without it.
+    """
+
+    accepted: str = ""
+    """ID of an earlier run whose restored data the cluster has. It is not undone."""
     mode = Mode.RENDERED
 
 
 @dataclass(frozen=True)
 class RestoreSnapshot(Task):
-    """Replace the data of etcd by a snapshot, as a cluster of one member. On failure the data is as before."""
+    """Replace the data of etcd by a snapshot, as a cluster of one member. On failure the data is as before.
+
+    The server stays stopped, and keeps its old data, until `Rejoin` commits the restore or `StartServices` undoes it.
+    """
 
     file: SnapshotFile
     nodes: Sequence[str] = ()  # as in StopServices
+    accepted: str = ""  # as in StartServices
     mode = Mode.RENDERED
 
 
 @dataclass(frozen=True)
 class Rejoin(Task):
-    """Start with the plan of the current spec; a server that was not restored drops its etcd data first."""
+    """Start with the plan of the current spec.
+
+    The restored server commits its restore first. Servers that were not restored drop their etcd data.
+    """
 
     drop_data: bool = False
+    commits: bool = False
     nodes: Sequence[str] = ()  # as in StopServices
     mode = Mode.RENDERED
 
@@ -140,6 +153,11 @@ class DeleteStaleNodes(Task):
     """Delete Nodes that a restored snapshot brought back and that belong to none of these Machines."""
 
     machines: Sequence[str]  # their UIDs
+
+
+def run_of(task: Task) -> str:
+    """ID of the run that the task belongs to."""
+    return task.mark.partition("/")[0]
 
 
 def script_instruction(name: str, script: str, task: Task, *arguments: str) -> Instruction:

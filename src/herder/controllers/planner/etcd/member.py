@@ -18,8 +18,8 @@ from herder.api.guards.members import is_removed_member, is_unreachable, node_of
 from herder.api.rke import names
 from herder.api.rke.events import cluster_events
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
+from herder.api.rke.machines.strategy import is_lost, quorum
 from herder.api.rke.node.plan_secret import FAILED
-from herder.api.rke.strategy import is_lost, quorum
 from herder.api.writes import PROGRESS_DEBOUNCE, ref
 from herder.controllers.planner.distributions.lookup import UnknownVersion, distribution_of
 from herder.controllers.planner.rollout.machines import (

@@ -13,10 +13,10 @@ from datetime import timedelta
 
 from herder.api import settings
 from herder.api.rke import operations
+from herder.api.rke.machines.strategy import UNLIMITED, is_lost, limit_of
 from herder.api.rke.names import PLAN_TASK
 from herder.api.rke.node.agents import ASSET, AgentState, ServedAgent, own_source
 from herder.api.rke.operations import FINISHED, Run
-from herder.api.rke.strategy import UNLIMITED, is_lost, limit_of
 from herder.controllers.planner.distributions.agent_task import RedeployAgent
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.operations.interface import (
@@ -27,7 +27,7 @@ from herder.controllers.planner.operations.interface import (
     is_new_request,
     withdrawals,
 )
-from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
+from herder.controllers.planner.operations.snapshots.creation import RESTORE_PLAN_TIMEOUT, restore_plans
 from herder.controllers.planner.rollout import messages
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from herder.api.rke import operations
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.operations import FINISHED, REPORT_AUTHORITIES, ROTATE_AUTHORITIES, Run, request_in
 from herder.api.rke.services import NO_AUTHORITY_ROTATION
-from herder.api.rke.strategy import is_lost
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.tasks import (
     DiscardAuthorities,
@@ -32,8 +32,7 @@ from herder.controllers.planner.operations.interface import (
     is_new_request,
     withdrawals,
 )
-from herder.controllers.planner.operations.listing import record_snapshots
-from herder.controllers.planner.operations.snapshot import (
+from herder.controllers.planner.operations.snapshots.creation import (
     NO_MEMBER,
     RESTORE_PLAN_TIMEOUT,
     SAVE_TIMEOUT,
@@ -41,6 +40,7 @@ from herder.controllers.planner.operations.snapshot import (
     restore_plans,
     save,
 )
+from herder.controllers.planner.operations.snapshots.listing import record_snapshots
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object

@@ -14,15 +14,15 @@ from datetime import timedelta
 
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.rke import operations
-from herder.api.rke.encryption import BEFORE, KeyState, data_key, keys_secret, needed_by
+from herder.api.rke.etcd.encryption import BEFORE, KeyState, data_key, keys_secret, needed_by
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.operations import DONE, Run
 from herder.api.rke.operations import RESTART_SERVICES as RESTART
-from herder.api.rke.strategy import is_lost
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import EncryptSecrets, RestartServices
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
-from herder.controllers.planner.operations.listing import snapshots_in
-from herder.controllers.planner.operations.snapshot import RESTORE_PLAN_TIMEOUT, restore_plans
+from herder.controllers.planner.operations.snapshots.creation import RESTORE_PLAN_TIMEOUT, restore_plans
+from herder.controllers.planner.operations.snapshots.listing import snapshots_in
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
 from herder.engine.meta.kinds import Object

@@ -17,18 +17,17 @@ from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
 from herder.api.rke.events import cluster_events
+from herder.api.rke.machines.strategy import is_lost, is_node_deleted
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.node.plan import Plan
 from herder.api.rke.node.plan_secret import IN_PROGRESS, PENDING
 from herder.api.rke.operation_history import extended_history
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
-from herder.api.rke.strategy import is_lost, is_node_deleted
 from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.agents import NODE_AGENTS
 from herder.controllers.planner.operations.certificates import AUTHORITIES, CERTIFICATES
-from herder.controllers.planner.operations.deletion import SNAPSHOT_DELETION
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
 from herder.controllers.planner.operations.failures import MAX_CAUSE, failure_of
 from herder.controllers.planner.operations.interface import (
@@ -42,9 +41,10 @@ from herder.controllers.planner.operations.interface import (
 )
 from herder.controllers.planner.operations.inverse import saved_inverse
 from herder.controllers.planner.operations.restore import RESTORE
-from herder.controllers.planner.operations.schedule import SCHEDULED_SNAPSHOT, record_schedule
-from herder.controllers.planner.operations.snapshot import SNAPSHOT
-from herder.controllers.planner.operations.upgrade_snapshot import UPGRADE_SNAPSHOT
+from herder.controllers.planner.operations.snapshots.before_upgrade import UPGRADE_SNAPSHOT
+from herder.controllers.planner.operations.snapshots.creation import SNAPSHOT
+from herder.controllers.planner.operations.snapshots.deletion import SNAPSHOT_DELETION
+from herder.controllers.planner.operations.snapshots.schedule import SCHEDULED_SNAPSHOT, record_schedule
 from herder.controllers.planner.plan.inputs import InputsNotReady
 from herder.controllers.planner.plan.tokens import redact_tokens
 from herder.controllers.planner.plan.writes import deliver_task
@@ -491,6 +491,6 @@ def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
 def _is_busy(step: Step) -> bool:
     """Whether the machine must finish its plan first. A task that it has not begun is withdrawn."""
     plan = step.entry.plan
-    is_begun_task = plan.state == IN_PROGRESS and not is_lost(step.entry.machine)
+    is_begun_task = plan.state == IN_PROGRESS and not is_lost(step.entry.machine) and not step.supersedes
     withdraws = (step.task is None or step.is_optional) and not is_begun_task
     return plan.is_moving and not withdraws

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from herder.api.capi.conditions import find
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.names import PLAN_TASK, PLAN_UPDATED
 from herder.api.rke.operations import Run, active_run, request_in
-from herder.api.rke.strategy import is_lost
 from herder.api.times import parse_time
 from herder.controllers.planner.distributions.interface import Distribution
 from herder.controllers.planner.distributions.tasks import Task
@@ -92,6 +92,8 @@ class Step:
     task: Task | None = None
     is_optional: bool = False
     """Replaces a task that the machine has not begun, and does not wait for a machine that is lost or silent."""
+    supersedes: bool = False
+    """Replaces a task that the machine has begun. The agent runs it when that task has ended."""
     missing: str = ""
     """What the machine has not reported yet, although its task may have succeeded; empty if nothing is missing."""
     report_timeout: timedelta = timedelta(0)

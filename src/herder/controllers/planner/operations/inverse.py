@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
+from herder.api.rke.etcd.restore import VERSION, mode_of
+from herder.api.rke.etcd.snapshots import SNAPSHOTS_OF, is_in_s3
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.names import SNAPSHOT_SHA256
-from herder.api.rke.restore import VERSION, mode_of
-from herder.api.rke.snapshots import SNAPSHOTS_OF, is_in_s3
 from herder.api.times import parse_time
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.engine.meta.kinds import Object

@@ -1,8 +1,8 @@
 """Restore of an etcd snapshot: stop all servers, restore on one of them, and let the others join it.
 
 Until the phase Restore begins, the operation can be aborted: all servers are started again. The server that restores
-keeps its old data beside the new, and puts it back if the restore fails. A snapshot of the old data is taken before,
-if etcd still serves.
+keeps its old data beside the new until it starts with the new. If the restore fails, or its success is not reported in
+time, it puts the old data back before it starts. A snapshot of the old data is taken before, if etcd still serves.
 
 Admission has applied `restoreRKEConfig` to the spec already, with the rights of the author of the request. The restore
 only checks that the spec is still that of the snapshot.
@@ -18,11 +18,11 @@ from herder.api.capi.names import annotations_of
 from herder.api.rke import operations
 from herder.api.rke.cluster_spec import decode_spec
 from herder.api.rke.distributions import release_of
+from herder.api.rke.etcd.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
 from herder.api.rke.kinds import ETCD_SNAPSHOT
+from herder.api.rke.machines.strategy import is_lost, quorum
 from herder.api.rke.names import CLUSTER_SPEC, PLAN_TASK, SNAPSHOT_SHA256
 from herder.api.rke.operations import FINISHED, Run
-from herder.api.rke.restore import NONE, mode_of, restored_spec, saved_spec, saved_version, version_problem
-from herder.api.rke.strategy import is_lost, quorum
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteStaleNodes,
@@ -34,15 +34,15 @@ from herder.controllers.planner.distributions.tasks import (
 )
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step, is_new_request
 from herder.controllers.planner.operations.inverse import hash_that_undoes
-from herder.controllers.planner.operations.listing import FILE_NAME, record_snapshots
-from herder.controllers.planner.operations.snapshot import (
+from herder.controllers.planner.operations.snapshots.creation import (
     RESTORE_PLAN_TIMEOUT,
     has_own_plan,
     members,
     restore_plans,
     save,
 )
-from herder.controllers.planner.operations.snapshot_keys import keys_for_restore, missing_keys
+from herder.controllers.planner.operations.snapshots.keys import keys_for_restore, missing_keys
+from herder.controllers.planner.operations.snapshots.listing import FILE_NAME, record_snapshots
 from herder.controllers.planner.rollout.init_node import move_init_node
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.controllers.planner.rollout.scope import PlanScope
@@ -241,7 +241,12 @@ def _restore(scope: OperationScope) -> Sequence[Batch]:
     source, leader = source_of(scope), scope.leader()
     if isinstance(source, str) or leader is None:
         return []
-    return [[Step(leader, RestoreSnapshot(scope.run.mark, source.file, _nodes(scope)))]]
+    return [[Step(leader, RestoreSnapshot(scope.run.mark, source.file, _nodes(scope), _accepted(scope)))]]
+
+
+def _accepted(scope: OperationScope) -> str:
+    """ID of the earlier restore whose data the cluster has, although its leader may not have started with it."""
+    return str((operations.unfinished_restore(scope.planning.status) or {}).get("id") or "")
 
 
 def _restart(scope: OperationScope) -> Sequence[Batch]:
@@ -253,7 +258,7 @@ def _restart(scope: OperationScope) -> Sequence[Batch]:
     others = [entry for entry in _servers(scope) if leader is None or entry.name != leader.name]
     mark, nodes = scope.run.mark, _nodes(scope)
     others.sort(key=lambda entry: (_is_stuck(scope, entry), entry.name))
-    first = [[Step(leader, Rejoin(mark, nodes=nodes))]] if leader is not None else []
+    first = [[Step(leader, Rejoin(mark, commits=True, nodes=nodes))]] if leader is not None else []
     servers = first + [[Step(entry, _rejoin(scope, entry))] for entry in others]
     return [*servers, [Step(entry, Rejoin(mark), is_optional=True) for entry in _workers(scope)]]
 
@@ -281,16 +286,36 @@ def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
 
 
 def _start(scope: OperationScope) -> Sequence[Batch]:
-    """Start the servers again, also one that has not begun its restore: its task must not run any more.
+    """Start the servers again, also one that has not begun its restore, or that has not reported it: its task must not
+    run any more, and what it restored is undone.
 
     Servers that an earlier restore has left stopped have the data of before it, or none. They join the restored ones.
     """
     unjoined, mark = _unjoined(scope.planning), scope.run.mark
     restored = (operations.unfinished_restore(scope.planning.status) or {}).get("leader", "")
     outside = [entry for entry in _servers(scope) if entry.name in unjoined and entry.name != restored]
-    first = [Step(entry, StartServices(mark), is_optional=True) for entry in _servers(scope) if entry not in outside]
+    tasks = [(entry, StartServices(mark, _accepted(scope))) for entry in _servers(scope) if entry not in outside]
+    first = [Step(entry, task, is_optional=True, supersedes=_is_restoring(scope, entry)) for entry, task in tasks]
     others = [[Step(entry, _rejoin(scope, entry), is_optional=True)] for entry in outside]
     return [first, *others]
+
+
+def _is_restoring(scope: OperationScope, entry: PlanEntry) -> bool:
+    """Whether its last task is the restore of this run. It may have completed without a report."""
+    return _phase_of(entry.annotations.get(PLAN_TASK, "")) == f"{scope.run.id}/{operations.RESTORE_PHASE}"
+
+
+def _restore_plans(scope: OperationScope) -> Sequence[Batch]:
+    """Servers that have not undone the restore yet keep this task, which they run when they return.
+
+    Their plan alone could start them with data that the other servers do not have.
+    """
+    return [[step for step in batch if not _has_to_start(scope, step.entry)] for batch in restore_plans(scope)]
+
+
+def _has_to_start(scope: OperationScope, entry: PlanEntry) -> bool:
+    is_abort = _phase_of(entry.annotations.get(PLAN_TASK, "")) == f"{scope.run.id}/{_ABORT}"
+    return is_abort and entry.roles.is_server and entry.plan.is_moving
 
 
 def _rejoin(scope: OperationScope, entry: PlanEntry) -> Rejoin:
@@ -324,10 +349,27 @@ class Restore:
     title: str = operations.TITLES[operations.RESTORE]
     end: str = FINISHED
     phases: Sequence[Phase] = (
-        Phase("Started", _check, CHECK_TIMEOUT, prepare=_elect_missing, needs_leader=True, blocker=_blocker),
+        Phase(
+            operations.CHECK_PHASE, _check, CHECK_TIMEOUT, prepare=_elect_missing, needs_leader=True, blocker=_blocker
+        ),
         Phase(_SNAPSHOT, _save, SAVE_TIMEOUT, is_optional=True, record=record_snapshots, saves_inverse=True),
-        Phase("Shutdown", _stop, STOP_TIMEOUT, attempts=2, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
-        Phase("Restore", _restore, RESTORE_TIMEOUT, on_failure=_ABORT, needs_leader=True, blocker=_blocker),
+        Phase(
+            operations.SHUTDOWN_PHASE,
+            _stop,
+            STOP_TIMEOUT,
+            attempts=2,
+            on_failure=_ABORT,
+            needs_leader=True,
+            blocker=_blocker,
+        ),
+        Phase(
+            operations.RESTORE_PHASE,
+            _restore,
+            RESTORE_TIMEOUT,
+            on_failure=_ABORT,
+            needs_leader=True,
+            blocker=_blocker,
+        ),
         Phase(
             operations.REJOIN_PHASE,
             _restart,
@@ -339,7 +381,7 @@ class Restore:
         ),
         Phase("PostRestoreNodeCleanup", _delete_nodes, CLEAN_UP_TIMEOUT, attempts=CLEAN_UP_ATTEMPTS),
         Phase(_ABORT, _start, STOP_TIMEOUT, attempts=3, after_failure=True),
-        Phase("RestartCluster", restore_plans, RESTORE_PLAN_TIMEOUT),
+        Phase("RestartCluster", _restore_plans, RESTORE_PLAN_TIMEOUT),
     )
 
     def is_requested(self, scope: PlanScope) -> bool:
@@ -373,7 +415,7 @@ class Restore:
         """Rancher has no phases for a snapshot before the restore, and for a restore that is aborted."""
         phase = {_SNAPSHOT: "Started", _ABORT: "RestartCluster"}.get(run.phase, run.phase)
         status: Object = {"etcdSnapshotRestorePhase": phase}
-        if run.phase == "Restore":
+        if run.phase == operations.RESTORE_PHASE:
             status |= keys_for_restore(scope)
         if run.message and run.phase in ("RestartCluster", operations.FAILED) and _has_left_rejoin(run, scope):
             status[_UNJOINED] = _not_joined(run, scope)

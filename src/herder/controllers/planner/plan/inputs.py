@@ -20,8 +20,8 @@ from herder.api.management.registration import read_tokens as registration_token
 from herder.api.references.approvals import problem_with, recreated
 from herder.api.references.catalogue import Target
 from herder.api.rke import names, operations
-from herder.api.rke.encryption import BEFORE, MAKE_KEY, KeyState, data_key, generation_of, keys_secret
-from herder.api.rke.kinds import TOKENS_SECRET
+from herder.api.rke.etcd.encryption import BEFORE, MAKE_KEY, KeyState, data_key, generation_of, keys_secret, needed_by
+from herder.api.rke.kinds import ETCD_SNAPSHOT, TOKENS_SECRET
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.operations import active_run
 from herder.controllers.planner.distributions.interface import (
@@ -294,7 +294,9 @@ def _encryption(
         raise ConfigError(problem)
     data = (secret.data if secret is not None else {}).items()
     keys = {generation: as_text(key, f"Secret {name}") for each, key in data if (generation := generation_of(each))}
-    loaded = state.loaded if state is not None else tuple(sorted(keys, reverse=True))
+    loaded = (
+        _keys_of_phase(view, control_plane, state).loaded if state is not None else tuple(sorted(keys, reverse=True))
+    )
     missing = sorted(each for each in loaded if each != BEFORE and each not in keys)
     if missing:
         run = active_run(control_plane)
@@ -306,6 +308,25 @@ def _encryption(
             "cluster are encrypted with it: restore it from a backup"
         )
     return EncryptionKeys(loaded, {each: keys[each] for each in loaded if each != BEFORE})
+
+
+def _keys_of_phase(view: View, control_plane: Object, state: KeyState) -> KeyState:
+    """While a restore checks its snapshot, its leader has the keys that the snapshot needs beside those of the status.
+
+    The status gets them with the phase in which servers load them.
+    """
+    run = active_run(control_plane)
+    if run is None or (run.kind, run.phase) != (operations.RESTORE, operations.CHECK_PHASE):
+        return state
+    return state.with_keys(keys_of_snapshot(view, control_plane["spec"], state.stored))
+
+
+def keys_of_snapshot(view: View, spec: Object, stored: Sequence[int]) -> set[int]:
+    """Generations that the snapshot of the requested restore needs."""
+    name = str((spec.get(operations.RESTORE) or {}).get("name") or "")
+    found = view.get(ETCD_SNAPSHOT, name) if name else None
+    # No object says which key a file without one needs.
+    return needed_by([found], stored) if found is not None else set(stored)
 
 
 def _make_key(control_plane: Object, generation: int) -> Effect:

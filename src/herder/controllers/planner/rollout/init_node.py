@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.names import INIT_NODE, MACHINE_ID
-from herder.api.rke.strategy import is_lost
 from herder.api.writes import ref
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.runtime.decision import Patch

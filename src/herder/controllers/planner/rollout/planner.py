@@ -16,18 +16,18 @@ from herder.api.guards.plans import lowered_version, skipped_minors
 from herder.api.management import secret_sync
 from herder.api.rke import names, operations
 from herder.api.rke.distributions import release_in, release_of, skip_error
-from herder.api.rke.encryption import KeyState, keys_secret
+from herder.api.rke.etcd.encryption import KeyState, keys_secret
+from herder.api.rke.etcd.restore import restores_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.operations import Run, active_run, suspension
-from herder.api.rke.restore import restores_spec
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs, Roles
 from herder.controllers.planner.distributions.tasks import Mode, RestoreSnapshot, SaveSnapshot, Task
 from herder.controllers.planner.etcd.force_removal import force_remove_members
 from herder.controllers.planner.operations.engine import RenderedTask, RenderTask, run_operation
 from herder.controllers.planner.operations.restore import version_to_start
-from herder.controllers.planner.operations.upgrade_snapshot import check_upgrade_snapshot
+from herder.controllers.planner.operations.snapshots.before_upgrade import check_upgrade_snapshot
 from herder.controllers.planner.plan.inputs import InputsNotReady, cluster_inputs, owns
 from herder.controllers.planner.plan.machine_inputs import machine_inputs
 from herder.controllers.planner.plan.render import Desired, Request, common_digest

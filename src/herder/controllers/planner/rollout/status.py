@@ -9,8 +9,8 @@ from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.events import recorded, warning
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.rke import cluster_spec
+from herder.api.rke.etcd.restore import extended_approvals, extended_history
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.api.rke.restore import extended_approvals, extended_history
 from herder.api.writes import PROGRESS_DEBOUNCE, status_patch
 from herder.controllers.planner.rollout.agent_versions import report_agents
 from herder.controllers.planner.rollout.certificate_expiry import check_certificates

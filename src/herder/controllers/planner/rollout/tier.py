@@ -13,8 +13,8 @@ from datetime import datetime
 
 from herder.api.rke.distributions import release_of
 from herder.api.rke.machine_config.errors import ConfigError
+from herder.api.rke.machines.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.api.rke.names import DRAIN_DONE
-from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.controllers.planner.drain import request as draining
 from herder.controllers.planner.drain.request import Options, Stage
 from herder.controllers.planner.plan.inputs import InputsNotReady

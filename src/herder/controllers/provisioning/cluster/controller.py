@@ -26,11 +26,11 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import MANAGEMENT_NAME, REMOVE_PROVISIONING
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
-from herder.api.rke.machine_health import INDEXES as HEALTH_INDEXES
-from herder.api.rke.machine_health import lost_node
-from herder.api.rke.removal import BY_CLUSTER, cluster_of
+from herder.api.rke.machines.health import INDEXES as HEALTH_INDEXES
+from herder.api.rke.machines.health import lost_node
+from herder.api.rke.machines.removal import BY_CLUSTER, cluster_of
+from herder.api.rke.machines.strategy import is_lost
 from herder.api.rke.sets import hash_of, owning_cluster
-from herder.api.rke.strategy import is_lost
 from herder.api.settings import SETTING
 from herder.api.writes import object_patch, owners
 from herder.controllers.provisioning.cluster.deletion import BY_OWNER, CREATED_FOR, created_for, remove

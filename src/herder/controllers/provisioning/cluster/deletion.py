@@ -17,7 +17,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import REMOVE_PROVISIONING
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE, CONTROL_PLANE
-from herder.api.rke.removal import BLOCKED, REMOVED, machine_removal_condition, of_cluster, removing_condition
+from herder.api.rke.machines.removal import BLOCKED, REMOVED, machine_removal_condition, of_cluster, removing_condition
 from herder.api.rke.sets import HASH, set_hash
 from herder.api.writes import delete, object_patch
 from herder.controllers.provisioning.cluster.desired import pools_of

@@ -8,7 +8,7 @@ from herder.api.capi.conditions import Condition, find
 from herder.api.events import normal, warning
 from herder.api.management import clusters
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.rke.removal import REMOVED
+from herder.api.rke.machines.removal import REMOVED
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Event
 

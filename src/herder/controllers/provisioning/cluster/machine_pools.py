@@ -8,12 +8,12 @@ from herder.api.capi.admission import machine_deployment as admission
 from herder.api.capi.admission.values import value
 from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK
+from herder.api.go_durations import whole_seconds
 from herder.api.machines.names import HOSTNAME_LIMIT
 from herder.api.references.approvals import APPROVED, Approval, derived_reference
 from herder.api.rke import names
-from herder.api.rke.durations import whole_seconds
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE
-from herder.api.rke.removal import NODE_DELETION_SECONDS
+from herder.api.rke.machines.removal import NODE_DELETION_SECONDS
 from herder.controllers.provisioning.cluster.desired import Pool
 from herder.controllers.provisioning.cluster.templates import bootstrap_template_name
 from herder.engine.meta.kinds import Kind, Object

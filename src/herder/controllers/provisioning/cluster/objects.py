@@ -10,9 +10,9 @@ from herder.api.capi.names import annotations_of, labels_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import derived_record
 from herder.api.rke import cluster_spec, names
+from herder.api.rke.etcd.restore import restores_spec
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.operations import AGENTS, RESTORE
-from herder.api.rke.restore import restores_spec
 from herder.api.rke.schema.configuration import CONFIGURATION, OPERATIONS
 from herder.api.writes import appliable, owner_reference
 from herder.controllers.provisioning.cluster.desired import Problem, pools_of, rke_config

@@ -20,7 +20,7 @@ from herder.api.rke import cluster_spec
 from herder.api.rke.distributions import release_of
 from herder.api.rke.fields.table import refused_values
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.api.rke.machine_health import BY_LOST, BY_READY, BY_REGISTERED, lost_node
+from herder.api.rke.machines.health import BY_LOST, BY_READY, BY_REGISTERED, lost_node
 from herder.api.rke.node.certificates import CERTIFICATES_VALID
 from herder.api.writes import PROGRESS_DEBOUNCE, ref, status_patch
 from herder.controllers.provisioning.cluster.desired import Pool, pools_of

@@ -16,7 +16,7 @@ from herder.api.machines.jobs import ROLE
 from herder.api.management import clusters, names
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.api.rke.removal import BY_CLUSTER, cluster_of
+from herder.api.rke.machines.removal import BY_CLUSTER, cluster_of
 from herder.api.writes import delete, object_patch, owner_reference, owners, ref
 from herder.controllers.provisioning.management_cluster.status import (
     is_cluster_namespace,

@@ -18,7 +18,7 @@ from herder.api.management import clusters, display
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
-from herder.api.rke.removal import BY_CLUSTER, REMOVED
+from herder.api.rke.machines.removal import BY_CLUSTER, REMOVED
 from herder.api.writes import PROGRESS_DEBOUNCE, ref, status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Projection, waiting

@@ -16,12 +16,12 @@ from herder.api.management.clusters import SHARED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.rke import names, operations
-from herder.api.rke.encryption import keys_secret
+from herder.api.rke.etcd.encryption import keys_secret
+from herder.api.rke.etcd.restore import mode_of, restored_spec, restores_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.node.install import agent_variables
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
-from herder.api.rke.restore import mode_of, restored_spec, restores_spec
 from herder.controllers.planner import controller as planner
 from herder.controllers.planner.distributions.interface import ClusterInputs, Distribution
 from herder.controllers.planner.distributions.lookup import distribution_of

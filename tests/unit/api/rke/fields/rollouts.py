@@ -16,7 +16,7 @@ from herder.api.capi.kinds import NODE, SECRET
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.rke import names, operations
-from herder.api.rke.encryption import MAKE_KEY
+from herder.api.rke.etcd.encryption import MAKE_KEY
 from herder.api.rke.kinds import ETCD_SNAPSHOT, PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
 from herder.api.settings import Settings

@@ -279,6 +279,17 @@ def test_an_interrupted_replacement_goes_on_with_the_same_authorities(server: Se
     assert server.report().strip() == wanted
 
 
+def test_the_service_starts_again_if_certificates_cannot_be_rotated(server: Server) -> None:
+    wanted = server.prepare().stdout.splitlines()[-1]
+    server.k3s()
+    path = server.programs / "k3s"
+    path.write_text(path.read_text().replace('"certificate rotate" ] && exit 0', '"certificate rotate" ] && exit 3'))
+    assert server.replace().returncode == 3
+    assert server.log("systemctl")[-1] == "start k3s"
+    server.k3s()
+    assert server.replace().stdout.splitlines()[-1] == wanted
+
+
 def test_a_finished_replacement_is_not_repeated(server: Server) -> None:
     server.prepare()
     first = server.replace().stdout

@@ -16,7 +16,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke import names
 from herder.controllers.planner import etcd_snapshot
 from herder.controllers.planner.etcd_snapshot import FILES, MAX_CREATED, MAX_METADATA_KEYS, MAX_SNAPSHOTS, SNAPSHOT_FILE
-from herder.controllers.planner.operations import listing
+from herder.controllers.planner.operations.snapshots import listing
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Create, Decision, Observe
 from herder.engine.runtime.remote.observation import max_objects

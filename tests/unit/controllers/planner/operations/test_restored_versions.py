@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from herder.api.rke import names, operations, restore
+from herder.api.rke import names, operations
 from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.distributions import Release, release_in
+from herder.api.rke.etcd import restore
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.sim import loop
 from tests.unit.controllers.planner.operations.test_abort import abort, until_phase

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from herder.api.rke import operations
-from herder.api.rke.encryption import BEFORE
+from herder.api.rke.etcd.encryption import BEFORE
 from herder.api.rke.node.plan import File, Instruction, Plan, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, EncryptionKeys, MachineInputs
 from herder.controllers.planner.distributions.kubeadm.components import COMMON_FUNCTIONS, RESTART_FUNCTIONS

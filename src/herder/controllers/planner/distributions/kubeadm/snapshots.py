@@ -17,13 +17,15 @@ from herder.controllers.planner.distributions.interface import ClusterInputs, Ma
 from herder.controllers.planner.distributions.kubeadm.paths import CONFIG_DIR, STATE_DIR, addresses
 from herder.controllers.planner.distributions.snapshot_program import (
     Place,
+    accepted_arguments,
     check_snapshot,
     config_file,
     delete_snapshots,
     node_name,
     program_instruction,
+    restore_arguments,
     save_snapshot,
-    snapshot_arguments,
+    with_commit,
     with_config,
     without_start,
 )
@@ -52,13 +54,10 @@ RESTORE_SCRIPT = """set -eu
 program=$1 config=$2 state=$3
 shift 3
 "$program" restore --config "$config" "$@" >&2
-if [ -e "$state/member" ]; then
-    "$program" start --config "$config" >&2
-else
-    touch "$state/restored"
-fi
+[ -e "$state/member" ] || touch "$state/restored"
 """
-"""Restores a snapshot. On a new server, the installer starts the cluster with the restored data later."""
+"""Restores a snapshot. On a new server, the installer starts the cluster with the restored data later; another server
+stays stopped until then, too."""
 
 
 def snapshot_config(cluster: ClusterInputs, machine: MachineInputs) -> File:
@@ -82,10 +81,10 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
             stop = program_instruction(operations.STOP_SERVICES, task, PLACE, "stop")
             return Plan(files=(config, _reserved(task.nodes)), instructions=(stop,))
         case StartServices():
-            start = program_instruction(operations.START_SERVICES, task, PLACE, "start")
+            start = program_instruction(operations.START_SERVICES, task, PLACE, "start", *accepted_arguments(task))
             return with_config(replace(plan, instructions=(start, *plan.instructions)), config)
         case RestoreSnapshot():
-            arguments = (PLACE.program, PLACE.config, STATE_DIR, *snapshot_arguments(task.file))
+            arguments = (PLACE.program, PLACE.config, STATE_DIR, *restore_arguments(task))
             restore = script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, *arguments)
             installed = tuple(without_start(each, "KUBEADM") for each in plan.instructions)
             files = (*plan.files, _reserved(task.nodes))
@@ -97,7 +96,8 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
         case Rejoin() if machine.roles.only_worker:
             return plan
         case Rejoin():
-            return replace(plan, files=(*plan.files, _reserved(task.nodes)))
+            plan = replace(plan, files=(*plan.files, _reserved(task.nodes)))
+            return with_commit(plan, task, PLACE, config) if task.commits else plan
         case DeleteStaleNodes():
             return Plan(instructions=(delete_nodes(task, *KUBECTL),))
     raise UnsupportedTask(f"kubeadm has no task {type(task).__name__}")

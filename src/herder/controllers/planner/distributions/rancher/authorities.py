@@ -1,15 +1,15 @@
 """Scripts that rotate the certificate authorities (CAs) of K3s and RKE2.
 
-`certificate rotate-ca` accepts a new CA only if the present one leads to it. Each new CA is therefore an intermediate CA
-of a new root, and the present root signs the new root too. The file of a CA contains it, the new root as signed by the
+`certificate rotate-ca` accepts a new CA only if the present one leads to it. Each new CA is therefore an intermediate
+CA of a new root, and the present root signs the new root too. The file of a CA contains it, the new root as signed by the
 present one, the new root itself, and then everything that the file contained before. So whoever trusts any earlier CA
 trusts the new certificates, and certificates of any earlier CA stay trusted.
 
 The signed root comes before the self-signed one: servers send the file with their certificates, in this order. OpenSSL
 follows the first issuer that fits, and a client that trusts only the present root would end at the self-signed one.
 
-The key that signs tokens of service accounts stays the same, so that no token becomes invalid. The command takes what is
-in the directory; if a file is missing there, it still exits with 0.
+The key that signs tokens of service accounts stays the same, so that no token becomes invalid. The command takes what
+is in the directory; if a file is missing there, it still exits with 0.
 """
 
 from __future__ import annotations
@@ -174,13 +174,15 @@ if [ "$(digest "$tls")" != "$wanted" ]; then
         *) fail "$program does not report that it has saved the CAs" ;;
     esac
 fi
-systemctl stop "$unit"
-"$program" certificate rotate
+code=0
+systemctl stop "$unit" && "$program" certificate rotate || code=$?
 for name in kube-controller-manager kube-scheduler; do
-    rm -f "$tls/$name/$name.crt" "$tls/$name/$name.key" "$data/agent/pod-manifests/$name.yaml"
+    [ "$code" = 0 ] || break
+    rm -f "$tls/$name/$name.crt" "$tls/$name/$name.key" "$data/agent/pod-manifests/$name.yaml" || code=$?
 done
 systemctl reset-failed "$unit" 2> /dev/null || true
 systemctl start "$unit"
+[ "$code" = 0 ] || exit "$code"
 tries=0
 until [ "$(digest "$tls")" = "$wanted" ]; do
     tries=$((tries + 1))

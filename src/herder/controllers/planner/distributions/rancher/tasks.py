@@ -187,7 +187,8 @@ if [ "$(cat "$marker" 2> /dev/null)" = "$restore" ]; then
     exit 0
 fi
 systemctl stop "$unit"
-rm -rf "$data/server/db/etcd"
+rm -f "$data/server/db/restore-journal"
+rm -rf "$data/server/db/etcd" "$data/server/db/restore-cred"
 mkdir -p "$data/server/db"
 printf '%s\\n' "$restore" > "$marker"
 sync
@@ -196,44 +197,91 @@ sync
 without its data, its member would count as lost, and etcd could lose its quorum.
 """
 
-_UNDO = """unit=$1 data=$2
+_JOURNAL = """unit=$1 data=$2 accepted=$3
+shift 3
+run=${OPERATION%%/*}
 db=$data/server/db
-journal=$db/restore-journal
+journal=$db/restore-journal cred=$data/server/cred kept=$db/restore-cred
+is_of() { [ -n "$1" ] && grep -Fqx -e "run $1" "$journal" 2> /dev/null; }
+is_completed() { grep -Fqx completed "$journal" 2> /dev/null; }
+commit() {
+    rm -f "$journal"
+    rm -rf "$kept"
+}
 undo() {
     [ -e "$journal" ] || return 0
+    systemctl stop "$unit" 2> /dev/null || true
+    ! grep -Fqx empty "$journal" || rm -rf "$db/etcd"
     for old in "$db/"etcd-old-*; do
         [ -d "$old" ] || continue
         ! grep -Fqx -e "$old" "$journal" || continue
         rm -rf "$db/etcd"
-        mv "$old" "$db/etcd"
+        mv "$old" "$db/etcd" || return 1
     done
-    rm -f "$db/reset-flag" "$journal"
+    if [ -d "$kept" ]; then
+        rm -rf "$cred"
+        cp -a "$kept" "$cred" || return 1
+    fi
+    rm -f "$db/reset-flag"
+    sync
+    commit
 }
+settle() { if is_of "$accepted"; then commit; else undo; fi; }
 """
-"""Puts the old data back. While a restore runs, the journal exists, with the old data of earlier restores."""
+"""The journal exists from the begin of a restore until the server starts with the restored data, or with the old data.
+
+It has the ID of the run, the old data of earlier restores, and whether the restore has completed. A restored snapshot
+brings its encryption keys, so those of before are kept too.
+"""
 
 RESTORE_SCRIPT = f"""set -u
-{_UNDO}shift 2
+{_JOURNAL}if is_of "$run" && is_completed; then
+    echo "the snapshot was restored already"
+    exit 0
+fi
 systemctl stop "$unit" 2> /dev/null
 systemctl disable "$unit" 2> /dev/null
-undo
-[ ! -d "$db" ] || ls -d "$db/"etcd-old-* > "$journal" 2> /dev/null
+settle || exit 1
+mkdir -p "$db" && rm -rf "$kept" || exit 1
+[ ! -d "$cred" ] || cp -a "$cred" "$kept" || exit 1
+{{
+    printf 'run %s\\n' "$run" || exit 1
+    [ -e "$db/etcd" ] || echo empty || exit 1
+    for old in "$db/"etcd-old-*; do [ ! -d "$old" ] || printf '%s\\n' "$old" || exit 1; done
+}} > "$journal.new"
+sync
+mv "$journal.new" "$journal" || exit 1
 "$@"
 code=$?
-if [ "$code" = 0 ]; then rm -f "$journal"; else undo; fi
+if [ "$code" = 0 ]; then
+    sync
+    echo completed >> "$journal" && sync
+    exit
+fi
+undo
 systemctl enable "$unit" 2> /dev/null
 exit "$code"
 """
 """Runs the restore. It moves the data away before it fails; without data, the service would begin an empty cluster.
 
-So the service must not start if the machine restarts meanwhile: the unit is disabled until the restore has ended.
+The service must not start with the restored data either while the cluster can still continue with the old data. So its
+unit is disabled until the restore is committed or undone.
 """
 
 UNDO_RESTORE_SCRIPT = f"""set -u
-{_UNDO}undo
+{_JOURNAL}settle || exit 1
 systemctl enable "$unit"
 """
-"""Undoes a restore that was interrupted, before the service starts again."""
+"""Undoes a restore before the service starts, also one that has completed without a report."""
+
+COMMIT_RESTORE_SCRIPT = f"""set -u
+{_JOURNAL}if [ -e "$journal" ]; then
+    is_of "$run" && is_completed || {{ echo "no restore of this operation has completed here" >&2; exit 1; }}
+    commit
+fi
+systemctl enable "$unit"
+"""
+"""From now on, the server starts with the restored data, and nothing undoes the restore."""
 
 
 def task_instructions(
@@ -277,12 +325,15 @@ def task_instructions(
         case StopServices():
             return (script_instruction(operations.STOP_SERVICES, STOP_SCRIPT, task, f"{runtime.name}-killall.sh"),)
         case StartServices():
-            undo = script_instruction(operations.UNDO_RESTORE, UNDO_RESTORE_SCRIPT, task, unit, data)
+            arguments = (unit, data, task.accepted)
+            undo = script_instruction(operations.UNDO_RESTORE, UNDO_RESTORE_SCRIPT, task, *arguments)
             return undo, script_instruction(operations.START_SERVICES, SYSTEMCTL_SCRIPT, task, "start", unit)
         case RestoreSnapshot():
             return (_restore(cluster, runtime, unit, data, task),)
         case Rejoin(drop_data=True):
             return (script_instruction(operations.DROP_DATA, DROP_SCRIPT, task, unit, data),)
+        case Rejoin(commits=True):
+            return (script_instruction(operations.COMMIT_RESTORE, COMMIT_RESTORE_SCRIPT, task, unit, data, ""),)
         case Rejoin():
             return ()
         case DeleteStaleNodes():
@@ -307,7 +358,7 @@ def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, tas
     ]
     if not task.file.in_s3:
         command.append("--etcd-s3=false")
-    return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, unit, data, *command)
+    return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, unit, data, task.accepted, *command)
 
 
 def _snapshots(data: str) -> str:

@@ -1,0 +1,1 @@
+"""Snapshots of etcd, restores, and the keys that encrypt its Secrets."""

@@ -1,0 +1,1 @@
+"""Snapshots: on demand, on a schedule and before upgrades, their list, and their deletion."""
