@@ -1,9 +1,9 @@
 """Scripts that rotate the certificate authorities (CAs) of K3s and RKE2.
 
 `certificate rotate-ca` accepts a new CA only if the present one leads to it. Each new CA is therefore an intermediate
-CA of a new root, and the present root signs the new root too. The file of a CA contains it, the new root as signed by the
-present one, the new root itself, and then everything that the file contained before. So whoever trusts any earlier CA
-trusts the new certificates, and certificates of any earlier CA stay trusted.
+CA of a new root, and the present root signs the new root too. The file of a CA contains it, the new root as signed by
+the present one, the new root itself, and then everything that the file contained before. So whoever trusts any earlier
+CA trusts the new certificates, and certificates of any earlier CA stay trusted.
 
 The signed root comes before the self-signed one: servers send the file with their certificates, in this order. OpenSSL
 follows the first issuer that fits, and a client that trusts only the present root would end at the self-signed one.
