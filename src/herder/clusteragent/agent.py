@@ -20,16 +20,28 @@ from herder.tunnel.link import Link
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 5.0
+AUTHORITIES_SECONDS = 60.0
+"""How often the agent looks for other CA certificates of its cluster."""
 REGISTER, CONNECT = "/v3/connect/register", "/v3/connect"
+
+
+class _AuthoritiesChanged(Exception):
+    """The CA certificates of the cluster are not those that the agent has reported."""
 
 
 class Agent:
     def __init__(
-        self, configuration: Configuration, *, pause: float = PAUSE_SECONDS, backoff: Backoff | None = None
+        self,
+        configuration: Configuration,
+        *,
+        pause: float = PAUSE_SECONDS,
+        backoff: Backoff | None = None,
+        authorities_interval: float = AUTHORITIES_SECONDS,
     ) -> None:
         self._configuration = configuration
         self._pause = pause
         self._backoff = backoff
+        self._authorities_interval = authorities_interval
         self._context: ssl.SSLContext | None = None
         self._credential: cluster.Credential | None = None
         self._main: TunnelClient | None = None
@@ -51,8 +63,13 @@ class Agent:
             self._context = await until_trusted(
                 wanted.server, wanted.ca_checksum, strict=wanted.strict, pause=self._pause
             )
-            self._credential = await self._read_credential(own)
-            await self._keep_up(own)
+            while True:
+                self._credential = await self._read_credential(own)
+                try:
+                    await self._keep_up(own)
+                except* _AuthoritiesChanged:
+                    log.info("the CA certificates of the cluster have changed; connecting again")
+                own = cluster.connection(wanted.kubeconfig)
         finally:
             if health is not None:
                 health.close()
@@ -73,6 +90,7 @@ class Agent:
             group.create_task(self._main.run())
             group.create_task(second.run())
             group.create_task(self._renew(own))
+            group.create_task(self._follow_authorities(own))
             group.create_task(cluster.follow_registration(own, self._tokens.replace, self._pause))
 
     # --- tunnel targets -------------------------------------------------------------------------------------------
@@ -114,6 +132,18 @@ class Agent:
             self._credential = await self._read_credential(own)
             if self._main is not None and self._main.link is not None:
                 self._main.link.close("the credential is replaced")
+
+    async def _follow_authorities(self, own: RestConfig) -> None:
+        """End the connections if the cluster has other CAs: the manager must learn them while old ones are valid."""
+        while True:
+            await asyncio.sleep(self._authorities_interval)
+            try:
+                found = cluster.connection(self._configuration.kubeconfig)
+            except (ConfigurationError, OSError) as problem:
+                log.warning("cannot read the CA certificates of the cluster: %s", problem)
+                continue
+            if found.ca != own.ca:
+                raise _AuthoritiesChanged
 
 
 async def _serve_health(agent: Agent, host: str, port: int) -> asyncio.Server:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from herder.engine.store import Key
 from herder.sim.host.disk import Snapshot
 from herder.sim.host.etcd import Content, EtcdCluster
+from herder.sim.host.trust import trust_problems
 from herder.sim.nodes import NodeObserver, SimulatedNode
 
 VOLATILE = ("nodes", "leases.coordination.k8s.io", "events", "etcdsnapshotfiles.k3s.cattle.io", "pods")
@@ -44,6 +45,11 @@ class OperationJudge(NodeObserver):
 
     def revived_etcd(self, node: SimulatedNode, old: EtcdCluster) -> None:
         self._report("a fenced member never rejoins", f"{node.name} serves the data of before the restore again")
+
+    def up(self, node: SimulatedNode) -> None:
+        """Machines load CAs and certificates when they start."""
+        for problem in trust_problems(node.cluster.nodes.values()):
+            self._report("no machine loses trust", problem)
 
     def stopped(self, node: SimulatedNode, *, by_plan: bool) -> None:
         """Quorum is lost only while a restore is requested."""

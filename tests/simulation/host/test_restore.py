@@ -136,6 +136,9 @@ def test_a_service_without_data_makes_a_new_empty_cluster() -> None:
         assert (await servers.run("s1", "systemctl", "start", "k3s")).exit_code == 0
         await servers.until(lambda: is_loaded(servers))
         assert not await servers.has_data("before")
+        await servers.until(lambda: has_nodes(servers, {"s1"}))
+        servers["w1"].service.stop(by_plan=False)
+        servers["w1"].service.start()  # a kubelet registers its Node only when it starts
         await servers.until(lambda: has_nodes(servers, {"s1", "w1"}))
 
     run(scenario)

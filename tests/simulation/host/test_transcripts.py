@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from herder.sim.host.certificates import AUTHORITIES
 from herder.sim.host.disk import Snapshot
 from herder.sim.k3s.snapshot_objects import SNAPSHOT_FILES
 from tests.simulation.host.servers import Servers, run
@@ -177,8 +178,20 @@ def log_has(text: str) -> Effect:
 def leaf_files(servers: Servers, server: str = "s1") -> int:
     found = [p for p in servers[server].disk.files if p.startswith((f"{D}/server/tls/", f"{D}/agent/"))]
     return len(
-        [path for path in found if path.endswith((".crt", ".key")) and "-ca." not in path and "/tls-" not in path]
+        [
+            path
+            for path in found
+            if path.endswith((".crt", ".key")) and "-ca." not in path and "/tls-" not in path
+            if not path.endswith("/service.key")
+        ]
     )
+
+
+async def authorities_kept(servers: Servers) -> None:
+    etcd = servers["s1"].cluster.etcd
+    assert etcd is not None
+    tls = {name: servers["s1"].disk.files[f"{D}/server/tls/{name}.crt"].serial for name in AUTHORITIES}
+    assert etcd.bootstrap.authorities == tls
 
 
 async def certificates_gone(servers: Servers) -> None:
@@ -301,6 +314,14 @@ ROWS: dict[str, Row] = {
     ),
     "check in an unknown format": Row(
         k3s("certificate", "check", "-o", "nosuch"), 1, err=fatal("Error: invalid output format nosuch")
+    ),
+    "rotate-ca without a path": Row(
+        k3s("certificate", "rotate-ca"), 1, err=fatal('Error: Required flag "path" not set')
+    ),
+    "rotate-ca of a missing directory": Row(
+        k3s("certificate", "rotate-ca", "--path", "/nowhere"), out="certificates saved to datastore\n",
+        err="(" + line("warning", "failed to stat …: stat /nowhere/tls/….…: no such file or directory") + "){11}",
+        effect=authorities_kept,
     ),
     "services in one argument": Row(
         k3s("certificate", "rotate", "-s", "etcd,kubelet"), 1,

@@ -14,6 +14,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import names, operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.api.rke.operations import ABORTABLE, ABORTED, Run
+from herder.api.rke.services import NO_AUTHORITY_ROTATION
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.operations.engine import AUTOMATIC, OPERATIONS
 from herder.controllers.planner.operations.interface import Operation
@@ -365,6 +366,37 @@ class Certificates(CrashedOperation):
         return now.keys() == self.old.keys() and all(now[each] != old for each, old in self.old.items())
 
 
+class CertificateAuthorities(Certificates):
+    kind = operations.AUTHORITIES
+    title = "Rotation of certificate authorities"
+
+    @classmethod
+    def reason(cls, distribution: str, phase: str) -> str:
+        if distribution in NO_AUTHORITY_ROTATION:
+            return "– admission refuses it: the distribution cannot rotate them"
+        return super().reason(distribution, phase)
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        self.first = self._present()
+
+    def _present(self) -> dict[str, int]:
+        etcd = self.cluster.simulation.sim.downstream.etcd
+        assert etcd is not None
+        return etcd.bootstrap.authorities
+
+    async def is_achieved(self) -> bool:
+        present = self._present()
+        loaded = all(
+            node.service.trust[name].bundle >= {serial, self.first[name]}
+            for node in self.cluster.simulation.nodes
+            for name, serial in present.items()
+        )
+        unused = [path for node in self.cluster.servers for path in node.disk.files if "/new-authorities/" in path]
+        is_new = not set(present.values()) & set(self.first.values())
+        return loaded and is_new and not unused and await super().is_achieved()
+
+
 class EncryptionKeys(CrashedOperation):
     kind = operations.ENCRYPTION_KEYS
     title = "Rotation of encryption keys"
@@ -456,6 +488,7 @@ _BASES: Sequence[type[CrashedOperation]] = (
     RestoreVersion,
     RestoreOnNewServers,
     Certificates,
+    CertificateAuthorities,
     EncryptionKeys,
     NodeAgents,
 )

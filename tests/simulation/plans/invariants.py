@@ -153,6 +153,7 @@ class PlanInvariants(NodeObserver):
             self._check_strategy(node)
 
     def up(self, node: SimulatedNode) -> None:
+        self.judge.up(node)
         self._served_since.setdefault(node.name, self.clock())
         self._disturbed.pop(node.name, None)
 

@@ -24,6 +24,7 @@ from herder.sim.host.disk import Snapshot
 from herder.sim.host.managed_keys import FLAG, KUBEADM_MANIFEST
 from herder.sim.host.shell import execute
 from herder.sim.kubeadm.program import INIT_CONFIG, REENCRYPT
+from tests.simulation.plans import authority_scripts
 from tests.simulation.plans.agent_scripts import redeploy_agent
 
 RETRIES, RETRY_SECONDS = 24, 5.0
@@ -40,7 +41,9 @@ async def _save(command: Command) -> Finished:
     file = command.node.disk.files.get(f"{directory}/{name[1]}")
     hashes = {name[1]: _hash_of(file)} if isinstance(file, Snapshot) else {}
     listed = await execute(command, runtime, "etcd-snapshot", "ls", "-o", "json")
-    return Finished(listed.exit_code, f'{{"hashes":{json.dumps(hashes)},"list":{listed.stdout.decode()}}}\n'.encode())
+    found = authority_scripts.digest(command, command.node.disk.layout.tls)
+    report = f'{{"hashes":{json.dumps(hashes)},"authorities":"{found}","list":{listed.stdout.decode()}}}\n'
+    return Finished(listed.exit_code, report.encode())
 
 
 def _hash_of(file: Snapshot) -> str:
@@ -425,4 +428,5 @@ SCRIPTS: Mapping[str, Script] = {
     embedded_tasks.UNDO_SCRIPT: _undo_embedded,
     DELETE_NODES_SCRIPT: _delete_nodes,
     REDEPLOY_SCRIPT: redeploy_agent,
+    **authority_scripts.SCRIPTS,
 }

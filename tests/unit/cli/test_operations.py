@@ -26,6 +26,7 @@ from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.api.rke.operations import (
     ABORTED,
     AGENTS,
+    AUTHORITIES,
     CERTIFICATES,
     DELETION,
     ENCRYPTION_KEYS,
@@ -138,6 +139,10 @@ def test_the_last_generation_is_known_even_if_the_request_was_removed() -> None:
     assert last_generation(provisioning_cluster(), plane, RESTORE) == 0
     rotated = control_plane(certificateRotationGeneration=7)
     assert last_generation(provisioning_cluster(rotateCertificates=None), rotated, CERTIFICATES) == 7
+    assert last_generation(provisioning_cluster(rotateCertificates=None), rotated, AUTHORITIES) == 7
+    both = provisioning_cluster(rotateCertificates={"generation": 8, "caCertificates": True})
+    assert [last_generation(both, rotated, kind) for kind in (CERTIFICATES, AUTHORITIES)] == [8, 8]
+    assert [each.kind for each in pending_requests(both, rotated)] == [AUTHORITIES]
 
 
 def test_pending_requests_are_those_that_have_not_started() -> None:
@@ -389,6 +394,23 @@ def test_a_key_rotation_warns_before_its_request(cluster: Cluster) -> None:
     accepted = herder(*rotate, "--yes", "--no-wait", **cluster.environment)
     assert warning in accepted.stderr
     assert "encryption key rotation 1 is requested" in accepted.stdout
+
+
+def test_a_rotation_of_authorities_warns_before_its_request(cluster: Cluster) -> None:
+    rotate = ("rotate", "certificates", cluster.name, "--ca")
+    refused = Terminal(*rotate, **cluster.environment)
+    refused.read_until("[y/N]")
+    assert "Warning: Kubernetes restarts on every machine." in " ".join(refused.output.split())
+    refused.type("n\n")
+    assert refused.exit_status() == 1
+    assert cluster.requested(CERTIFICATES) is None
+    both = herder(*rotate, "--service", "etcd", "--yes", check=False, **cluster.environment)
+    assert (both.returncode, "--service cannot be used with --ca" in both.stderr) == (2, True)
+    accepted = herder(*rotate, "--yes", "--no-wait", **cluster.environment)
+    assert "CA rotation 1 is requested" in accepted.stdout
+    assert cluster.requested(CERTIFICATES) == {"generation": 1, "caCertificates": True}
+    cluster.herder("rotate", "certificates", cluster.name, "--no-wait")
+    assert cluster.requested(CERTIFICATES) == {"generation": 2, "services": []}
 
 
 def test_after_an_interrupt_the_operation_can_be_waited_for_again(cluster: Cluster) -> None:

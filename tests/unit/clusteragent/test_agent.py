@@ -157,6 +157,35 @@ async def test_the_manager_reaches_the_clusters_api_through_the_agent(harness: H
     assert harness.manager.paths.count("/v3/connect/register") == 1
 
 
+async def test_the_manager_learns_new_authorities_of_the_cluster(harness: Harness) -> None:
+    """After a CA rotation, the file has the old certificates and new ones. No restart of the agent is needed."""
+    new = authority("rotated").certificate_pem.decode()
+    running = asyncio.ensure_future(
+        Agent(harness.configuration(), pause=0.01, backoff=QUICK, authorities_interval=0.05).run()
+    )
+
+    async def reported() -> str:
+        cluster = await harness.manager.client.get(MANAGEMENT_CLUSTER.resource, MEADOW)
+        return base64.b64decode((cluster.get("status") or {}).get("caCert") or "").decode()
+
+    try:
+        await until(lambda: harness.manager.registry.has(MEADOW))
+        assert new not in await reported()
+        config = yaml.safe_load(harness.cluster.kubeconfig.read_text())
+        bundle = f"{harness.cluster.ca}{new}".encode()
+        config["clusters"][0]["cluster"]["certificate-authority-data"] = base64.b64encode(bundle).decode()
+        harness.cluster.kubeconfig.write_text(yaml.safe_dump(config))
+        async with asyncio.timeout(20):
+            while await reported() != bundle.decode():
+                await asyncio.sleep(0.01)
+        await until(lambda: harness.manager.registry.has(MEADOW))
+        stream = harness.manager.registry.dial(MEADOW, "tcp", harness.cluster.address)
+        stream.close()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_an_agent_that_lost_its_tunnel_reconnects(harness: Harness) -> None:
     async with harness.run_agent():
         before = len(harness.manager.paths)

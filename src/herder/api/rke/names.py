@@ -82,6 +82,7 @@ SNAPSHOT_NAME = "etcdsnapshot.rke.io/snapshot-name"
 SNAPSHOT_FILE = "etcdsnapshot.rke.io/snapshot-file-name"
 SNAPSHOT_STORAGE = "etcdsnapshot.rke.io/storage"
 SNAPSHOT_SHA256 = "etcdsnapshot.herder.io/sha256"
+SNAPSHOT_AUTHORITIES = "etcdsnapshot.herder.io/certificate-authorities"  # SHA-256 of the CAs that the snapshot contains
 RESTORE_MODES = "etcdsnapshot.rke.io/restore-mode-options"
 ABORT_OPERATION = "operation.herder.io/abort"  # on a Cluster: the ID of the operation to abort
 NO_UPGRADE_SNAPSHOT = "operation.herder.io/no-snapshot-before-upgrade"  # on a Cluster: "true" to upgrade without one

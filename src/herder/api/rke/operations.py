@@ -24,10 +24,12 @@ SNAPSHOT, RESTORE = "etcdSnapshotCreate", "etcdSnapshotRestore"
 UPGRADE_SNAPSHOT = "snapshotBeforeUpgrade"
 """A snapshot that the manager takes by itself before it changes the version. No field of the spec requests it."""
 CERTIFICATES, ENCRYPTION_KEYS = "rotateCertificates", "rotateEncryptionKeys"
+AUTHORITIES = "rotateCertificateAuthorities"
+"""Requested by the field of CERTIFICATES, with `caCertificates`."""
 AGENTS = "redeploySystemAgentGeneration"
 """The only request outside rkeConfig: a number instead of an object with a generation."""
-KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, ENCRYPTION_KEYS, AGENTS)
-"""Kinds of operations that users request: the field of the spec for each. An earlier one comes first."""
+KINDS = (SNAPSHOT, RESTORE, CERTIFICATES, AUTHORITIES, ENCRYPTION_KEYS, AGENTS)
+"""Kinds of operations that users request: see `field_of`. An earlier one comes first."""
 SCHEDULED_SNAPSHOT, DELETION = "etcdSnapshotSchedule", "etcdSnapshotDelete"
 """Kinds of operations that the manager starts by itself, in the background: the cluster stays ready."""
 TITLES: Mapping[str, str] = {
@@ -35,6 +37,7 @@ TITLES: Mapping[str, str] = {
     UPGRADE_SNAPSHOT: "snapshot before the upgrade",
     RESTORE: "etcd restore",
     CERTIFICATES: "certificate rotation",
+    AUTHORITIES: "CA rotation",
     ENCRYPTION_KEYS: "encryption key rotation",
     AGENTS: "redeployment of node agents",
     SCHEDULED_SNAPSHOT: "scheduled etcd snapshot",
@@ -45,7 +48,7 @@ TITLES: Mapping[str, str] = {
 CHECK_PHASE = "Started"
 """The phase in which a restore checks its snapshot; nothing has stopped yet."""
 ABORT_PHASE = "Abort"
-"""The phase that starts servers again after a restore that has failed. Other runs skip it."""
+"""The phase after a failure: servers start again after a restore, or unused CAs are deleted. Other runs skip it."""
 SHUTDOWN_PHASE, RESTORE_PHASE, REJOIN_PHASE = "Shutdown", "Restore", "InitialRestartCluster"
 FINISHED, DONE, FAILED = "Finished", "Done", "Failed"
 _ENDED = (FINISHED, DONE, FAILED)
@@ -54,6 +57,8 @@ _SHOWN = 3  # names of machines in a message
 # Names of the instructions of tasks. Guards accept them only while their operation is in the phase that runs them.
 SAVE_SNAPSHOT, DELETE_SNAPSHOTS = "etcd-snapshot-save", "etcd-snapshot-delete"
 ROTATE_CERTIFICATES, RESTART_SERVICES = "rotate-certificates", "restart-services"
+PREPARE_AUTHORITIES, ROTATE_AUTHORITIES = "prepare-certificate-authorities", "rotate-certificate-authorities"
+REPORT_AUTHORITIES, DISCARD_AUTHORITIES = "report-certificate-authorities", "discard-certificate-authorities"
 ENCRYPT_SECRETS = "secrets-encrypt"
 CHECK_SNAPSHOT, RESTORE_SNAPSHOT = "etcd-snapshot-check", "etcd-snapshot-restore"
 STOP_SERVICES, START_SERVICES = "stop-services", "start-services"
@@ -234,10 +239,26 @@ def _number(value: object) -> int:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
+_BY_CERTIFICATES = (CERTIFICATES, AUTHORITIES)
+
+
+def field_of(kind: str) -> str:
+    """The field of the spec and of the status that requests operations of this kind."""
+    return CERTIFICATES if kind == AUTHORITIES else kind
+
+
 def request_in(fields: Object, kind: str) -> Object:
     """The request in the spec or status of a control plane; empty if there is none."""
-    found = fields.get(kind)
+    found = fields.get(field_of(kind))
+    if kind in _BY_CERTIFICATES and bool((found or {}).get("caCertificates")) != (kind == AUTHORITIES):
+        return {}
     return ({"generation": found} if found else {}) if isinstance(found, int) else found or {}
+
+
+def stored_request(spec: Object, kind: str) -> Object:
+    """The field with the request, as the status records it when the run starts."""
+    field = field_of(kind)
+    return {field: spec[field]} if spec.get(field) else {}
 
 
 def request_of_cluster(cluster: Object | None, kind: str) -> Object:
@@ -251,7 +272,8 @@ def set_request(cluster: Object, kind: str, request: Object) -> None:
     if kind == AGENTS:
         cluster["spec"][kind] = request["generation"]
     else:
-        cluster["spec"]["rkeConfig"][kind] = request
+        request = {**request, "caCertificates": True} if kind == AUTHORITIES else request
+        cluster["spec"]["rkeConfig"][field_of(kind)] = request
 
 
 # --- permissions ------------------------------------------------------------------------------------------------------
@@ -292,6 +314,12 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (RESTORE, "RestartCluster"): _may(),
     (CERTIFICATES, "Rotate"): _may(ROTATE_CERTIFICATES, RESTART_SERVICES),
     (CERTIFICATES, "RestartCluster"): _may(),
+    (AUTHORITIES, "Prepare"): _may(PREPARE_AUTHORITIES),
+    (AUTHORITIES, "Snapshot"): _may(SAVE_SNAPSHOT),
+    (AUTHORITIES, "Replace"): _may(ROTATE_AUTHORITIES),
+    (AUTHORITIES, "Rotate"): _may(ROTATE_CERTIFICATES, REPORT_AUTHORITIES, RESTART_SERVICES),
+    (AUTHORITIES, ABORT_PHASE): _may(DISCARD_AUTHORITIES),
+    (AUTHORITIES, "RestartCluster"): _may(),
     (ENCRYPTION_KEYS, "Prepare"): _may(ENCRYPT_SECRETS, RESTART_SERVICES),
     (ENCRYPTION_KEYS, "PostPrepareRestart"): _may(RESTART_SERVICES),
     (ENCRYPTION_KEYS, "Rotate"): _may(ENCRYPT_SECRETS),
@@ -318,6 +346,7 @@ ABORTABLE: Mapping[str, frozenset[str]] = {
     UPGRADE_SNAPSHOT: frozenset({"Started"}),
     RESTORE: frozenset({"Started", "Snapshot", SHUTDOWN_PHASE}),
     CERTIFICATES: frozenset({"Rotate"}),
+    AUTHORITIES: frozenset({"Prepare", "Snapshot"}),
     ENCRYPTION_KEYS: frozenset(),
     AGENTS: frozenset({"Servers", "Workers"}),
     SCHEDULED_SNAPSHOT: frozenset({"Started"}),
@@ -329,6 +358,7 @@ NO_RETURN: Mapping[str, str] = {
     UPGRADE_SNAPSHOT: "the snapshots are saved, and machines get their plans back",
     RESTORE: "the data of the cluster is being replaced, or servers start again after a failure",
     CERTIFICATES: "all certificates are new, and machines get their plans back",
+    AUTHORITIES: "the cluster has new certificate authorities; machines that lack them would be left behind",
     ENCRYPTION_KEYS: "servers that do not all have the same keys could not read their Secrets",
     AGENTS: "all agents are redeployed, and machines get their plans back",
     SCHEDULED_SNAPSHOT: "the snapshots are saved, and machines get their plans back",
@@ -343,7 +373,19 @@ def is_abortable(run: Run) -> bool:
 
 NO_PERMISSION = Permission(frozenset())
 TASK_INSTRUCTIONS = frozenset(name for each in PERMISSIONS.values() for name in each.instructions)
-_HARMLESS = frozenset({SAVE_SNAPSHOT, DELETE_SNAPSHOTS, CHECK_SNAPSHOT, DELETE_NODES, ENCRYPT_SECRETS, REDEPLOY_AGENT})
+_HARMLESS = frozenset(
+    {
+        SAVE_SNAPSHOT,
+        DELETE_SNAPSHOTS,
+        CHECK_SNAPSHOT,
+        DELETE_NODES,
+        ENCRYPT_SECRETS,
+        REDEPLOY_AGENT,
+        PREPARE_AUTHORITIES,
+        REPORT_AUTHORITIES,
+        DISCARD_AUTHORITIES,
+    }
+)
 """Instructions that neither stop nor restart anything of Kubernetes."""
 
 

@@ -1,4 +1,4 @@
-"""Services whose certificates can be rotated, by distribution."""
+"""Services whose certificates can be rotated, by distribution; and where certificate authorities can be."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ SERVICES: Mapping[str, Sequence[str]] = {
     EMBEDDED.name: _EVERYWHERE,  # nodes have tokens
 }
 """By the names that Rancher uses."""
+
+_RENEW = "remove the field to renew the certificates of services"
+NO_AUTHORITY_ROTATION: Mapping[str, str] = {
+    KUBEADM.name: f"kubeadm has no command that rotates certificate authorities; {_RENEW}",
+    EMBEDDED.name: f"nodes of an embedded cluster trust only one certificate authority at a time; {_RENEW}",
+}
+"""Why certificate authorities cannot be rotated, by distribution; on the others they can."""
 
 
 def unknown_services(distribution: str, services: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import click
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.operations import (
     AGENTS,
+    AUTHORITIES,
     CERTIFICATES,
     ENCRYPTION_KEYS,
     RESTORE,
@@ -48,6 +49,7 @@ _ACTIONS = {
     SNAPSHOT: "take snapshots",
     RESTORE: "restore it",
     CERTIFICATES: "rotate its certificates",
+    AUTHORITIES: "rotate its certificate authorities",
     ENCRYPTION_KEYS: "rotate its encryption keys",
     AGENTS: "redeploy its node agents",
 }

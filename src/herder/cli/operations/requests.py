@@ -9,6 +9,7 @@ from datetime import datetime
 from herder.api.capi.conditions import find
 from herder.api.rke.operations import (
     AGENTS,
+    AUTHORITIES,
     CERTIFICATES,
     FAILED,
     KINDS,
@@ -23,6 +24,8 @@ from herder.cli.operations.estimate import estimate
 from herder.engine.apiserver.tables.duration import human_duration
 from herder.engine.meta.kinds import Object
 
+_ROTATIONS = (CERTIFICATES, AUTHORITIES)
+"""One field requests both, with one generation."""
 PENDING = "Pending"
 """Phase of a request that has not started."""
 
@@ -60,9 +63,10 @@ def requested(cluster: Object | None, kind: str) -> int:
 def last_generation(cluster: Object, control_plane: Object | None, kind: str) -> int:
     """The highest generation that is known. The request may have been removed from the spec since."""
     status, run = (control_plane or {}).get("status") or {}, Run.of(control_plane)
-    known = [requested(cluster, kind), _generation(request_in(status, kind))]
-    known += [run.generation] if run is not None and run.kind == kind else []
-    known += [_number(status.get("certificateRotationGeneration"))] if kind == CERTIFICATES else []
+    kinds = _ROTATIONS if kind in _ROTATIONS else (kind,)
+    known = [found for each in kinds for found in (requested(cluster, each), _generation(request_in(status, each)))]
+    known += [run.generation] if run is not None and run.kind in kinds else []
+    known += [_number(status.get("certificateRotationGeneration"))] if kind in _ROTATIONS else []
     return max(known)
 
 
@@ -83,7 +87,7 @@ def outcome_of(control_plane: Object | None, request: Request) -> Outcome | None
     if is_ended(recorded["phase"]):
         return Outcome(recorded["phase"] == FAILED, str(recorded.get("message") or ""))
     status: Object = (control_plane or {}).get("status") or {}
-    if request.kind == CERTIFICATES:
+    if request.kind in _ROTATIONS:
         is_done = _number(status.get("certificateRotationGeneration")) == request.generation
         return Outcome(has_failed=False) if is_done else None
     if request.kind == AGENTS:  # has no phase; the status has the request from its start

@@ -9,7 +9,15 @@ from datetime import datetime
 import click
 
 from herder.api.rke.etcd.restore import VERSION
-from herder.api.rke.operations import CERTIFICATES, ENCRYPTION_KEYS, FAILED, RESTORE, Run, active_run
+from herder.api.rke.operations import (
+    AUTHORITIES,
+    CERTIFICATES,
+    ENCRYPTION_KEYS,
+    FAILED,
+    RESTORE,
+    Run,
+    active_run,
+)
 from herder.api.times import parse_time
 from herder.app.host.process import wall_clock
 from herder.cli.client import ask
@@ -65,7 +73,7 @@ def rollback_of(control_plane: Object | None) -> Rollback | str:
         return f"{change}: {record.get('message') or 'it has no snapshot'}"
     if failures:
         return failures[0]
-    if run is not None and run.kind in (CERTIFICATES, ENCRYPTION_KEYS):
+    if run is not None and run.kind in (CERTIFICATES, AUTHORITIES, ENCRYPTION_KEYS):
         return str(_undo_operation(run))
     return "no operation and no change of the version is recorded that could be undone"
 

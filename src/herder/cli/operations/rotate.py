@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from herder.api.rke.operations import CERTIFICATES, ENCRYPTION_KEYS
+from herder.api.rke.operations import AUTHORITIES, CERTIFICATES, ENCRYPTION_KEYS
 from herder.cli.client import ask
 from herder.cli.cluster.options import (
     check_provisioned,
@@ -22,6 +22,7 @@ from herder.engine.client.client import Client
 CERTIFICATES_EXAMPLES = examples(
     "herder rotate certificates meadow",
     "herder rotate certificates meadow --service kubelet --service api-server",
+    "herder rotate certificates meadow --ca",
 )
 KEYS_EXAMPLES = examples(
     "herder rotate encryption-keys meadow",
@@ -46,6 +47,8 @@ def command() -> None:
     multiple=True,
     help="Service whose certificates are renewed, such as kubelet; repeatable. Default: all services.",
 )
+@click.option("--ca", "authorities", is_flag=True, help="Rotate the certificate authorities too. K3s and RKE2 only.")
+@yes_option
 def certificates(
     name: str,
     namespace: str,
@@ -54,14 +57,46 @@ def certificates(
     kubeconfig: str | None,
     output: str | None,
     services: tuple[str, ...],
+    authorities: bool,
+    yes: bool,
 ) -> None:
     """Renew the certificates of CLUSTER on one machine after the other.
 
     Kubernetes restarts on each machine: first etcd, then the control plane, then workers. Certificate authorities stay
-    the same.
+    the same, unless you pass --ca. Then every etcd machine saves a snapshot first, and on a terminal, the command asks
+    for confirmation.
     """
+    if authorities:
+        _rotate_authorities(name, namespace, wait, timeout, kubeconfig, output, services, yes)
+        return
     fields = {"services": list(services)}
     run_operation(kubeconfig, namespace, name, CERTIFICATES, fields, wait=wait, timeout=timeout, output=output)
+
+
+def _rotate_authorities(
+    name: str,
+    namespace: str,
+    wait: bool,
+    timeout: float,
+    kubeconfig: str | None,
+    output: str | None,
+    services: tuple[str, ...],
+    yes: bool,
+) -> None:
+    if services:
+        raise click.UsageError("--service cannot be used with --ca, which renews the certificates of all services")
+
+    async def check(client: Client) -> None:
+        check_provisioned(name, await existing_cluster(client, namespace, name), "rotate its certificate authorities")
+
+    ask(kubeconfig, lambda client, _here: check(client))
+    print_line(
+        "Warning: Kubernetes restarts on every machine. The old certificate authorities stay trusted until they "
+        "expire; restart Pods that use the API server, and download kubeconfigs of the servers again, before that",
+        err=True,
+    )
+    confirm(f"Rotate the certificate authorities of cluster {name} in namespace {namespace}?", yes)
+    run_operation(kubeconfig, namespace, name, AUTHORITIES, {}, wait=wait, timeout=timeout, output=output)
 
 
 @command.command("encryption-keys", epilog=KEYS_EXAMPLES)

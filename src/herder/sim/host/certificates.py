@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 
 from herder.sim.host.disk import Certificate
+from herder.sim.host.etcd import Bootstrap
 
 if TYPE_CHECKING:
     from herder.sim.nodes import SimulatedNode
@@ -119,24 +120,30 @@ def new_certificate(node: SimulatedNode, leaf: Leaf) -> Certificate:
     return Certificate(subject.format(runtime), usage, f"{runtime}-{issuer}", root, node.context.serial(), expires)
 
 
-def issue(node: SimulatedNode, authorities: dict[str, int], serial: Callable[[], int], now: float) -> None:
-    """Issue missing certificates. K3s and RKE2 issue those of the agent at each start, with the same keys."""
+def issue(node: SimulatedNode, bootstrap: Bootstrap, serial: Callable[[], int], now: float) -> None:
+    """Issue missing certificates. K3s and RKE2 issue those of the agent at each start, with the same keys, and those
+    whose CA is not in the file of the present one."""
     files, runtime, layout = node.disk.files, node.runtime, node.disk.layout
+    authorities = bootstrap.authorities
     if not node.is_worker and runtime in ("k3s", "rke2"):
         for name in AUTHORITIES:
             root = authorities.get(name, 0)
             subject = f"{runtime}-{name}"
-            files[f"{layout.tls}/{name}.crt"] = Certificate(subject, "CertSign", subject, root, root, now + 10 * YEAR)
+            files[f"{layout.tls}/{name}.crt"] = Certificate(
+                subject, "CertSign", subject, root, root, now + 10 * YEAR, bootstrap.bundle(name)
+            )
+            files.setdefault(f"{layout.tls}/{name}.key", b"key")
+        files.setdefault(f"{layout.tls}/service.key", b"service key")
         for key in SHARED_KEYS:
             files.setdefault(f"{layout.tls}/{key.format(runtime)}.key", b"key")
     agent = f"{layout.data}/agent/"
     for path, (_, subject, usage, issuer) in leaves(node):
         files.setdefault(f"{path}.key", b"key")
-        if f"{path}.crt" not in files or path.startswith(agent):
-            certificate = Certificate(
-                subject.format(runtime), usage, f"{runtime}-{issuer}", authorities.get(issuer, 0), serial(), now + YEAR
-            )
-            files[f"{path}.crt"] = certificate
+        known, bundle = files.get(f"{path}.crt"), bootstrap.bundle(issuer)
+        is_foreign = isinstance(known, Certificate) and bool(known.roots) and known.issuer_serial not in bundle
+        if known is None or path.startswith(agent) or is_foreign:
+            name, root = f"{runtime}-{issuer}", authorities.get(issuer, 0)
+            files[f"{path}.crt"] = Certificate(subject.format(runtime), usage, name, root, serial(), now + YEAR, bundle)
 
 
 def certificates_at(node: SimulatedNode, patterns: Iterable[str]) -> Iterator[tuple[str, Certificate]]:

@@ -29,6 +29,8 @@ class Certificate:
     issuer_serial: int
     serial: int
     expires: float  # seconds since 1970
+    roots: frozenset[int] = frozenset()
+    """Serials of the CAs that the certificates beside it in its file lead to; for a CA: those that its file trusts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,11 @@ class Bootstrap:
     authorities: dict[str, int] = field(default_factory=dict)  # serials of the CAs, by file name
     encryption: EncryptionConfig | None = None
     secret_keys: frozenset[str] = frozenset()  # with which the stored Secrets are encrypted
+    bundles: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Serials of all certificates in the files of rotated CAs: what the file of a CA trusts."""
+
+    def bundle(self, authority: str) -> frozenset[int]:
+        return self.bundles.get(authority) or frozenset({self.authorities.get(authority, 0)})
 
     def with_encryption(self, config: EncryptionConfig, *secret_keys: str) -> Bootstrap:
         return replace(self, encryption=config, secret_keys=frozenset(secret_keys) or self.secret_keys)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from herder.agent.core.events import Finished
-from herder.sim.host.certificates import issue
-from herder.sim.host.disk import STOPPED, Installed
+from herder.sim.host.certificates import AUTHORITIES, issue
+from herder.sim.host.disk import STOPPED, Certificate, Installed
 from herder.sim.host.etcd import Bootstrap, EncryptionConfig, EtcdData
 from herder.sim.host.managed_keys import RUNTIMES, load_keys
+from herder.sim.host.trust import RUNTIMES as AUTHORITIES_OF
+from herder.sim.host.trust import Trust, loaded_trust
 
 if TYPE_CHECKING:
     from herder.sim.nodes import SimulatedNode
@@ -48,6 +51,7 @@ class Service:
         self.stopped_at = 0.0
         self.serving: Installed | None = None  # what runs, or ran last
         self.loaded: EncryptionConfig | None = None  # what the API server has read
+        self.trust: Mapping[str, Trust] = {}  # by CA, since the start
 
     @property
     def unit(self) -> str:
@@ -231,17 +235,22 @@ class Service:
                 )
             if node.runtime in RUNTIMES and (problem := load_keys(node)):
                 raise StartFailed(problem)
-        issue(node, bootstrap.authorities, node.context.serial, node.context.wall())
+        issue(node, bootstrap, node.context.serial, node.context.wall())
+        if node.runtime in AUTHORITIES_OF:
+            self.trust = loaded_trust(node, bootstrap)
 
 
 def new_bootstrap(node: SimulatedNode) -> Bootstrap:
-    """What a server creates together with a cluster."""
+    """What a server creates together with a cluster. CAs that are on its disk stay the same."""
     encrypts = node.runtime == "rke2" or (node.runtime == "k3s" and bool(node.config.get("secrets-encryption")))
     config = EncryptionConfig() if encrypts else None
-    names = ("client-ca", "server-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca")
+    files, tls = node.disk.files, node.disk.layout.tls
+    kept = {name: found for name in AUTHORITIES if isinstance(found := files.get(f"{tls}/{name}.crt"), Certificate)}
+    new = {name: node.context.serial() for name in AUTHORITIES if name not in kept}
     return Bootstrap(
         str(node.config.get("token") or ""),
-        {name: node.context.serial() for name in names},
+        {**new, **{name: each.serial for name, each in kept.items()}},
         config,
         frozenset(config.keys) if config else frozenset(),
+        {name: each.roots for name, each in kept.items()},
     )

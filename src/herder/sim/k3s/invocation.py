@@ -28,6 +28,7 @@ _BOOLEANS = (
     "etcd-s3-insecure",
     "etcd-snapshot-compress",
     "force",
+    "help",
 )
 
 

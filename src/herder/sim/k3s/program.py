@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from herder.agent.core.events import Finished
 from herder.sim.host.command import Command
-from herder.sim.k3s import certificates, encryption, reset, snapshots
+from herder.sim.k3s import authorities, certificates, encryption, reset, snapshots
 from herder.sim.k3s.invocation import CommandFailed, Invocation, log_line, parse
 
 Subcommand = Callable[[Invocation], Awaitable[None]]
@@ -19,7 +19,7 @@ _SUBCOMMANDS: dict[str, dict[str, Subcommand]] = {
         "delete": snapshots.delete,
         "prune": snapshots.prune,
     },
-    "certificate": {"check": certificates.check, "rotate": certificates.rotate},
+    "certificate": {"check": certificates.check, "rotate": certificates.rotate, "rotate-ca": authorities.rotate},
     "secrets-encrypt": {
         "status": encryption.status,
         "prepare": encryption.prepare,

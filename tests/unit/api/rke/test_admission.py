@@ -118,6 +118,15 @@ OPERATIONS: dict[str, Case] = {
         cluster(spec=KUBEADM, rotateCertificates={"generation": 1, "services": ["etcd", "kube-proxy", "k3s-server"]}),
         tuple(f"spec.rkeConfig.rotateCertificates.services[{position}]" for position in (1, 2)),
     ),
+    "services beside certificate authorities": Case(
+        cluster(rotateCertificates={"generation": 1, "services": ["etcd"], "caCertificates": True}),
+        ("spec.rkeConfig.rotateCertificates.services",),
+    ),
+    "certificate authorities beside stored services": Case(
+        cluster(rotateCertificates={"generation": 2, "services": ["etcd"], "caCertificates": True}),
+        ("spec.rkeConfig.rotateCertificates.services",),
+        cluster(rotateCertificates={"generation": 1, "services": ["etcd"]}),
+    ),
     "stored services may stay": Case(
         cluster(spec=KUBEADM, rotateCertificates={"generation": 2, "services": ["x"]}),
         (),

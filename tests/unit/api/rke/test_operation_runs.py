@@ -40,8 +40,10 @@ def test_requests_of_a_cluster_are_where_they_are_set() -> None:
         cluster: Object = {"spec": {"rkeConfig": {}}}
         assert operations.request_of_cluster(cluster, kind) == {}
         operations.set_request(cluster, kind, {"generation": 5})
-        assert operations.request_of_cluster(cluster, kind) == {"generation": 5}
-        expected = {"rkeConfig": {}, kind: 5} if kind == operations.AGENTS else {"rkeConfig": {kind: {"generation": 5}}}
+        marked = {"caCertificates": True} if kind == operations.AUTHORITIES else {}
+        assert operations.request_of_cluster(cluster, kind) == {"generation": 5, **marked}
+        stored = {operations.field_of(kind): {"generation": 5, **marked}}
+        expected = {"rkeConfig": {}, kind: 5} if kind == operations.AGENTS else {"rkeConfig": stored}
         assert cluster["spec"] == expected
         for missing in (None, {}, {"spec": None}, {"spec": {"rkeConfig": None}}):
             assert operations.request_of_cluster(missing, kind) == {}

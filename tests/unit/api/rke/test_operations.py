@@ -68,6 +68,17 @@ ROWS: list[Row] = [
     ("etcdSnapshotRestore", "RestartCluster", set(), ""),
     ("rotateCertificates", "Rotate", {"rotate-certificates", *RESTART}, ""),
     ("rotateCertificates", "RestartCluster", set(), ""),
+    ("rotateCertificateAuthorities", "Prepare", {"prepare-certificate-authorities"}, ""),
+    ("rotateCertificateAuthorities", "Snapshot", SAVE, ""),
+    ("rotateCertificateAuthorities", "Replace", {"rotate-certificate-authorities"}, ""),
+    (
+        "rotateCertificateAuthorities",
+        "Rotate",
+        {"rotate-certificates", "report-certificate-authorities", *RESTART},
+        "",
+    ),
+    ("rotateCertificateAuthorities", "Abort", {"discard-certificate-authorities"}, ""),
+    ("rotateCertificateAuthorities", "RestartCluster", set(), ""),
     ("rotateEncryptionKeys", "Prepare", {"secrets-encrypt", *RESTART}, ""),
     ("rotateEncryptionKeys", "PostPrepareRestart", RESTART, ""),
     ("rotateEncryptionKeys", "Rotate", {"secrets-encrypt"}, ""),
@@ -100,14 +111,29 @@ def test_phases_of_a_run_that_succeeds_are_in_order() -> None:
     assert operations.phases_of("") == []
 
 
+def test_one_field_requests_both_rotations_of_certificates() -> None:
+    both = (operations.CERTIFICATES, operations.AUTHORITIES)
+    for request, kind in (({"generation": 2}, both[0]), ({"generation": 2, "caCertificates": True}, both[1])):
+        cluster: dict[str, Any] = {"spec": {"rkeConfig": {}}}
+        operations.set_request(cluster, kind, {"generation": 2})
+        assert cluster["spec"]["rkeConfig"] == {"rotateCertificates": request}
+        found = {each: operations.request_of_cluster(cluster, each) for each in both}
+        assert found == {each: request if each == kind else {} for each in both}
+        assert operations.stored_request(cluster["spec"]["rkeConfig"], kind) == {"rotateCertificates": request}
+    off = {"rotateCertificates": {"generation": 1, "caCertificates": False}}
+    assert operations.request_in(off, both[0]) == off["rotateCertificates"]
+    assert operations.stored_request({}, both[1]) == operations.request_in({"rotateCertificates": None}, both[0]) == {}
+
+
 def test_kinds_and_titles() -> None:
-    requested = ("etcdSnapshotCreate", "etcdSnapshotRestore", "rotateCertificates", "rotateEncryptionKeys")
-    assert (*requested, "redeploySystemAgentGeneration") == operations.KINDS
+    requested = ("etcdSnapshotCreate", "etcdSnapshotRestore", "rotateCertificates", "rotateCertificateAuthorities")
+    assert (*requested, "rotateEncryptionKeys", "redeploySystemAgentGeneration") == operations.KINDS
     assert operations.TITLES == {
         "etcdSnapshotCreate": "etcd snapshot",
         "snapshotBeforeUpgrade": "snapshot before the upgrade",
         "etcdSnapshotRestore": "etcd restore",
         "rotateCertificates": "certificate rotation",
+        "rotateCertificateAuthorities": "CA rotation",
         "rotateEncryptionKeys": "encryption key rotation",
         "redeploySystemAgentGeneration": "redeployment of node agents",
         "etcdSnapshotSchedule": "scheduled etcd snapshot",
@@ -126,6 +152,11 @@ ABORTS: list[tuple[str, set[str], str]] = [
         "the data of the cluster is being replaced, or servers start again after a failure",
     ),
     ("rotateCertificates", {"Rotate"}, "all certificates are new, and machines get their plans back"),
+    (
+        "rotateCertificateAuthorities",
+        {"Prepare", "Snapshot"},
+        "the cluster has new certificate authorities; machines that lack them would be left behind",
+    ),
     ("rotateEncryptionKeys", set(), "servers that do not all have the same keys could not read their Secrets"),
     (
         "redeploySystemAgentGeneration",
@@ -263,6 +294,7 @@ def test_only_tasks_that_restart_nothing_are_harmless(name: str) -> None:
     plan = Plan(instructions=(instruction(name),))
     saves = {"etcd-snapshot-save", "etcd-snapshot-delete", "etcd-snapshot-check", "delete-stale-nodes"}
     harmless = {*saves, "secrets-encrypt", "redeploy-node-agent"}
+    harmless |= {f"{verb}-certificate-authorities" for verb in ("prepare", "report", "discard")}
     assert operations.without_tasks(plan) == Plan()
     assert operations.without_harmless_tasks(plan) == (Plan() if name in harmless else plan)
     assert operations.task_instructions(plan) == {name}

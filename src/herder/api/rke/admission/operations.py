@@ -71,10 +71,16 @@ def _manifests(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 def _services(obj: Object, old: Object | None) -> Iterator[FieldError]:
     version = version_of(text(obj, "spec", "kubernetesVersion"))
-    services, known = (value(each, *RKE, "rotateCertificates", "services") or () for each in (obj, old or {}))
-    if version is None or services == known:
+    request, known = (value(each, *RKE, "rotateCertificates") or {} for each in (obj, old or {}))
+    services, authorities = request.get("services") or (), bool(request.get("caCertificates"))
+    has_same_services = services == (known.get("services") or ())
+    if version is None or (has_same_services and authorities == bool(known.get("caCertificates"))):
         return
-    for position, service in enumerate(services):
+    if services and authorities:
+        message = "must be empty: new certificate authorities renew the certificates of all services"
+        yield invalid_value(f"{PATH}.rotateCertificates.services", ", ".join(map(str, services))[:100], message)
+        return
+    for position, service in enumerate(() if has_same_services else services):
         if problem := unknown_services(version.facts.name, [str(service)]):
             yield invalid_value(f"{PATH}.rotateCertificates.services[{position}]", service, problem)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from herder.api.rke.distributions import EMBEDDED, K3S, KUBEADM, RKE2
-from herder.api.rke.fields.rows import Effect, Row, done, done_on, refused, without_effect
+from herder.api.rke.fields.rows import Effect, Row, done, done_on, without_effect
+from herder.api.rke.services import NO_AUTHORITY_ROTATION
 
 _CONFIG = "spec.rkeConfig"
-_NO_AUTHORITIES = "certificate authorities are not rotated; remove the field to renew the certificates of services"
 _NO_CHARTS = "only K3s and RKE2 deploy charts; use additionalManifest"
 _NO_SCHEDULE = "only K3s and RKE2 take scheduled etcd snapshots; run herder snapshot create regularly"
 _NO_REGISTRIES = "embedded machines run no Pods, and install from the manager; remove the field"
@@ -94,7 +95,10 @@ def _operations() -> Iterator[Row]:
     restore = ("generation", "name", "restoreRKEConfig")
     yield from (done(f"{_CONFIG}.etcdSnapshotRestore.{part}") for part in restore)
     yield from (done(f"{_CONFIG}.rotateCertificates.{part}") for part in ("generation", "services"))
-    yield refused(f"{_CONFIG}.rotateCertificates.caCertificates", _NO_AUTHORITIES)
+    remark = "the old certificate authorities stay trusted until they expire"
+    reason = "; ".join(each.partition(";")[0] for each in NO_AUTHORITY_ROTATION.values())
+    row = done_on(f"{_CONFIG}.rotateCertificates.caCertificates", K3S, RKE2, reason=reason, remark=remark)
+    yield replace(row, reasons=NO_AUTHORITY_ROTATION)
     yield done(f"{_CONFIG}.rotateEncryptionKeys.generation")
 
 

@@ -28,6 +28,10 @@ class Row:
     remark: str = ""  # a limitation where it is done
     off: tuple[Any, ...] = field(default=())  # values that request nothing, besides empty ones
     subtree: bool = False  # the row covers all fields below the path
+    reasons: Mapping[str, str] = field(default_factory=dict)  # instead of `reason`, by the name of the distribution
+
+    def reason_on(self, distribution: str) -> str:
+        return self.reasons.get(distribution, self.reason)
 
 
 def done(path: str, remark: str = "", *, subtree: bool = False) -> Row:

@@ -53,7 +53,7 @@ def refused_values(cluster: Object) -> Iterator[RefusedValue]:
         for field, identity, found in _values(cluster, path):
             if not _is_off(found) and found not in row.off:
                 where = "" if distribution == IMPORTED else f" on {distribution}"
-                yield RefusedValue(field, identity, found, f"not supported{where}: {row.reason}")
+                yield RefusedValue(field, identity, found, f"not supported{where}: {row.reason_on(distribution)}")
 
 
 def _values(found: Any, path: Sequence[str], field: str = "", identity: str = "") -> Iterator[tuple[str, str, Any]]:

@@ -219,7 +219,7 @@ ROTATE_CERTIFICATES = record(
         "generation": number(_GENERATION),
         "services": nullable(plain_list(PLAIN, "Services whose certificates are renewed; all if empty.")),
         "caCertificates": flag(
-            "Whether to rotate certificate authorities too; refused. Of earlier versions of Rancher."
+            "Whether to rotate certificate authorities too, with the certificates of all services. K3s and RKE2 only."
         ),
     },
     "Request to renew certificates.",

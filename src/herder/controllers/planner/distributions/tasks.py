@@ -47,6 +47,22 @@ class RotateCertificates(Task):
     """Issue new certificates, of all services or of the named ones, and restart what uses them."""
 
     services: Sequence[str] = ()
+    reports_authorities: bool = False  # also report which certificate authorities the server has
+
+
+@dataclass(frozen=True)
+class PrepareAuthorities(Task):
+    """Create certificate authorities on the server, which the present ones sign too. Nothing uses them yet."""
+
+
+@dataclass(frozen=True)
+class RotateAuthorities(Task):
+    """Store the prepared certificate authorities for all servers, restart this one, and check that it has them."""
+
+
+@dataclass(frozen=True)
+class DiscardAuthorities(Task):
+    """Delete prepared certificate authorities."""
 
 
 @dataclass(frozen=True)

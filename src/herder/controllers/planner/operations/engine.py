@@ -15,6 +15,7 @@ import msgspec
 
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
+from herder.api.rke import operations
 from herder.api.rke.events import cluster_events
 from herder.api.rke.machines.strategy import is_lost, is_node_deleted
 from herder.api.rke.names import ABORT_OPERATION, PLAN_TASK, PLAN_UPDATED
@@ -26,7 +27,7 @@ from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
 from herder.controllers.planner.operations.agents import NODE_AGENTS
-from herder.controllers.planner.operations.certificates import CERTIFICATES
+from herder.controllers.planner.operations.certificates import AUTHORITIES, CERTIFICATES
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
 from herder.controllers.planner.operations.failures import MAX_CAUSE, failure_of
 from herder.controllers.planner.operations.interface import (
@@ -57,6 +58,7 @@ OPERATIONS: Sequence[RequestedOperation] = (
     SNAPSHOT,
     RESTORE,
     CERTIFICATES,
+    AUTHORITIES,
     ENCRYPTION_KEYS,
     NODE_AGENTS,
     UPGRADE_SNAPSHOT,
@@ -127,8 +129,9 @@ def _start(operation: Operation, scope: PlanScope, result: Result) -> NoReturn:
     name = f"{operation.kind}-{generation}-{int(now.timestamp())}"
     run = Run(name, operation.kind, first.name, generation, now, deadline=now + first.timeout, phase_started_at=now)
     planned = OperationScope(scope, run, _machines(scope))
-    request = {operation.kind: scope.spec[operation.kind]} if scope.spec.get(operation.kind) else {}
-    result.status |= request  # from now on, the run depends on this request, whatever the spec says
+    result.status |= operations.stored_request(
+        scope.spec, operation.kind
+    )  # from now on, the run depends on this request, whatever the spec says
     if problem := operation.preflight(planned):
         _end(operation, replace(run, phase=FAILED, deadline=None, message=problem), scope, result)
     run = replace(run, leader=operation.leader(planned), inverse=operation.inverse(planned))

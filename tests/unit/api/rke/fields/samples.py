@@ -243,6 +243,7 @@ _OPERATIONS = {
     f"{_RESTORE}.generation": Sample(1, {f"{_RESTORE}.name": "before"}),
     f"{_RESTORE}.name": Sample("before", {f"{_RESTORE}.generation": 1}),
     f"{_RESTORE}.restoreRKEConfig": Sample("all", {f"{_RESTORE}.generation": 1, f"{_RESTORE}.name": "before"}),
+    f"{CONFIG}.rotateCertificates.caCertificates": Sample(True, {f"{CONFIG}.rotateCertificates.generation": 1}),
     f"{CONFIG}.rotateCertificates.services": Sample(["api-server"], {f"{CONFIG}.rotateCertificates.generation": 1}),
 }
 _PARTS = (_CLUSTER, _ETCD, _REFERENCES, _REGISTRIES, _SELECTORS, _FILES, _DRAINS, _POOLS, _OPERATIONS)

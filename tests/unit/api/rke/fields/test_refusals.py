@@ -50,6 +50,11 @@ CASES: dict[str, Case] = {
     "a field that the distribution does not support": Case(
         cluster(spec=KUBEADM, chartValues={"a": {"b": "c"}}), ("spec.rkeConfig.chartValues",)
     ),
+    "certificate authorities of a distribution that cannot rotate them": Case(
+        cluster(spec=KUBEADM, rotateCertificates={"generation": 1, "caCertificates": True}),
+        ("spec.rkeConfig.rotateCertificates.caCertificates",),
+    ),
+    "certificate authorities of K3s": Case(cluster(rotateCertificates={"generation": 1, "caCertificates": True})),
     "every unsupported field is named": Case(
         cluster(spec=KUBEADM, chartValues={"a": {"b": "c"}}, networking={"stackPreference": "ipv6"}),
         ("spec.rkeConfig.chartValues", STACK),

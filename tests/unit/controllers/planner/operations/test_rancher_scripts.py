@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from herder.controllers.planner.distributions.rancher import tasks
+from herder.controllers.planner.distributions.rancher import authorities, tasks
 from herder.controllers.planner.distributions.tasks import DELETE_NODES_SCRIPT
 
 SAVED = "echo 'level=info msg=\"Snapshot on-demand-s1-1 saved.\"' >&2"
@@ -76,10 +76,24 @@ def test_a_snapshot_is_saved_if_k3s_says_so_and_its_hash_is_right(
     done = machine.run(tasks.SAVE_SCRIPT, "k3s", str(machine.db))
     assert (done.returncode, error in done.stderr) == (code, True)
     if code == 0:
-        expected = {"hashes": {"on-demand-s1-1": hash_of(content)}, "list": json.loads(LISTED)}
+        expected = {"hashes": {"on-demand-s1-1": hash_of(content)}, "authorities": "", "list": json.loads(LISTED)}
         assert json.loads(done.stdout) == expected
     else:
         assert done.stdout == ""
+
+
+def test_a_snapshot_names_its_certificate_authorities(machine: Machine) -> None:
+    machine.program("k3s", f"case $2 in save) {SAVED} ;; ls) echo '{LISTED}' ;; esac")
+    directory, tls = machine.db / "snapshots", machine.data / "server" / "tls"
+    for each in (directory, tls / "etcd"):
+        each.mkdir(parents=True)
+    (directory / "on-demand-s1-1").write_bytes(snapshot())
+    files = ("client-ca", "server-ca", "request-header-ca", "etcd/peer-ca", "etcd/server-ca")
+    for number, name in enumerate(files):
+        (tls / f"{name}.crt").write_text(f"{number}\n")
+    done = machine.run(tasks.SAVE_SCRIPT, "k3s", str(directory))
+    reported = machine.run(authorities.REPORT_SCRIPT, str(machine.data)).stdout.split()[-1]
+    assert json.loads(done.stdout)["authorities"] == reported == hash_of(b"0\n1\n2\n3\n4\n")
 
 
 def test_the_hash_of_a_compressed_or_remote_snapshot(machine: Machine) -> None:

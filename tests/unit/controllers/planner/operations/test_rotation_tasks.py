@@ -26,8 +26,11 @@ from herder.controllers.planner.distributions.interface import (
 from herder.controllers.planner.distributions.kubeadm import certificates, encryption
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.distributions.tasks import (
+    DiscardAuthorities,
     EncryptSecrets,
+    PrepareAuthorities,
     RestartServices,
+    RotateAuthorities,
     RotateCertificates,
     Task,
     UnsupportedTask,
@@ -84,6 +87,35 @@ def test_guards_allow_the_tasks_of_each_phase_and_no_other(distribution: str) ->
     for machine in (SERVER, WORKER):
         names = {each.name for each in task(distribution, RotateCertificates("m"), machine).instructions}
         assert names <= operations.PERMISSIONS[operations.CERTIFICATES, "Rotate"].instructions
+
+
+AUTHORITY_TASKS: dict[str, Task] = {
+    "Prepare": PrepareAuthorities("m"),
+    "Replace": RotateAuthorities("m"),
+    "Abort": DiscardAuthorities("m"),
+}
+
+
+@pytest.mark.parametrize("distribution", ["k3s", "rke2"])
+def test_guards_allow_the_tasks_of_a_rotation_of_authorities(distribution: str) -> None:
+    for phase, step in AUTHORITY_TASKS.items():
+        (instruction,) = task(distribution, step).instructions
+        assert {instruction.name} == operations.PERMISSIONS[operations.AUTHORITIES, phase].instructions
+        assert (instruction.env, instruction.save_output) == (("OPERATION=m",), True)
+    follow = RotateCertificates("m", reports_authorities=True)
+    server, worker = (task(distribution, follow, each).instructions for each in (SERVER, WORKER))
+    assert [each.name for each in server] == ["rotate-certificates", "report-certificate-authorities"]
+    assert [each.name for each in worker] == ["restart-services"]
+    allowed = operations.PERMISSIONS[operations.AUTHORITIES, "Rotate"].instructions
+    assert {each.name for each in (*server, *worker)} == allowed
+    assert task(distribution, RotateCertificates("m")).instructions == server[:1], "as before without CAs"
+
+
+@pytest.mark.parametrize("step", AUTHORITY_TASKS.values())
+@pytest.mark.parametrize("distribution", [KUBEADM.name, EMBEDDED.name])
+def test_other_distributions_have_no_tasks_for_authorities(distribution: str, step: Task) -> None:
+    with pytest.raises(UnsupportedTask):
+        task(distribution, step)
 
 
 @pytest.mark.parametrize("distribution", VERSIONS)

@@ -5,15 +5,24 @@ from __future__ import annotations
 from herder.api.rke import operations
 from herder.api.rke.node.plan import Instruction
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
+from herder.controllers.planner.distributions.rancher.authorities import (
+    DISCARD_SCRIPT,
+    PREPARE_SCRIPT,
+    REPLACE_SCRIPT,
+    REPORT_SCRIPT,
+)
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteSnapshots,
     DeleteStaleNodes,
+    DiscardAuthorities,
     EncryptSecrets,
+    PrepareAuthorities,
     Rejoin,
     RestartServices,
     RestoreSnapshot,
+    RotateAuthorities,
     RotateCertificates,
     SaveSnapshot,
     SnapshotFile,
@@ -46,12 +55,17 @@ printf '%s\\n' "$output" >&2
 [ "$code" = 0 ] || exit "$code"
 name=$(printf '%s\\n' "$output" | sed -n 's/.*Snapshot \\([^ ]*\\) saved\\..*/\\1/p' | tail -n 1)
 [ -n "$name" ] || {{ echo "no snapshot was saved; the log of the service has the cause" >&2; exit 1; }}
-file=$directory/$name hash=
+file=$directory/$name hash= tls=${{directory%/db/snapshots}}/tls authorities=
 if [ -f "$file" ]; then
     case $name in *.zip) ;; *) verify "$file" || exit 1 ;; esac
     hash=$(sha256sum < "$file")
 fi
-printf '{{"hashes":{{%s}},"list":' "${{hash:+\\"$name\\":\\"${{hash%% *}}\\"}}"
+if [ -n "$hash" ] && [ -f "$tls/server-ca.crt" ]; then
+    authorities=$(cat "$tls/client-ca.crt" "$tls/server-ca.crt" "$tls/request-header-ca.crt" \\
+        "$tls/etcd/peer-ca.crt" "$tls/etcd/server-ca.crt" | sha256sum)
+fi
+printf '{{"hashes":{{%s}},' "${{hash:+\\"$name\\":\\"${{hash%% *}}\\"}}"
+printf '"authorities":"%s","list":' "${{authorities%% *}}"
 "$program" etcd-snapshot ls -o json || exit 1
 printf '}}\\n'
 """
@@ -315,7 +329,16 @@ def task_instructions(
         case RotateCertificates():
             services = [part for service in task.services for part in ("-s", service)]
             command = (unit, data, runtime.name, "certificate", "rotate", *services)
-            return (script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command),)
+            rotation = script_instruction(operations.ROTATE_CERTIFICATES, ROTATE_SCRIPT, task, *command)
+            report = script_instruction(operations.REPORT_AUTHORITIES, REPORT_SCRIPT, task, data)
+            return (rotation, report) if task.reports_authorities else (rotation,)
+        case PrepareAuthorities():
+            return (script_instruction(operations.PREPARE_AUTHORITIES, PREPARE_SCRIPT, task, data, runtime.name),)
+        case DiscardAuthorities():
+            return (script_instruction(operations.DISCARD_AUTHORITIES, DISCARD_SCRIPT, task, data),)
+        case RotateAuthorities():
+            arguments = (data, runtime.name, unit)
+            return (script_instruction(operations.ROTATE_AUTHORITIES, REPLACE_SCRIPT, task, *arguments),)
         case EncryptSecrets():
             step = script_instruction(operations.ENCRYPT_SECRETS, ENCRYPT_SCRIPT, task, runtime.name, task.step)
             return (*_restart(task, unit), step) if task.restarts else (step,)

@@ -65,6 +65,7 @@ class Reported(msgspec.Struct, frozen=True, rename="camel"):
     metadata: Mapping[str, str] = {}
     node_name: str = ""  # of the server that saved it
     sha256: str = ""
+    authorities: str = ""  # SHA-256 of the CAs that it contains
     resource: str = ""  # name of the ETCDSnapshotFile in the cluster, if it is known
 
     @property
@@ -92,8 +93,10 @@ class _File(msgspec.Struct, frozen=True):
     spec: _FileSpec = msgspec.field(default_factory=_FileSpec)
     status: _FileStatus = msgspec.field(default_factory=_FileStatus)
 
-    def as_reported(self, hashes: Mapping[str, str]) -> Reported:
-        """`hashes`: of files that the server has just saved. The file and its object in S3 have the same content."""
+    def as_reported(self, report: _Report) -> Reported:
+        """The report has hashes of files that the server has just saved, and their CAs. The file and its object in S3
+        have the same content."""
+        saved = report.hashes.get(self.spec.snapshot_name, "")
         return Reported(
             self.spec.snapshot_name,
             self.spec.location,
@@ -103,7 +106,8 @@ class _File(msgspec.Struct, frozen=True):
             (self.status.error or {}).get("message", ""),
             self.spec.metadata or {},
             self.spec.node_name,
-            hashes.get(self.spec.snapshot_name, ""),
+            saved,
+            report.authorities if saved else "",
         )
 
 
@@ -119,6 +123,7 @@ class _Report(msgspec.Struct, frozen=True):
     snapshots: tuple[Reported, ...] = ()
     items: tuple[_File, ...] = ()
     hashes: Mapping[str, str] = {}
+    authorities: str = ""
     files: _Files = msgspec.field(default=_Files(), name="list")
 
 
@@ -128,7 +133,7 @@ def reported_by(entry: PlanEntry) -> Sequence[Reported] | None:
     if report is None:
         return None
     files = (report.items or report.files.items)[:MAX_SNAPSHOTS]
-    found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported(report.hashes) for each in files)]
+    found = [*report.snapshots[:MAX_SNAPSHOTS], *(each.as_reported(report) for each in files)]
     return [each for each in found[:MAX_SNAPSHOTS] if FILE_NAME.fullmatch(each.name)]
 
 
@@ -301,6 +306,7 @@ def _snapshot_object(control_plane: Object, cluster: Object, new: NewSnapshot, r
                 names.RESTORE_MODES: ",".join(modes_of({"snapshotFile": file}, control_plane)),
                 **({names.SNAPSHOT_NAME: found.resource} if found.resource else {}),
                 **({names.SNAPSHOT_SHA256: found.sha256} if _SHA256.fullmatch(found.sha256) else {}),
+                **({names.SNAPSHOT_AUTHORITIES: found.authorities} if _SHA256.fullmatch(found.authorities) else {}),
             },
             "ownerReferences": [owner_reference(*_owner(cluster, new.machine), controller=False)],
             "finalizers": [FINALIZER],
