@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,8 @@ class FakeNode:
     is_worker: bool = False
     has_etcd: bool = True
     disk: Disk = field(default_factory=Disk)
+    cluster: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(nodes={}))
+    """Without machines whose trust is judged; tests of the rotation of CAs have real ones."""
 
     @property
     def secret(self) -> str:
