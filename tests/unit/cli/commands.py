@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ class Terminal:
         self.pid, self._descriptor = pty.fork()
         if self.pid == 0:
             clean = {name: value for name, value in os.environ.items() if name not in ("KUBECONFIG", "HERDER_DATA_DIR")}
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored if the tests run in the background of a script
             os.execve(HERDER, [str(HERDER), *map(str, arguments)], clean | environment)
         self.output = ""
 
