@@ -179,7 +179,9 @@ async def test_a_restored_backup_never_decreases_revisions(tmp_path: Path) -> No
     await api.create("configmaps", {"metadata": {"name": "before"}})
     await api.create("secrets", {"metadata": {"name": "s"}, "stringData": {"x": "hidden"}})
     result = herder("store", "backup", copy, "--data-dir", data)
-    assert re.fullmatch(rf"Backed up revision \d+ to {re.escape(str(copy))}\n", result.stdout)
+    assert re.match(
+        rf"Backed up revision \d+ to {re.escape(str(copy))}\nSHA-256: [0-9a-f]{{64}}; keep it ", result.stdout
+    )
     assert b"hidden" not in copy.read_bytes()
     assert "already exists" in expect_failure("store", "backup", copy, "--data-dir", data)
     after = await api.create("configmaps", {"metadata": {"name": "after"}})
