@@ -20,6 +20,7 @@ from herder.api.rke.operations import (
     SNAPSHOT,
     TITLES,
     active_run,
+    field_of,
     request_in,
     request_of_cluster,
 )
@@ -72,7 +73,7 @@ def dropped_status(cluster: Object, control_plane: Object, now: datetime) -> Obj
         changes["operation"] = _replaced(before.get("operation"), failed.to_status())
         changes["operationHistory"] = extended_history(before, failed, now)
     dropped = [*pending_requests(cluster, control_plane)]
-    changes |= {each.kind: _replaced(before.get(each.kind), each.field) for each in dropped}
+    changes |= {field_of(each.kind): _replaced(before.get(field_of(each.kind)), each.field) for each in dropped}
     ended = {each.kind for each in dropped} | ({run.kind} if run is not None else set())
     return changes | {f"{kind}Phase": FAILED for kind in _REPORTED if kind in ended}
 
@@ -80,7 +81,7 @@ def dropped_status(cluster: Object, control_plane: Object, now: datetime) -> Obj
 def replaced_requests(cluster: Object, control_plane: Object) -> Object:
     """Merge patch of the control plane's spec, so that it has no older request than the one that is dropped."""
     pending = [each for each in pending_requests(cluster, control_plane) if each.replaces]
-    return {each.kind: _replaced(each.replaces, each.field) for each in pending}
+    return {field_of(each.kind): _replaced(each.replaces, each.field) for each in pending}
 
 
 def _replaced(old: object, new: object) -> object:

@@ -9,7 +9,7 @@ import pytest
 
 from herder.api.management.dropped_operations import DROPPED, dropped_status, pending_requests, replaced_requests
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.rke.operations import AGENTS, CERTIFICATES, KINDS, RESTORE, SNAPSHOT, Run, set_request
+from herder.api.rke.operations import AGENTS, CERTIFICATES, KINDS, RESTORE, SNAPSHOT, Run, field_of, set_request
 from herder.engine.patch.patches.merge_patch import apply_merge_patch
 from tests.support.builders import new_object
 from tests.support.views import NOW
@@ -57,7 +57,7 @@ def test_a_request_that_is_dropped_is_not_pending(kind: str) -> None:
     assert len(titles(given, plane)) == 1
     plane = apply_merge_patch(plane, {"status": dropped_status(given, plane, NOW)})
     assert titles(given, plane) == []
-    assert plane["status"][kind] == (2 if kind == AGENTS else {"generation": 2})
+    assert plane["status"][field_of(kind)]["generation"] == 2 if kind != AGENTS else plane["status"][kind] == 2
 
 
 def test_an_older_request_of_the_control_plane_is_replaced() -> None:
