@@ -106,9 +106,9 @@ def _report(turns: Turns, front: HttpFront) -> dict[str, Any]:
 
 
 def _live() -> dict[str, int]:
-    """Objects that exist for each connection or watch. No garbage collection runs before they are counted."""
+    """Objects that exist for each connection, request or watch. No garbage collection runs before they are counted."""
     counted = Counter(type(found) for found in gc.get_objects())
-    return {each.__name__: counted[each] for each in (Connection, EventStream, Watch)} | {
+    return {each.__name__: counted[each] for each in (Connection, Request, EventStream, Watch)} | {
         "tasks": len(asyncio.all_tasks())
     }
 

@@ -24,6 +24,9 @@ RECHECK_SECONDS = 1.0
 _SMALL_BODY_BYTES = 64 << 10
 
 Check = Callable[[], Awaitable[object]]
+"""Raises StatusError if a request must not be sent any more."""
+
+RequestCheck = Callable[["Request"], Awaitable[object]]
 """Authenticates or authorizes a request. Raises StatusError."""
 
 
@@ -127,7 +130,7 @@ class Request:
     target: str = ""  # raw path and query as sent, still percent-encoded; used by proxies
     incoming: Incoming | None = None  # None: an in-process client
     has_body: bool = True  # False: call `receive_body` before reading `body`
-    checks: tuple[Check, ...] = ()  # what is repeated after a wait
+    checks: tuple[RequestCheck, ...] = ()  # what is repeated after a wait
 
     async def admit(self, user: User | None, *, long_running: bool = False) -> None:
         """Take a request slot of this user. Handlers call it as soon as the request is authenticated."""
@@ -147,8 +150,12 @@ class Request:
         self.has_body = True
         await self.check_again(begun)
 
-    def repeat_after_wait(self, check: Check) -> None:
-        """Repeat a check of this request, which has succeeded, if the request waits for its body or in a queue."""
+    def repeat_after_wait(self, check: RequestCheck) -> None:
+        """Repeat a check of this request, which has succeeded, if the request waits for its body or in a queue.
+
+        Checks get the request as an argument. If they referred to it, each request would be a reference cycle, and
+        stay in memory, with its watch, until the next garbage collection.
+        """
         if self.incoming is not None:
             self.checks = (*self.checks, check)
 
@@ -156,7 +163,7 @@ class Request:
         """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError."""
         if asyncio.get_running_loop().time() - since >= RECHECK_SECONDS:
             for check in self.checks:
-                await check()
+                await check(self)
 
     @property
     def is_streaming(self) -> bool:

@@ -123,7 +123,7 @@ class Gateway:
         caller = await self._identity.identity.identify(request)
         long_running = request.is_streaming or "upgrade" in request.headers or is_watch(request)
         await request.admit(caller.user, long_running=long_running)
-        request.repeat_after_wait(partial(self._identity.identity.identify, request))
+        request.repeat_after_wait(self._identity.identity.identify)
         return caller
 
     def _bind_stream(self, response: Response, request: Request, caller: Identified) -> Response:

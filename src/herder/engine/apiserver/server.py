@@ -142,7 +142,7 @@ class ApiServer:
         self, request: Request, info: RequestInfo, attributes: AccessAttributes, caller: _Caller
     ) -> Response:
         await self._authorize(request, info, attributes, caller)
-        request.repeat_after_wait(partial(self._authorize, request, info, attributes, caller))
+        request.repeat_after_wait(partial(self._authorize, info=info, attributes=attributes, caller=caller))
         if not request.has_body:
             await request.receive_body()
         check_body_size(len(request.body))

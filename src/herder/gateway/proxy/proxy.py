@@ -136,7 +136,7 @@ class ClusterProxy:
                 await self._local.handle(request, wanted, user), request, user, unquote(wanted.path)
             )
         forwarded = await self._forwarded(request, wanted, user)
-        request.repeat_after_wait(partial(self._forwarded, request, wanted, user))
+        request.repeat_after_wait(partial(self._forwarded, wanted=wanted, user=user))
         await request.receive_body()
         return _bind_stream(await forwarded.response(request), forwarded.bind)
 
