@@ -10,9 +10,11 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +163,9 @@ async def test_sigterm_waits_for_the_instruction_and_reports_its_result(node: No
     assert decoded_outputs(secret["applied-output"]) == {"it": "on\n"}
 
 
-async def test_a_plan_runs_again_if_its_instruction_was_stopped_with_the_agent(node: Node) -> None:
-    """Service managers send the signal to every process of a service."""
+@pytest.mark.parametrize("first", ["the agent", "the instruction"])
+async def test_a_plan_runs_again_if_its_instruction_was_stopped_with_the_agent(node: Node, first: str) -> None:
+    """Service managers send the signal to every process of a service, in any order."""
     os.mkfifo(node.directory / "go")
     node.agent.start()
     await node.request_plan(
@@ -172,8 +175,10 @@ async def test_a_plan_runs_again_if_its_instruction_was_stopped_with_the_agent(n
     pid = int(eventually((node.directory / "pid").read_text, "its pid"))
     eventually(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text(), "the command inside")
     assert node.agent.process is not None
-    node.agent.process.send_signal(signal.SIGTERM)
-    os.killpg(pid, signal.SIGTERM)
+    signals = [partial(node.agent.process.send_signal, signal.SIGTERM), partial(os.killpg, pid, signal.SIGTERM)]
+    for send in signals if first == "the agent" else reversed(signals):
+        send()
+        time.sleep(0.2)  # enough to report a failure
     assert node.agent.wait() == 0
     (node.directory / "again").touch()
     node.agent.start()

@@ -39,6 +39,7 @@ from herder.agent.secret.kubeconfig import Access
 
 _MIN_BACKOFF, _MAX_BACKOFF = 0.5, 30.0
 _STOP_GRACE_PERIOD = 30.0
+_SIGNAL_SECONDS = 1.0  # until a signal that was sent to all processes of the service has reached the agent
 _MIN_WATCH_SECONDS = 1.0
 _TOO_LARGE = (413, 422)
 
@@ -141,11 +142,9 @@ class Remote:
         return None
 
     def _run(self, action: Run) -> Event:
-        """Run an instruction; if the agent is being stopped, a signal may have hit the instruction too, which is not a
-        failure.
-        """
+        """Run an instruction. A signal that stops the agent may have hit it too, and first, which is not a failure."""
         finished = self._hands.run(action)
-        if self._stopping.is_set() and finished.exit_code < 0:
+        if finished.exit_code < 0 and self._stopping.wait(0 if finished.error else _SIGNAL_SECONDS):
             raise _Stop
         return finished
 
