@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from herder.app.host.process import GC_THRESHOLDS
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.compute import MAX_WAITING, MAX_WAITING_PER_USER, FairSemaphore
 from herder.engine.meta.errors import TooManyRequests
@@ -31,7 +32,7 @@ def tuned() -> Iterator[None]:
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(*GC_THRESHOLDS)
     yield
     gc.set_threshold(*thresholds)
     gc.unfreeze()

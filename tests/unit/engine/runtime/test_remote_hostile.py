@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from herder.app.host.process import GC_THRESHOLDS
 from herder.engine.client.client import OVER_BUDGET
 from herder.engine.control.cache import Key
 from herder.engine.control.informer import INITIAL_EVENTS_END
@@ -377,7 +378,7 @@ def serve_config_maps(count: int, *, streams: bool) -> Callable[[RemoteWire], No
 def collector() -> Iterator[None]:
     """Configure garbage collection as the server does (`tune_interpreter`)."""
     thresholds = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(*GC_THRESHOLDS)
     yield
     gc.set_threshold(*thresholds)
 
