@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.s3 import BUCKET, S3Server
+from tests.support.snapshots import SnapshotProgram
+from tests.support.static_pods import StaticPodServer
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +23,14 @@ def s3(running_s3: S3Server) -> S3Server:
     for path in (running_s3.objects / BUCKET).iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return running_s3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaticPodServer]:
+    with StaticPodServer(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def program(server: StaticPodServer, tmp_path: Path) -> SnapshotProgram:
+    return SnapshotProgram(tmp_path, distribution="kubeadm", kubeadm=server.settings())

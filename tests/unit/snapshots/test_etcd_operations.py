@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.support.snapshots import SnapshotProgram
 from tests.support.static_pods import StaticPodServer
 from tests.unit.snapshots.stores.test_etcd import assert_runs
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaticPodServer]:
-    with StaticPodServer(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture
-def program(server: StaticPodServer, tmp_path: Path) -> SnapshotProgram:
-    return SnapshotProgram(tmp_path, distribution="kubeadm", kubeadm=server.settings())
-
 
 RUN_STEPS = ("stopped", "replacing", "replaced", "restored")
 

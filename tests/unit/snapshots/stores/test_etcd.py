@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,6 @@ from tests.support.snapshots import SnapshotProgram, small_disk
 from tests.support.static_pods import StaticPodServer
 
 STEPS = ("begun", "fetched", "staging", "staged", "stopped", "replacing", "replaced", "started")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaticPodServer]:
-    with StaticPodServer(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture
-def program(server: StaticPodServer, tmp_path: Path) -> SnapshotProgram:
-    return SnapshotProgram(tmp_path, distribution="kubeadm", kubeadm=server.settings())
 
 
 def assert_runs(server: StaticPodServer) -> None:
