@@ -13,7 +13,7 @@ import pytest
 from herder.api.rke import operations
 from herder.sim.nodes import SimulatedNode
 from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, VERSIONS, OperatedCluster, run
-from tests.simulation.plans.test_outages import check_restored, request_restore, until_in
+from tests.simulation.plans.test_outages import check_finished, check_restored, request_restore, until_in
 from tests.simulation.plans.test_restores import servers_of
 
 KUBEADM = "v1.34.1+kubeadm1"
@@ -47,12 +47,7 @@ def test_servers_that_restart_in_a_restore_join_the_restored_one(version: str, p
         await restart(stopped)
         if len(cluster.servers) > 1:
             assert not any(node.service.state == "active" for node in stopped)
-        await until_in(cluster, "Finished", "Failed")
-        ended = operations.Run.of(await cluster.control_plane())
-        assert ended is not None
-        assert ended.phase == "Finished", ended.message
-        await cluster.simulation.until_settled()
-        await check_restored(cluster)
+        await check_finished(cluster)
 
     run(version, scenario, servers=servers_of(version))
 

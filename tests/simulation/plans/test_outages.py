@@ -64,6 +64,17 @@ async def check_restored(cluster: OperatedCluster) -> None:
     cluster.simulation.check()
 
 
+async def check_finished(cluster: OperatedCluster) -> operations.Run:
+    """Wait for the end of the restore, which must succeed."""
+    await until_in(cluster, "Finished", "Failed")
+    ended = operations.Run.of(await cluster.control_plane())
+    assert ended is not None
+    assert ended.phase == "Finished", ended.message
+    await cluster.simulation.until_settled()
+    await check_restored(cluster)
+    return ended
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_a_restore_survives_an_outage_of_the_manager(version: str, phase: str) -> None:
@@ -72,12 +83,7 @@ def test_a_restore_survives_an_outage_of_the_manager(version: str, phase: str) -
         await until_in(cluster, phase)
         cluster.simulation.sim.world.crash(OUTAGE)
         await asyncio.sleep(OUTAGE)
-        await until_in(cluster, "Finished", "Failed")
-        ended = operations.Run.of(await cluster.control_plane())
-        assert ended is not None
-        assert ended.phase == "Finished", ended.message
-        await cluster.simulation.until_settled()
-        await check_restored(cluster)
+        await check_finished(cluster)
 
     run(version, scenario, servers=servers_of(version))
 
@@ -106,13 +112,8 @@ async def suspend(cluster: OperatedCluster, cause: str, seconds: float) -> None:
 
 
 async def check_resumed(cluster: OperatedCluster) -> operations.Run:
-    await until_in(cluster, "Finished", "Failed")
-    ended = operations.Run.of(await cluster.control_plane())
-    assert ended is not None
-    assert ended.phase == "Finished", ended.message
+    ended = await check_finished(cluster)
     assert sum(ended.timings.values()) < SUSPENSION
-    await cluster.simulation.until_settled()
-    await check_restored(cluster)
     return ended
 
 
@@ -226,12 +227,7 @@ def test_nodes_are_cleaned_up_after_an_outage_of_the_api_server(version: str) ->
         await request_restore(cluster)
         await until_in(cluster, "PostRestoreNodeCleanup")
         serve_again(cluster, OUTAGE_OF_API)
-        await until_in(cluster, "Finished", "Failed")
-        ended = operations.Run.of(await cluster.control_plane())
-        assert ended is not None
-        assert ended.phase == "Finished", ended.message
-        await cluster.simulation.until_settled()
-        await check_restored(cluster)
+        await check_finished(cluster)
 
     run(version, scenario, servers=servers_of(version))
 
