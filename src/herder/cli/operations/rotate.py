@@ -66,37 +66,19 @@ def certificates(
     the same, unless you pass --ca. Then every etcd machine saves a snapshot first, and on a terminal, the command asks
     for confirmation.
     """
-    if authorities:
-        _rotate_authorities(name, namespace, wait, timeout, kubeconfig, output, services, yes)
-        return
-    fields = {"services": list(services)}
-    run_operation(kubeconfig, namespace, name, CERTIFICATES, fields, wait=wait, timeout=timeout, output=output)
-
-
-def _rotate_authorities(
-    name: str,
-    namespace: str,
-    wait: bool,
-    timeout: float,
-    kubeconfig: str | None,
-    output: str | None,
-    services: tuple[str, ...],
-    yes: bool,
-) -> None:
-    if services:
+    if authorities and services:
         raise click.UsageError("--service cannot be used with --ca, which renews the certificates of all services")
-
-    async def check(client: Client) -> None:
-        check_provisioned(name, await existing_cluster(client, namespace, name), "rotate its certificate authorities")
-
-    ask(kubeconfig, lambda client, _here: check(client))
-    print_line(
-        "Warning: Kubernetes restarts on every machine. The old certificate authorities stay trusted until they "
-        "expire; restart Pods that use the API server, and download kubeconfigs of the servers again, before that",
-        err=True,
-    )
-    confirm(f"Rotate the certificate authorities of cluster {name} in namespace {namespace}?", yes)
-    run_operation(kubeconfig, namespace, name, AUTHORITIES, {}, wait=wait, timeout=timeout, output=output)
+    if authorities:
+        _check(kubeconfig, namespace, name, "rotate its certificate authorities")
+        print_line(
+            "Warning: Kubernetes restarts on every machine. The old certificate authorities stay trusted until they "
+            "expire; restart Pods that use the API server, and download kubeconfigs of the servers again, before that",
+            err=True,
+        )
+        confirm(f"Rotate the certificate authorities of cluster {name} in namespace {namespace}?", yes)
+    kind = AUTHORITIES if authorities else CERTIFICATES
+    fields = {} if authorities else {"services": list(services)}
+    run_operation(kubeconfig, namespace, name, kind, fields, wait=wait, timeout=timeout, output=output)
 
 
 @command.command("encryption-keys", epilog=KEYS_EXAMPLES)
@@ -111,11 +93,7 @@ def encryption_keys(
     Servers restart three times, one at a time. A rotation cannot be undone, so take a snapshot first. On a terminal,
     the command asks for confirmation.
     """
-
-    async def check(client: Client) -> None:
-        check_provisioned(name, await existing_cluster(client, namespace, name), "rotate its encryption keys")
-
-    ask(kubeconfig, lambda client, _here: check(client))
+    _check(kubeconfig, namespace, name, "rotate its encryption keys")
     first = f"to be able to go back, first run: herder snapshot create {name}{namespace_flag(namespace)}"
     print_line(f"Warning: a rotation of encryption keys cannot be undone; {first}", err=True)
     question = (
@@ -123,3 +101,12 @@ def encryption_keys(
     )
     confirm(question, yes)
     run_operation(kubeconfig, namespace, name, ENCRYPTION_KEYS, {}, wait=wait, timeout=timeout, output=output)
+
+
+def _check(kubeconfig: str | None, namespace: str, name: str, purpose: str) -> None:
+    """Fail before the question unless Herder provisions this cluster."""
+
+    async def check(client: Client) -> None:
+        check_provisioned(name, await existing_cluster(client, namespace, name), purpose)
+
+    ask(kubeconfig, lambda client, _here: check(client))
