@@ -49,8 +49,21 @@ def _is_applying(entry: PlanEntry) -> bool:
     return entry.roles.is_server and entry.plan.has_run_a_plan and entry.plan.is_moving
 
 
+class MemberSnapshots:
+    """What snapshots on demand and scheduled ones have in common."""
+
+    def preflight(self, scope: OperationScope) -> str:
+        return "" if members(scope) else NO_MEMBER
+
+    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
+        return {"message": "there is nothing to undo"}
+
+    def leader(self, scope: OperationScope) -> str:
+        return ""
+
+
 @dataclass(frozen=True)
-class Snapshot:
+class Snapshot(MemberSnapshots):
     """`etcdSnapshotCreate`."""
 
     kind: str = operations.SNAPSHOT
@@ -63,15 +76,6 @@ class Snapshot:
 
     def is_requested(self, scope: PlanScope) -> bool:
         return is_new_request(scope, self.kind)
-
-    def preflight(self, scope: OperationScope) -> str:
-        return "" if members(scope) else NO_MEMBER
-
-    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
-        return {"message": "there is nothing to undo"}
-
-    def leader(self, scope: OperationScope) -> str:
-        return ""
 
     def status(self, run: Run, scope: PlanScope) -> Object:
         return {"etcdSnapshotCreate": scope.spec.get(self.kind) or {}, "etcdSnapshotCreatePhase": run.phase}

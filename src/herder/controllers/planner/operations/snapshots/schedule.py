@@ -6,7 +6,7 @@ last time that it was carried out: a time that passes while the manager is down 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,9 +18,9 @@ from herder.api.times import parse_time
 from herder.controllers.planner.distributions.tasks import SaveSnapshot
 from herder.controllers.planner.operations.interface import Batch, OperationScope, Phase, Step
 from herder.controllers.planner.operations.snapshots.creation import (
-    NO_MEMBER,
     RESTORE_PLAN_TIMEOUT,
     SAVE_TIMEOUT,
+    MemberSnapshots,
     members,
     restore_plans,
 )
@@ -54,7 +54,7 @@ def _save(scope: OperationScope) -> Sequence[Batch]:
 
 
 @dataclass(frozen=True)
-class ScheduledSnapshot:
+class ScheduledSnapshot(MemberSnapshots):
     """`etcd.snapshotScheduleCron`."""
 
     kind: str = operations.SCHEDULED_SNAPSHOT
@@ -74,15 +74,6 @@ class ScheduledSnapshot:
         following = next_time(schedule, last)
         # The schedule may be older than the limit in admission.
         return following and max(following, last + timedelta(seconds=MIN_SNAPSHOT_INTERVAL))
-
-    def preflight(self, scope: OperationScope) -> str:
-        return "" if members(scope) else NO_MEMBER
-
-    def inverse(self, scope: OperationScope) -> Mapping[str, str]:
-        return {"message": "there is nothing to undo"}
-
-    def leader(self, scope: OperationScope) -> str:
-        return ""
 
     def status(self, run: Run, scope: PlanScope) -> Object:
         return {STATUS: {"schedule": schedule_of(scope), "lastScheduleTime": timestamp(run.started_at)}}
