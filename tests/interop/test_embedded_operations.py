@@ -33,6 +33,7 @@ CREDENTIAL = "s3-credential"
 CONFIG = "etc/rancher/herder/snapshots.json"
 SNAPSHOTS = "/var/lib/rancher/herder/server/db/snapshots"
 KEYS, CERTIFICATES = "var/lib/rancher/herder/server/db/managed.keys", "var/lib/rancher/herder/server/tls"
+BOOT = "/etc/herder/boot.d/60-herder-server"
 AGENT, AGENT_PID = "/usr/local/bin/rancher-system-agent", "/run/rancher-system-agent.pid"
 NEXT_VERSION = "v1.36.4+herder1"
 LOST = "Restoration from etcd snapshot is required"
@@ -346,6 +347,13 @@ def test_the_data_of_the_snapshot_is_back_after_a_restore_in_place(cluster: Clus
     assert (cluster.server, cluster.names()) == (server, {"before"})
     cluster.write("later")
     until_nodes_match_machines(cluster)
+
+
+def test_a_server_does_not_start_while_its_restore_can_be_undone(cluster: Cluster) -> None:
+    place = f"{SNAPSHOTS}/.restore"
+    command = f"mkdir {place} && touch {place}/journal.json && timeout 5 {BOOT}; code=$?; rm -r {place}; exit $code"
+    with cluster.as_it_was():
+        cluster.site.herder("ssh", cluster.server, "--", command)
 
 
 def test_an_upgrade_is_rolled_back_with_its_data(cluster: Cluster) -> None:

@@ -11,6 +11,8 @@ case ${INSTALL_HERDER_EXEC:-server} in
 esac
 service=herder-$role
 boot=/etc/herder/boot.d/60-$service
+# Exists while a restore can still be undone. The server must not serve its data before, also if the machine restarts.
+journal=$data/server/db/snapshots/.restore/journal.json
 
 fail() {
     echo "herder installer: $*" >&2
@@ -80,6 +82,7 @@ with_systemd() {
 Description=Herder's embedded distribution, $role
 After=network-online.target
 Wants=network-online.target
+ConditionPathExists=!$journal
 
 [Service]
 Environment=PYTHONPATH=$data/payloads/$payload
@@ -120,6 +123,7 @@ without_systemd() {
     if write_if_changed "$boot" 755 <<SCRIPT
 #!/bin/sh
 # Keep $service running while the machine is up.
+[ ! -e "$journal" ] || exit 0
 echo \$\$ > /run/$service.pid
 child=
 trap 'trap "" TERM; [ -z "\$child" ] || kill "\$child" 2>/dev/null; wait; rm -f /run/$service.pid; exit 0' TERM

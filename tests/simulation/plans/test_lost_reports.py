@@ -18,6 +18,7 @@ from tests.simulation.plans.test_outages import check_restored, request_restore,
 from tests.simulation.plans.test_restores import servers_of
 from tests.simulation.plans.test_rotations import plans
 
+RESTORE_SECONDS = 10 * 60.0
 LONGER_THAN_THE_PHASE, LONGER_THAN_THE_OPERATION = 32 * 60.0, 2 * HOUR
 
 
@@ -53,6 +54,27 @@ def test_a_restore_that_is_reported_too_late_is_undone(version: str, seconds: fl
         assert failed.message.startswith("phase Restore: not finished within 30 minutes")
         await cluster.simulation.until_settled()
         assert (await cluster.has("before"), await cluster.has("after")) == (True, True)
+        assert all(node.running for node in cluster.simulation.nodes)
+        cluster.simulation.check()
+
+    run(version, scenario, servers=servers_of(version))
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_a_restored_server_that_restarts_serves_nothing_before_it_is_committed(version: str) -> None:
+    async def scenario(cluster: OperatedCluster) -> None:
+        await request_restore(cluster)
+        leader = await cut_leader(cluster)
+        await asyncio.sleep(RESTORE_SECONDS)
+        assert cluster.simulation.invariants.judge.restored_from is not None, "the restore has completed"
+        leader.power_off()
+        leader.boot()
+        await asyncio.sleep(RESTORE_SECONDS)
+        assert not leader.running
+        leader.line.heal()
+        await until_in(cluster, "Finished", "Failed")
+        await cluster.simulation.until_settled()
+        assert await cluster.has("before")
         assert all(node.running for node in cluster.simulation.nodes)
         cluster.simulation.check()
 

@@ -89,6 +89,11 @@ class Layout:
     def token(self) -> str:
         return f"{self.data}/server/token"
 
+    @property
+    def restore_journal(self) -> str:
+        """Of the snapshot program of embedded servers."""
+        return f"{self.database}/snapshots/.restore/journal.json"
+
 
 def layout_of(runtime: str, data: str = "") -> Layout:
     data = data or f"/var/lib/rancher/{runtime}"

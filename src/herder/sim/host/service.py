@@ -69,6 +69,8 @@ class Service:
     def is_fenced(self) -> bool:
         """Whether a condition in a drop-in does not hold. A start does nothing then, and succeeds."""
         disk, drop_ins = self._node.disk, f"{UNIT_DIRECTORY}/{self.unit}.service.d"
+        if self._node.runtime == "herder" and disk.exists(disk.layout.restore_journal):
+            return True  # by a condition in the unit itself
         contents = [disk.files[path] for path in disk.below(drop_ins) if path.endswith(".conf")]
         lines = [line for each in contents if isinstance(each, bytes) for line in each.decode().splitlines()]
         absent = [line.removeprefix(_MUST_NOT_EXIST) for line in lines if line.startswith(_MUST_NOT_EXIST)]
