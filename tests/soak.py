@@ -136,7 +136,16 @@ def machine_kills(scale: float) -> str:
 
 
 def operation_scenarios(_scale: float) -> str:
-    status, cases = run_tests("-q", "tests/provisioning/operations", "-m", "soak", output=sys.stderr)
+    return passed("tests/provisioning/operations")
+
+
+def operation_crashes(_scale: float) -> str:
+    return passed("tests/interop/test_operation_crashes.py")
+
+
+def passed(path: str) -> str:
+    """Run the tests of the soak in a file or a folder. They may skip, and must not fail."""
+    status, cases = run_tests("-q", path, "-m", "soak", output=sys.stderr)
     if status:
         raise RuntimeError(f"failed: {[case.name for case in cases if case.outcome not in ('passed', 'skipped')]}")
     seconds = [f"{case.label} {case.seconds:.0f} s" for case in cases if case.outcome == "passed"]
@@ -189,6 +198,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "rolling-updates": ("Rolling updates through conflicts, losses and crashes", rollouts("rolling update")),
     "machine-kills": ("Managers, machine programs and host daemons killed while machines come and go", machine_kills),
     "operations": ("Operation scenarios of the upstream suite, on real clusters", operation_scenarios),
+    "operation-crashes": ("Actors killed in operations of an embedded cluster, on real processes", operation_crashes),
     "manager-upgrade": ("Upgrade of the manager with a running kubeadm cluster", manager_upgrade),
     "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
     "kills": ("The store killed and its disk cut off, at any moment", kills),
@@ -220,9 +230,8 @@ def record(rows: list[str]) -> None:
     """Replace earlier rows of the same runs."""
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     by_title = {line.split("|")[1]: line for line in [*lines, *rows] if line.startswith("| ")}
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     kept = [by_title[f" {title} "] for title, _ in RUNS.values() if f" {title} " in by_title]
-    head = [f"# Soak\n\n{today}, {machine()}. Written by `make soak`.\n", "| run | result | time |", "|---|---|---|"]
+    head = [f"# Soak\n\n{machine()}. Written by `make soak`.\n", "| run | result | time | date |", "|---|---|---|---|"]
     RESULTS.write_text("\n".join([*head, *kept]) + "\n")
 
 
@@ -230,7 +239,8 @@ def row(name: str, scale: float) -> str:
     """Execute one run in its own process."""
     started = time.monotonic()
     result = command("tests.soak", "--here", "--only", name, "--scale", str(scale))
-    line = f"| {RUNS[name][0]} | {result} | {time.monotonic() - started:.0f} s |"
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    line = f"| {RUNS[name][0]} | {result} | {time.monotonic() - started:.0f} s | {today} |"
     print(line, flush=True)
     return line
 
