@@ -11,7 +11,9 @@ from herder.engine.meta.errors import Forbidden
 from herder.engine.wire import Request
 from herder.gateway.proxy.origins import check_origin
 from herder.gateway.proxy.upstream.pump import Pump
+from tests.support.attack import TURN_MS
 from tests.support.kube import Authority
+from tests.support.turns import measured_turns
 from tests.unit.engine.front.sockets import Raw
 from tests.unit.gateway.proxy.proxy_gateway import Gateway
 from tests.unit.gateway.proxy.recorder import UNAUTHORIZED, Received, Recorder, StaticTokens
@@ -273,9 +275,11 @@ async def test_data_for_a_silent_cluster_is_not_buffered(gateway: Gateway, recor
     raw.send("\r\n".join([f"GET {EXEC} HTTP/1.1", "Host: x", ALICE, *SPDY, "", ""]).encode())
     junk = b"j" * (16 << 20)
     raw.send(junk)
-    for _ in range(20):
-        await asyncio.sleep(0.01)
-        assert gateway.front.usage()["largest_connection_bytes"] <= 256 << 10
+    with measured_turns() as turns:
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert gateway.front.usage()["largest_connection_bytes"] <= 256 << 10
+    assert turns.longest * 1000 <= TURN_MS, turns.what
     release.set()
     assert (await raw.answer()).status == 101
     async with asyncio.timeout(30):  # all of it arrives once the cluster reads
