@@ -307,7 +307,7 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     (RESTORE, SHUTDOWN_PHASE): _may(STOP_SERVICES, stops_all_servers=True),
     (RESTORE, RESTORE_PHASE): _may(RESTORE_SNAPSHOT, stops_all_servers=True, begins_cluster=True, lowers_version=True),
     (RESTORE, REJOIN_PHASE): _may(
-        COMMIT_RESTORE, DROP_DATA, stops_all_servers=True, begins_cluster=True, lowers_version=True
+        COMMIT_RESTORE, DROP_DATA, DELETE_NODES, stops_all_servers=True, begins_cluster=True, lowers_version=True
     ),
     (RESTORE, "PostRestoreNodeCleanup"): _may(DELETE_NODES),
     (RESTORE, ABORT_PHASE): _may(UNDO_RESTORE, START_SERVICES, DROP_DATA, stops_all_servers=True),

@@ -16,7 +16,7 @@ from herder.api.capi.names import CLUSTER_NAME as CAPI_CLUSTER_NAME
 from herder.api.crds import SETTING_CRD
 from herder.api.guards import GUARDS
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
-from herder.api.rke import names
+from herder.api.rke import names, operations
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, CUSTOM_MACHINE, PLAN_SECRET
 from herder.api.rke.node import plan_secret as secrets
@@ -39,6 +39,7 @@ VERSION = "v1.33.4+k3s1"
 ALL_ROLES = (names.ETCD_ROLE, names.CONTROL_PLANE_ROLE, names.WORKER_ROLE)
 SERVER_ROLES = (names.ETCD_ROLE, names.CONTROL_PLANE_ROLE)
 WORKER_ROLES = (names.WORKER_ROLE,)
+WITHOUT_START = {operations.CHECK_SNAPSHOT, operations.RESTORE_SNAPSHOT}
 
 NODE_INFO = (
     *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"),
@@ -216,7 +217,7 @@ class SimulatedCluster:
             evidence = json.dumps({"instruction": "install", "exitCode": 3, "tail": self.failure_output})
             report = {secrets.STATE: secrets.FAILED, secrets.FAILED_EVIDENCE: evidence}
         await self._report(plan.name, report)
-        if succeeded:
+        if succeeded and not operations.task_instructions(plan.plan) & WITHOUT_START:
             await self._join(machine, plan)
 
     async def report(self, machine: str, **data: str) -> None:

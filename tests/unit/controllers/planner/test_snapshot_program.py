@@ -24,6 +24,7 @@ from herder.controllers.planner.distributions.interface import (
     Roles,
 )
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
+from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     Rejoin,
@@ -186,6 +187,16 @@ def test_instructions_of_tasks(distribution: Distribution, task: Task, names: li
     assert all("OPERATION=mark" in each.env for each in own)
     if isinstance(task, CheckSnapshot | RestoreSnapshot):
         assert own[0].args[-2:] == ("file-1", "--s3")
+
+
+@pytest.mark.parametrize("version", ["v1.34.1+k3s1", "v1.34.1+rke2r1", "v1.34.1+kubeadm1"])
+def test_a_new_server_deletes_nodes_of_lost_machines_when_it_has_started(version: str) -> None:
+    distribution = distribution_of(version)
+    task = Rejoin("mark", commits=True, machines=("uid-1", "uid-2"))
+    plan = distribution.task(replace(cluster(distribution), version=version), SERVER, task)
+    assert [each.name for each in plan.instructions][::2] == [operations.COMMIT_RESTORE, operations.DELETE_NODES]
+    assert "uid-1 uid-2" in plan.instructions[-1].args
+    assert operations.DELETE_NODES not in {each.name for each in operations.without_tasks(plan).instructions}
 
 
 @DISTRIBUTIONS

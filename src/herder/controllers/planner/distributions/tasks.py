@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from herder.api.rke import operations
-from herder.api.rke.node.plan import Instruction
+from herder.api.rke.node.plan import Instruction, Plan
 
 
 class Mode(Enum):
@@ -145,6 +147,7 @@ class Rejoin(Task):
     drop_data: bool = False
     commits: bool = False
     nodes: Sequence[str] = ()  # as in StopServices
+    machines: Sequence[str] = ()  # as in DeleteStaleNodes; empty: Nodes are deleted later
     mode = Mode.RENDERED
 
 
@@ -199,6 +202,14 @@ answer would look like a cluster without Nodes."""
 def delete_nodes(task: DeleteStaleNodes, *kubectl: str) -> Instruction:
     """`kubectl`: the program and its arguments for the API server of this machine."""
     return script_instruction(operations.DELETE_NODES, DELETE_NODES_SCRIPT, task, " ".join(task.machines), *kubectl)
+
+
+def with_deletion(plan: Plan, task: Rejoin, *kubectl: str) -> Plan:
+    """The plan of the restored server, which deletes Nodes when it has started, if the task says so."""
+    if not task.machines:
+        return plan
+    deletion = delete_nodes(DeleteStaleNodes(task.mark, task.machines), *kubectl)
+    return replace(plan, instructions=(*plan.instructions, deletion))
 
 
 class UnsupportedTask(ValueError):

@@ -256,11 +256,21 @@ def _restart(scope: OperationScope) -> Sequence[Batch]:
     """
     leader = scope.leader()
     others = [entry for entry in _servers(scope) if leader is None or entry.name != leader.name]
-    mark, nodes = scope.run.mark, _nodes(scope)
     others.sort(key=lambda entry: (_is_stuck(scope, entry), entry.name))
-    first = [[Step(leader, Rejoin(mark, commits=True, nodes=nodes))]] if leader is not None else []
+    first = [[Step(leader, _commit(scope, leader))]] if leader is not None else []
     servers = first + [[Step(entry, _rejoin(scope, entry))] for entry in others]
-    return [*servers, [Step(entry, Rejoin(mark), is_optional=True) for entry in _workers(scope)]]
+    return [*servers, [Step(entry, Rejoin(scope.run.mark), is_optional=True) for entry in _workers(scope)]]
+
+
+def _commit(scope: OperationScope, leader: PlanEntry) -> Rejoin:
+    """A new server must delete the Nodes of lost ones at once.
+
+    The cluster agent, whose Pods are bound to these Nodes, reports the address of the new server, which others join.
+    Kubernetes does not evict Pods while most of the Nodes are not ready.
+    """
+    is_new = leader.roles.control_plane and not leader.join_url
+    machines = _machines(scope) if is_new else ()
+    return Rejoin(scope.run.mark, commits=True, nodes=_nodes(scope), machines=machines)
 
 
 def _is_stuck(scope: OperationScope, entry: PlanEntry) -> bool:
@@ -279,10 +289,13 @@ def _workers(scope: OperationScope) -> list[PlanEntry]:
 
 def _delete_nodes(scope: OperationScope) -> Sequence[Batch]:
     leader = scope.leader()
-    machines = tuple(sorted(entry.uid for entry in scope.machines))
     candidates = [entry for entry in _servers(scope) if entry.roles.control_plane]
     chosen = leader if leader in candidates else next(iter(candidates), None)
-    return [[Step(chosen, DeleteStaleNodes(scope.run.mark, machines))]] if chosen is not None else []
+    return [[Step(chosen, DeleteStaleNodes(scope.run.mark, _machines(scope)))]] if chosen is not None else []
+
+
+def _machines(scope: OperationScope) -> Sequence[str]:
+    return tuple(sorted(entry.uid for entry in scope.machines))
 
 
 def _start(scope: OperationScope) -> Sequence[Batch]:

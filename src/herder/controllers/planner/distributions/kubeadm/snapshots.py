@@ -42,6 +42,7 @@ from herder.controllers.planner.distributions.tasks import (
     UnsupportedTask,
     delete_nodes,
     script_instruction,
+    with_deletion,
 )
 
 PLACE = Place("/usr/local/bin/herder-snapshots", f"{CONFIG_DIR}/snapshots.json", f"{STATE_DIR}/snapshots")
@@ -97,6 +98,7 @@ def snapshot_task(cluster: ClusterInputs, machine: MachineInputs, task: Task, pl
             return plan
         case Rejoin():
             plan = replace(plan, files=(*plan.files, _reserved(task.nodes)))
+            plan = with_deletion(plan, task, *KUBECTL)
             return with_commit(plan, task, PLACE, config) if task.commits else plan
         case DeleteStaleNodes():
             return Plan(instructions=(delete_nodes(task, *KUBECTL),))

@@ -29,14 +29,16 @@ from herder.controllers.planner.distributions.rancher.manifests import (
 from herder.controllers.planner.distributions.rancher.probes import probes
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime, registry
 from herder.controllers.planner.distributions.rancher.scripts import permissions, run_once_script
-from herder.controllers.planner.distributions.rancher.tasks import task_instructions
+from herder.controllers.planner.distributions.rancher.tasks import kubectl, task_instructions
 from herder.controllers.planner.distributions.rancher.text import indented
 from herder.controllers.planner.distributions.tasks import (
     Mode,
+    Rejoin,
     RestoreSnapshot,
     RotateCertificates,
     StartServices,
     Task,
+    with_deletion,
 )
 from herder.controllers.planner.drain.hashes import drain_hash_of
 
@@ -93,7 +95,10 @@ class Rancher:
         if isinstance(task, StartServices):
             undo, start = instructions
             return replace(plan, instructions=(undo, *plan.instructions, start))
-        return replace(plan, instructions=(*instructions, *plan.instructions))
+        plan = replace(plan, instructions=(*instructions, *plan.instructions))
+        if isinstance(task, Rejoin):
+            return with_deletion(plan, task, *kubectl(self.runtime, self.runtime.data(cluster)))
+        return plan
 
     def drain_hash(self, plan: Plan) -> str:
         return drain_hash_of(plan)

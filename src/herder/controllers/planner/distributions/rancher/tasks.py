@@ -367,7 +367,7 @@ def task_instructions(
         case Rejoin():
             return ()
         case DeleteStaleNodes():
-            return (delete_nodes(task, *_kubectl(runtime, data)),)
+            return (delete_nodes(task, *kubectl(runtime, data)),)
     raise UnsupportedTask(f"{runtime.name} has no task {type(task).__name__}")
 
 
@@ -396,7 +396,7 @@ def _snapshots(data: str) -> str:
     return f"{data}/server/db/snapshots"
 
 
-def _kubectl(runtime: Runtime, data: str) -> tuple[str, ...]:
+def kubectl(runtime: Runtime, data: str) -> tuple[str, ...]:
     if runtime.name == "k3s":
         return ("k3s", "kubectl")
     return (f"{data}/bin/kubectl", "--kubeconfig", "/etc/rancher/rke2/rke2.yaml")
