@@ -28,9 +28,9 @@ from herder.engine.wire import Request, Response, User
 from herder.gateway.admission.access import Access
 from herder.gateway.agents.clusters import Clusters
 from herder.gateway.agents.displacement import AgentTokenReview
+from herder.gateway.agents.granted_rights import GrantedRights
 from herder.gateway.agents.presence import Presence
 from herder.gateway.agents.registration import Registration
-from herder.gateway.agents.restored_rights import RestoredRights
 from herder.gateway.cluster_objects import ClusterObjects
 from herder.gateway.ha.peers import Peers
 from herder.gateway.ha.replicas import Replicas, SingleReplica
@@ -98,7 +98,7 @@ class Parts:
     proxy: ClusterProxy
     clusters: Clusters
     connections: Connections  # used by the controllers with the rights of the cluster agent
-    rights: RestoredRights
+    rights: GrantedRights
 
     async def client_of(self, cluster: str) -> Client:
         target = await self.clusters.target_of(cluster)
@@ -167,17 +167,14 @@ def build(
         target = await clusters.target_of(cluster)
         return Client(DownstreamTransport(connections, target, target.token), field_manager="herder")
 
-    rights = RestoredRights(client, clusters, client_of)
+    rights = GrantedRights(client, clusters, client_of)
 
     async def check_available(user: User, cluster: str) -> None:
         if rights.are_known(cluster):
             return
         target = Target(MANAGEMENT_CLUSTER.group, MANAGEMENT_CLUSTER.plural, "", cluster)
-        if not await access.may(user, "update", target) and not await rights.compare(cluster):
-            raise ServiceUnavailable(
-                f"cluster {cluster} is being restored from a snapshot: only its owners can use it until rights of that "
-                "time have been revoked; try again in a minute"
-            )
+        if not await access.may(user, "update", target) and (problem := await rights.compare(cluster)):
+            raise ServiceUnavailable(f"cluster {cluster}: only its owners can use it: {problem}; try again in a minute")
 
     proxy = ClusterProxy(
         target_of=clusters.target_of,

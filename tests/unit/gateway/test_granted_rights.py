@@ -34,12 +34,13 @@ from herder.engine.client.client import Client
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.errors import ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Kind, Object
-from herder.gateway.agents import restored_rights
+from herder.engine.wire import Request, Response
+from herder.gateway.agents import granted_rights
 from herder.gateway.agents.clusters import Clusters
-from herder.gateway.agents.restored_rights import RestoredRights
+from herder.gateway.agents.granted_rights import BEING_RESTORED, LEFTOVERS, NOT_YET, GrantedRights
 from herder.tunnel.errors import TunnelError
 from tests.support.builders import new_manifest
-from tests.unit.engine.runtime.envtest import environment
+from tests.unit.engine.runtime.envtest import Wire, environment
 from tests.unit.gateway.gateway_server import (
     ADMIN,
     GatewayServer,
@@ -77,7 +78,8 @@ class Site:
     manager: Client
     cluster: Client
     clusters: Clusters
-    rights: RestoredRights
+    rights: GrantedRights
+    wire: Wire  # to the cluster
 
     async def create(self, kind: Kind, name: str, template: str, namespace: str = CLUSTER) -> Object:
         """A binding of bob in the manager."""
@@ -118,10 +120,10 @@ async def restored_site() -> AsyncIterator[Site]:
         async def client_of(_cluster: str) -> Client:
             return cluster.client
 
-        rights = RestoredRights(manager.outside, clusters, client_of)
+        rights = GrantedRights(manager.outside, clusters, client_of)
         try:
             await clusters.ready()
-            yield Site(manager.outside, cluster.outside, clusters, rights)
+            yield Site(manager.outside, cluster.outside, clusters, rights, cluster.wire)
         finally:
             rights.close()
             running.cancel()
@@ -185,33 +187,25 @@ CASES: dict[Callable[[Site], Any], bool] = {
 async def test_a_cluster_opens_if_it_has_the_rights_of_today(prepare: Callable[[Site], Any], expected: bool) -> None:
     async with restored_site() as site:
         await prepare(site)
-        assert await site.rights.compare(CLUSTER) is expected
+        assert bool(await site.rights.compare(CLUSTER)) is not expected
         assert site.rights.are_known(CLUSTER) is expected
 
 
 async def test_each_restore_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restored_rights, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(granted_rights, "RETRY_SECONDS", 0.0)
     async with restored_site() as site:
-        assert site.rights.are_known("c-m-imported")
-        assert await site.rights.compare(CLUSTER)
+        assert await site.rights.compare(CLUSTER) == ""
         await revoked(site)
-        assert await site.rights.compare(CLUSTER), "the manager revokes rights that it has granted"
-
-        async def until_known(wanted: bool) -> None:
+        assert site.rights.are_known(CLUSTER), "the manager revokes rights that it has granted"
+        for hours, phase, problem in ((1, "Restore", BEING_RESTORED), (2, "Finished", LEFTOVERS)):
+            await set_restored(site.manager, CLUSTER, RESTORED + timedelta(hours=hours), phase)
             async with asyncio.timeout(10):
-                while site.rights.are_known(CLUSTER) is not wanted:
+                while await site.rights.compare(CLUSTER) != problem:
                     await asyncio.sleep(0.01)
-
-        await set_restored(site.manager, CLUSTER, RESTORED + timedelta(hours=1), "Restore")
-        await until_known(False)
-        assert not await site.rights.compare(CLUSTER), "its data is being replaced"
-        await set_restored(site.manager, CLUSTER, RESTORED + timedelta(hours=2))
-        while site.clusters.last_restore(CLUSTER) != RESTORED + timedelta(hours=2):
-            await asyncio.sleep(0.01)
-        assert not await site.rights.compare(CLUSTER)
+            assert not site.rights.are_known(CLUSTER)
         for each in (await site.cluster.list(CLUSTER_ROLE_BINDING.resource, labels=roles.OWNED_BY)).items:
             await site.cluster.delete(CLUSTER_ROLE_BINDING.resource, each["metadata"]["name"])
-        assert await site.rights.compare(CLUSTER)
+        assert await site.rights.compare(CLUSTER) == ""
 
 
 async def test_requests_share_a_comparison_and_failures_keep_the_cluster_closed() -> None:
@@ -223,10 +217,22 @@ async def test_requests_share_a_comparison_and_failures_keep_the_cluster_closed(
             await asyncio.sleep(0.05)
             raise ServiceUnavailable("its agent is not connected")
 
-        site.rights = RestoredRights(site.manager, site.clusters, unreachable)
-        assert await asyncio.gather(*(site.rights.compare(CLUSTER) for _ in range(5))) == [False] * 5
-        assert not await site.rights.compare(CLUSTER), "another attempt is made later"
+        site.rights = GrantedRights(site.manager, site.clusters, unreachable)
+        problem = "its rights cannot be compared: its agent is not connected"
+        assert await asyncio.gather(*(site.rights.compare(CLUSTER) for _ in range(5))) == [problem] * 5
+        assert await site.rights.compare(CLUSTER) == NOT_YET, "another attempt is made later"
         assert asked == [CLUSTER]
+
+
+async def test_objects_of_any_shape_keep_the_cluster_closed() -> None:
+    async with restored_site() as site:
+
+        def odd(_request: Request) -> Response:
+            body = b'{"kind": "List", "items": [{"metadata": {"labels": 1}}]}'
+            return Response(200, {"content-type": "application/json"}, body)
+
+        site.wire.intercept = odd
+        assert await site.rights.compare(CLUSTER) != ""
 
 
 # --- over the wire ----------------------------------------------------------------------------------------------------
@@ -249,6 +255,15 @@ class Downstream:
     client: Client
     address: str
     token: str
+
+    async def create_former_rights(self, binding: str) -> None:
+        """Those of bob as owner, by a binding of the manager that does not exist any more."""
+        subject, labels = {"apiGroup": RBAC, "kind": "User", "name": "bob"}, {roles.OWNED_BY: binding}
+        owner = roles.cluster_role_binding("crtb-former", "cluster-admin", subject, labels)
+        await self.client.apply(CLUSTER_ROLE_BINDING.resource, owner)
+
+    async def end_former_rights(self) -> None:
+        await self.client.delete(CLUSTER_ROLE_BINDING.resource, "crtb-former")
 
 
 @asynccontextmanager
@@ -298,6 +313,30 @@ async def status_of(member: Client) -> int:
     return 200
 
 
+async def test_a_cluster_that_is_imported_again_opens_without_its_former_rights(gateway: GatewayServer) -> None:
+    """It keeps the bindings of its members when it is removed; the manager deletes them some seconds later."""
+    cluster, token = "c-m-imported", os.urandom(27).hex()
+    await create_managed_cluster(gateway.client, cluster, Tokens(token, datetime.now(UTC) + timedelta(days=1)))
+    harness, member = Harness(gateway, cluster, token), await create_member(gateway, cluster)
+    async with asyncio.timeout(30):
+        while gateway.parts.registration.cluster_of(token) is None:
+            await asyncio.sleep(0.01)
+    try:
+        async with downstream() as api:
+            await api.create_former_rights(f"c-m-before_{cluster}")
+            await harness.register(pem(CA), api.token, api.address)
+            await harness.until_connected(True)
+            assert await status_of(member) == 503
+            await api.end_former_rights()
+            async with asyncio.timeout(30):
+                while (status := await status_of(member)) == 503:
+                    await asyncio.sleep(0.1)
+            assert status == 403
+    finally:
+        for client in harness.clients:
+            client.stop()
+
+
 async def test_an_agent_in_between_does_not_open_a_restored_cluster(gateway: GatewayServer) -> None:
     """A former owner may still have the registration token. Until the agent returns after a restore, another agent can
     be connected in its place: no time since then says anything about the rights in the cluster."""
@@ -311,13 +350,7 @@ async def test_an_agent_in_between_does_not_open_a_restored_cluster(gateway: Gat
             await asyncio.sleep(0.01)
     try:
         async with downstream() as api:
-            owner = roles.cluster_role_binding(
-                "crtb-of-the-snapshot",
-                "cluster-admin",
-                {"apiGroup": RBAC, "kind": "User", "name": "bob"},
-                {roles.OWNED_BY: f"{cluster}_revoked"},
-            )
-            await api.client.apply(CLUSTER_ROLE_BINDING.resource, owner)
+            await api.create_former_rights(f"{cluster}_revoked")
             agent = await harness.register(pem(CA), api.token, api.address)
             await harness.until_connected(True)
             await harness.disconnect(agent)
@@ -338,7 +371,7 @@ async def test_an_agent_in_between_does_not_open_a_restored_cluster(gateway: Gat
                 while (await parts.clusters.target_of(cluster)).token != api.token:
                     await asyncio.sleep(0.01)
             assert await status_of(member) == 503
-            await api.client.delete(CLUSTER_ROLE_BINDING.resource, "crtb-of-the-snapshot")
+            await api.end_former_rights()
             async with asyncio.timeout(30):
                 while (status := await status_of(member)) == 503:
                     await asyncio.sleep(0.1)

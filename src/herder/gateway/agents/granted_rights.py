@@ -1,9 +1,10 @@
-"""Whether a restored cluster has the rights again that the manager has granted in it.
+"""Whether a cluster has the rights that the manager has granted in it, and no others of the manager.
 
-A snapshot brings back bindings of its time. Until the manager has deleted those that were revoked since, members of the
-cluster could have more rights than their roles. How long that takes is unknown: the manager may need a while to reach
-the cluster, and another agent may have been connected in the meantime. So the gateway lists the bindings itself, over
-TLS with the CA of the cluster, before the first member uses the cluster again.
+A snapshot brings back bindings of its time, and a cluster that is imported again still has those of before. Until the
+manager has deleted them, members of the cluster could have more rights than their roles. How long that takes is
+unknown: the manager may need a while to reach the cluster, and another agent may have been connected in the meantime.
+So the gateway lists the bindings itself, over TLS with the CA of the cluster, before a member uses the cluster for the
+first time, and after each restore.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ RETRY_SECONDS = 1.0
 PAGE_SIZE, MAX_PAGES = 500, 200
 
 ClientOf = Callable[[str], Awaitable[Client]]
-Mark = tuple[str, datetime, str]
-"""A restore: UID of the management Cluster, end of the restore, and digest of the API server that answered."""
+Mark = tuple[str, datetime | None, str]
+"""UID of the management Cluster, end of its last restore, and digest of the API server that answered."""
+BEING_RESTORED = "it is being restored from a snapshot"
+LEFTOVERS = "it has rights that were revoked since, which the manager deletes"
+NOT_YET = "its rights are compared again in a moment"
 
 
-class RestoredRights:
-    """Compares the rights in restored clusters with the bindings of the manager, once for each restore."""
+class GrantedRights:
+    """Compares the rights in clusters with the bindings of the manager, once, and again after each restore."""
 
     def __init__(self, client: Client, clusters: Clusters, client_of: ClientOf) -> None:
         """`client` is the manager's, `client_of` returns one for a cluster with the rights of its agent."""
@@ -48,24 +52,28 @@ class RestoredRights:
         self._clusters = clusters
         self._client_of = client_of
         self._compared: dict[str, Mark] = {}
-        self._running: dict[str, asyncio.Task[bool]] = {}
+        self._running: dict[str, asyncio.Task[str]] = {}
         self._retry_at: dict[str, float] = {}
 
     def are_known(self, cluster: str) -> bool:
-        """Whether members may use the cluster: it was never restored, or its rights were compared since."""
-        end = self._clusters.last_restore(cluster)
-        return end is None or (end != NEVER and self._compared.get(cluster) == self._mark(cluster, end))
+        """Whether members may use the cluster: its rights were compared after the last restore."""
+        mark = self._mark(cluster)
+        return mark[1] != NEVER and self._compared.get(cluster) == mark
 
-    async def compare(self, cluster: str) -> bool:
-        """Compare the rights unless they are known. Requests that arrive meanwhile wait for the same comparison."""
+    async def compare(self, cluster: str) -> str:
+        """Return why members may not use the cluster; empty if they may.
+
+        Requests that arrive meanwhile wait for the same comparison.
+        """
         if self.are_known(cluster):
-            return True
-        end, now = self._clusters.last_restore(cluster), asyncio.get_running_loop().time()
-        task = self._running.get(cluster)
-        if end is None or end == NEVER or (task is None and now < self._retry_at.get(cluster, 0.0)):
-            return end is None
+            return ""
+        mark, task = self._mark(cluster), self._running.get(cluster)
+        if mark[1] == NEVER:
+            return BEING_RESTORED
+        if task is None and asyncio.get_running_loop().time() < self._retry_at.get(cluster, 0.0):
+            return NOT_YET
         if task is None:
-            task = self._running[cluster] = asyncio.ensure_future(self._run(cluster, self._mark(cluster, end)))
+            task = self._running[cluster] = asyncio.ensure_future(self._run(cluster, mark))
         return await asyncio.shield(task)
 
     def close(self) -> None:
@@ -76,26 +84,29 @@ class RestoredRights:
         self._compared.pop(cluster, None)
         self._retry_at.pop(cluster, None)
 
-    def _mark(self, cluster: str, end: datetime) -> Mark:
+    def _mark(self, cluster: str) -> Mark:
         found = self._clusters.get(cluster) or {"metadata": {}}
-        return str(found["metadata"].get("uid")), end, registered_for(found.get("status") or {})
+        end, server = self._clusters.last_restore(cluster), registered_for(found.get("status") or {})
+        return str(found["metadata"].get("uid")), end, server
 
-    async def _run(self, cluster: str, mark: Mark) -> bool:
+    async def _run(self, cluster: str, mark: Mark) -> str:
         try:
             async with asyncio.timeout(COMPARE_SECONDS):
                 found = await _Comparison.of(self._client)
-                if await found.is_equal(await self._client_of(cluster)):
-                    self._compared[cluster] = mark
-                    return True
+                is_equal = await found.is_equal(await self._client_of(cluster))
         except (StatusError, TunnelError, OSError) as error:  # TimeoutError is an OSError
-            log.info("cannot compare the rights in a restored cluster", cluster=cluster, error=str(error))
+            return f"its rights cannot be compared: {error}"
         except Exception as error:
             # The cluster can send objects of any shape.
-            log.warning("cannot compare the rights in a restored cluster", cluster=cluster, exc_info=error)
+            log.warning("cannot compare the rights in a cluster", cluster=cluster, exc_info=error)
+            return "its rights cannot be compared: its API server sends invalid objects"
         finally:
             del self._running[cluster]
             self._retry_at[cluster] = asyncio.get_running_loop().time() + RETRY_SECONDS
-        return False
+        if is_equal:
+            self._compared[cluster] = mark
+            return ""
+        return LEFTOVERS
 
 
 @dataclass(frozen=True)
