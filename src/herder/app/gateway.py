@@ -173,7 +173,9 @@ def build(
         if rights.are_known(cluster):
             return
         target = Target(MANAGEMENT_CLUSTER.group, MANAGEMENT_CLUSTER.plural, "", cluster)
-        if not await access.may(user, "update", target) and (problem := await rights.compare(cluster)):
+        if await access.may(user, "update", target):
+            rights.begin(cluster)
+        elif problem := await rights.compare(cluster):
             raise ServiceUnavailable(f"cluster {cluster}: only its owners can use it: {problem}; try again in a minute")
 
     proxy = ClusterProxy(

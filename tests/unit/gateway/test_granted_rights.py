@@ -208,6 +208,15 @@ async def test_each_restore_is_compared_again(monkeypatch: pytest.MonkeyPatch) -
         assert await site.rights.compare(CLUSTER) == ""
 
 
+async def test_a_request_of_an_owner_compares_the_rights_too() -> None:
+    """Otherwise, each of its requests would check whether the user is an owner."""
+    async with restored_site() as site:
+        started = site.rights.begin(CLUSTER)
+        assert not isinstance(started, str)
+        assert await started == ""
+        assert site.rights.are_known(CLUSTER)
+
+
 async def test_requests_share_a_comparison_and_failures_keep_the_cluster_closed() -> None:
     async with restored_site() as site:
         asked: list[str] = []

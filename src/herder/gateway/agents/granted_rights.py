@@ -24,6 +24,7 @@ from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.printable import printable
 from herder.gateway.agents.clusters import NEVER, Clusters
 from herder.gateway.agents.records import registered_for
 from herder.tunnel.errors import TunnelError
@@ -34,6 +35,7 @@ COMPARE_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 """Minimum time between two comparisons, however many requests wait for one."""
 PAGE_SIZE, MAX_PAGES = 500, 200
+MAX_MESSAGE = 300  # of an API server that nobody trusts
 
 ClientOf = Callable[[str], Awaitable[Client]]
 Mark = tuple[str, datetime | None, str]
@@ -67,6 +69,14 @@ class GrantedRights:
         """
         if self.are_known(cluster):
             return ""
+        started = self.begin(cluster)
+        return started if isinstance(started, str) else await asyncio.shield(started)
+
+    def begin(self, cluster: str) -> asyncio.Task[str] | str:
+        """Begin a comparison, unless one runs; or return why it has to wait.
+
+        Owners need not wait for it, but it saves the check that they are owners in further requests.
+        """
         mark, task = self._mark(cluster), self._running.get(cluster)
         if mark[1] == NEVER:
             return BEING_RESTORED
@@ -74,7 +84,7 @@ class GrantedRights:
             return NOT_YET
         if task is None:
             task = self._running[cluster] = asyncio.ensure_future(self._run(cluster, mark))
-        return await asyncio.shield(task)
+        return task
 
     def close(self) -> None:
         for task in self._running.values():
@@ -95,7 +105,7 @@ class GrantedRights:
                 found = await _Comparison.of(self._client)
                 is_equal = await found.is_equal(await self._client_of(cluster))
         except (StatusError, TunnelError, OSError) as error:  # TimeoutError is an OSError
-            return f"its rights cannot be compared: {error}"
+            return f"its rights cannot be compared: {printable(str(error), MAX_MESSAGE)}"
         except Exception as error:
             # The cluster can send objects of any shape.
             log.warning("cannot compare the rights in a cluster", cluster=cluster, exc_info=error)
