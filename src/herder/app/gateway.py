@@ -28,6 +28,7 @@ from herder.engine.wire import Request, Response, User
 from herder.gateway.admission.access import Access
 from herder.gateway.agents.clusters import Clusters
 from herder.gateway.agents.displacement import AgentTokenReview
+from herder.gateway.agents.granted_rights import GrantedRights
 from herder.gateway.agents.presence import Presence
 from herder.gateway.agents.registration import Registration
 from herder.gateway.cluster_objects import ClusterObjects
@@ -97,6 +98,7 @@ class Parts:
     proxy: ClusterProxy
     clusters: Clusters
     connections: Connections  # used by the controllers with the rights of the cluster agent
+    rights: GrantedRights
 
     async def client_of(self, cluster: str) -> Client:
         target = await self.clusters.target_of(cluster)
@@ -126,6 +128,7 @@ class Parts:
             stop()
             await self.proxy.close()
             await self.gateway.close()
+            self.rights.close()
             self.connections.close()
             self.tunnels.close()
 
@@ -158,15 +161,23 @@ def build(
     async def through_tunnel(cluster: str, address: str) -> Channel:
         return dial(tunnels, cluster, address)
 
-    async def check_available(user: User, cluster: str) -> None:
-        target = Target(MANAGEMENT_CLUSTER.group, MANAGEMENT_CLUSTER.plural, "", cluster)
-        if clusters.is_restored(cluster, clock()) and not await access.may(user, "update", target):
-            raise ServiceUnavailable(
-                f"cluster {cluster} is being restored from a snapshot: only its owners can use it until rights of that "
-                "time have been revoked; try again in a minute"
-            )
-
     connections = Connections(through_tunnel)
+
+    async def client_of(cluster: str) -> Client:
+        target = await clusters.target_of(cluster)
+        return Client(DownstreamTransport(connections, target, target.token), field_manager="herder")
+
+    rights = GrantedRights(client, clusters, client_of)
+
+    async def check_available(user: User, cluster: str) -> None:
+        if rights.are_known(cluster):
+            return
+        target = Target(MANAGEMENT_CLUSTER.group, MANAGEMENT_CLUSTER.plural, "", cluster)
+        if await access.may(user, "update", target):
+            rights.begin(cluster)
+        elif problem := await rights.compare(cluster):
+            raise ServiceUnavailable(f"cluster {cluster}: only its owners can use it: {problem}; try again in a minute")
+
     proxy = ClusterProxy(
         target_of=clusters.target_of,
         dial=through_tunnel,
@@ -184,6 +195,7 @@ def build(
             tunnels.disconnect(key, "the cluster is deleted")
         proxy.forget(cluster)
         connections.forget(cluster)
+        rights.forget(cluster)
         token_review.forget(cluster)
 
     async def recorded_client(cluster: str, ca: str) -> tuple[Callable[[str], Client], str]:
@@ -236,7 +248,9 @@ def build(
         replicas=peers.replicas if peers is not None else SingleReplica(own),
         peer_of=tunnels.peer_with,
     )
-    return Parts(client, gateway, identity, registration, nodes, presence, peers, tunnels, proxy, clusters, connections)
+    return Parts(
+        client, gateway, identity, registration, nodes, presence, peers, tunnels, proxy, clusters, connections, rights
+    )
 
 
 def dial(tunnels: Registry, cluster: str, address: str) -> Channel:

@@ -45,6 +45,7 @@ _SNAPSHOT = re.compile(rf"/v3/clusters/([^/]+)/{SNAPSHOTS}/([^/]+)")
 _DELETION = re.compile(r"/v3/deletions/([^/]+)/([^/]+)/([^/]+)")
 _OF_CLUSTER = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
 PAGE_SIZE = 100
+_DIGESTS = "specHistory"  # in the status of control planes
 _VERBS = {OBJECTS: "get", LOGS: "update", REGISTRATION: "update", SNAPSHOTS: "update"}
 """Right on the provisioning Cluster that a path needs. Logs, registration tokens and deletions are for owners."""
 
@@ -306,8 +307,10 @@ def _without_spec_copy(snapshot: Object) -> Object:
 
 def _without_previous_spec(obj: Object) -> Object:
     """Without the spec before the last version, which the control plane keeps for the next snapshot: members may not
-    read what was removed before they became members."""
-    annotations = annotations_of(obj)
+    read what was removed before they became members. They could guess short values by the digests of earlier specs."""
+    annotations, status = annotations_of(obj), obj.get("status") or {}
+    if _DIGESTS in status:
+        obj = {**obj, "status": {key: value for key, value in status.items() if key != _DIGESTS}}
     if rke_names.PREVIOUS_SPEC not in annotations:
         return obj
     kept = {key: value for key, value in annotations.items() if key != rke_names.PREVIOUS_SPEC}

@@ -168,6 +168,18 @@ async def test_members_do_not_see_the_spec_before_the_last_version(monkeypatch: 
     assert b"current" in read
 
 
+async def test_members_do_not_see_digests_of_earlier_specs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knows the rest of the spec can guess a short value that was removed."""
+    monkeypatch.setitem(CORE, "status", {"phase": "Provisioned", "specHistory": ["0123abcd"]})
+    objects = ClusterObjects(Client(cast("Any", PagedServer())), cast(Access, Owner()))
+    response = await objects.handle(Request("GET", "/v3/clusters/c-own/objects", Query([])), User("member"))
+    assert response is not None
+    assert response.stream is not None
+    read = b"".join([piece async for piece in response.stream])
+    assert b"0123abcd" not in read
+    assert b"Provisioned" in read
+
+
 class FormerOwner(Owner):
     """Loses the rights, or the cluster to another user, while the response is being sent."""
 

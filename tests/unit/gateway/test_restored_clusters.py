@@ -11,14 +11,13 @@ import pytest
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
-from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke.crds import CRDS
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.operations import RESTORE, SNAPSHOT
 from herder.app.install import install_kinds
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
-from herder.gateway.agents.clusters import SETTLING, Clusters
+from herder.gateway.agents.clusters import NEVER, Clusters
 from tests.support.builders import new_manifest
 from tests.support.kube import Authority
 from tests.unit.engine.runtime.envtest import environment
@@ -40,17 +39,16 @@ def operation(kind: str, phase: str, *finished: str, age: float = 0) -> Object:
 
 
 BEFORE, STOPPED = ("Started", "Snapshot"), ("Started", "Snapshot", "Shutdown")
-LATER = SETTLING.total_seconds() + 1
-CASES: dict[str, tuple[Object, bool]] = {
-    "checked": (operation(RESTORE, "Started"), False),
-    "stopping": (operation(RESTORE, "Shutdown", *BEFORE), False),
-    "restored": (operation(RESTORE, "Restore", *STOPPED), True),
-    "restarted an hour ago": (operation(RESTORE, "InitialRestartCluster", *STOPPED, age=3600), True),
-    "just finished": (operation(RESTORE, "Finished", *STOPPED), True),
-    "just failed": (operation(RESTORE, "Failed", *STOPPED), True),
-    "finished": (operation(RESTORE, "Finished", *STOPPED, age=LATER), False),
-    "refused": (operation(RESTORE, "Failed"), False),
-    "another operation": (operation(SNAPSHOT, "Restore", *STOPPED), False),
+CASES: dict[str, tuple[Object, datetime | None]] = {
+    "checked": (operation(RESTORE, "Started"), None),
+    "stopping": (operation(RESTORE, "Shutdown", *BEFORE), None),
+    "restored": (operation(RESTORE, "Restore", *STOPPED), NEVER),
+    "restarted an hour ago": (operation(RESTORE, "InitialRestartCluster", *STOPPED, age=3600), NEVER),
+    "just finished": (operation(RESTORE, "Finished", *STOPPED), NOW),
+    "just failed": (operation(RESTORE, "Failed", *STOPPED), NOW),
+    "finished": (operation(RESTORE, "Finished", *STOPPED, age=60), NOW - timedelta(seconds=60)),
+    "refused": (operation(RESTORE, "Failed"), None),
+    "another operation": (operation(SNAPSHOT, "Restore", *STOPPED), None),
 }
 
 
@@ -62,26 +60,15 @@ def ended(kind: str, age: float, *finished: str) -> Object:
 
 
 NEXT = operation(SNAPSHOT, "Started")
-LATER_RUNS: dict[str, tuple[Object, list[Object], bool]] = {
-    "restore, then a snapshot": (NEXT, [ended(RESTORE, 1, *STOPPED)], True),
-    "restore, then another restore": (operation(RESTORE, "Started"), [ended(RESTORE, 1, *STOPPED)], True),
-    "restore, then two snapshots": (NEXT, [ended(RESTORE, 2, *STOPPED), ended(SNAPSHOT, 1, "Started")], True),
-    "restore some time ago": (NEXT, [ended(RESTORE, LATER, *STOPPED)], False),
-    "restore that replaced nothing": (NEXT, [ended(RESTORE, 1, *BEFORE)], False),
-    "two snapshots": (NEXT, [ended(SNAPSHOT, 1, *STOPPED)], False),
+LATER_RUNS: dict[str, tuple[Object, list[Object], float | None]] = {
+    "restore, then a snapshot": (NEXT, [ended(RESTORE, 1, *STOPPED)], 1),
+    "restore, then another restore": (operation(RESTORE, "Started"), [ended(RESTORE, 1, *STOPPED)], 1),
+    "restore, then two snapshots": (NEXT, [ended(RESTORE, 2, *STOPPED), ended(SNAPSHOT, 1, "Started")], 2),
+    "restore some time ago": (NEXT, [ended(RESTORE, 3600, *STOPPED)], 3600),
+    "restore that replaced nothing": (NEXT, [ended(RESTORE, 1, *BEFORE)], None),
+    "two snapshots": (NEXT, [ended(SNAPSHOT, 1, *STOPPED)], None),
 }
-CONNECTIONS: dict[str, tuple[float, float, bool]] = {
-    "connected before the restore": (LATER, 3600, False),
-    "connected a moment ago": (3600, 1, True),
-    "connected after the restore": (3600, LATER, False),
-}
-"""Seconds since the end of the restore, and since the agent connected."""
-DISCONNECTIONS: dict[str, tuple[float, float, bool]] = {
-    "disconnected before the end": (3600, 3700, True),
-    "disconnected before the rights were compared": (3600, 3599, True),
-    "disconnected later": (3600, 60, False),
-}
-"""The same for an agent that the manager knows as disconnected. Its tunnel can be open already."""
+"""The operation in progress, those that have ended, and how many seconds ago the last restore ended."""
 
 
 async def create_control_plane(client: Client, cluster: str, status: Object) -> None:
@@ -90,13 +77,6 @@ async def create_control_plane(client: Client, cluster: str, status: Object) -> 
     await client.create(CONTROL_PLANE.resource, plane, namespace="fleet-default")
     patch = {"status": status}
     await client.patch(CONTROL_PLANE.resource, cluster, patch, namespace="fleet-default", subresource="status")
-
-
-async def create_connected(client: Client, cluster: str, age: float, status: str = "True") -> None:
-    await client.create(MANAGEMENT_CLUSTER.resource, new_manifest(MANAGEMENT_CLUSTER, cluster))
-    connected = {"type": "Connected", "status": status, "lastTransitionTime": timestamp(NOW - timedelta(seconds=age))}
-    patch = {"status": {"conditions": [connected]}}
-    await client.patch(MANAGEMENT_CLUSTER.resource, cluster, patch, subresource="status")
 
 
 async def test_an_operation_after_the_restore_does_not_open_the_cluster() -> None:
@@ -110,35 +90,14 @@ async def test_an_operation_after_the_restore_does_not_open_the_cluster() -> Non
         running = asyncio.ensure_future(clusters.run())
         try:
             await clusters.ready()
-            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(LATER_RUNS)}
-            assert found == {name: expected for name, (_, _, expected) in LATER_RUNS.items()}
+            found = {name: clusters.last_restore(f"{CLUSTER}-{number}") for number, name in enumerate(LATER_RUNS)}
+            ages = {name: age for name, (_, _, age) in LATER_RUNS.items()}
+            assert found == {name: None if age is None else NOW - timedelta(seconds=age) for name, age in ages.items()}
         finally:
             running.cancel()
 
 
-@pytest.mark.parametrize(("cases", "status"), [(CONNECTIONS, "True"), (DISCONNECTIONS, "False")])
-async def test_rights_are_compared_only_after_the_agent_has_connected(
-    cases: dict[str, tuple[float, float, bool]], status: str
-) -> None:
-    """The tunnel is open a moment before the condition says so. That moment must not open the cluster."""
-    async with environment() as env:
-        await install_kinds(env.outside, [*CRDS, *MANAGEMENT_CRDS])
-        await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "fleet-default"))
-        for number, (restored, changed, _) in enumerate(cases.values()):
-            run = {"operation": operation(RESTORE, "Finished", *STOPPED, age=restored)}
-            await create_control_plane(env.outside, f"{CLUSTER}-{number}", run)
-            await create_connected(env.outside, f"{CLUSTER}-{number}", changed, status)
-        clusters = Clusters(env.outside)
-        running = asyncio.ensure_future(clusters.run())
-        try:
-            await clusters.ready()
-            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(cases)}
-            assert found == {name: expected for name, (_, _, expected) in cases.items()}
-        finally:
-            running.cancel()
-
-
-async def test_a_cluster_is_restored_until_its_rights_are_compared() -> None:
+async def test_a_restore_counts_once_it_has_replaced_data() -> None:
     async with environment() as env:
         await install_kinds(env.outside, [*CRDS, *MANAGEMENT_CRDS])
         await env.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "fleet-default"))
@@ -148,9 +107,9 @@ async def test_a_cluster_is_restored_until_its_rights_are_compared() -> None:
         running = asyncio.ensure_future(clusters.run())
         try:
             await clusters.ready()
-            found = {name: clusters.is_restored(f"{CLUSTER}-{number}", NOW) for number, name in enumerate(CASES)}
+            found = {name: clusters.last_restore(f"{CLUSTER}-{number}") for number, name in enumerate(CASES)}
             assert found == {name: expected for name, (_, expected) in CASES.items()}
-            assert not clusters.is_restored("c-m-imported", NOW)
+            assert clusters.last_restore("c-m-imported") is None
         finally:
             running.cancel()
 
@@ -163,7 +122,7 @@ async def test_the_gateway_is_ready_without_control_planes() -> None:
         try:
             async with asyncio.timeout(10):
                 await clusters.ready()
-            assert not clusters.is_restored(CLUSTER, NOW)
+            assert clusters.last_restore(CLUSTER) is None
         finally:
             running.cancel()
 

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import SECRET
@@ -26,12 +26,7 @@ from herder.gateway.proxy.targets import Target
 HTTPS = "https://"
 BY_MANAGEMENT = "management"
 _SHUTDOWN = "Shutdown"  # phase of a restore
-_NEVER = datetime.max.replace(tzinfo=UTC)
-SETTLING = timedelta(seconds=15)
-"""Time that the manager takes to compare the rights that a restore brought back with its own bindings.
-
-It begins when the restore has ended and the agent is connected: without the agent, nothing can be compared.
-"""
+NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Clusters:
@@ -71,24 +66,10 @@ class Clusters:
     def get(self, cluster: str) -> Object | None:
         return self._clusters.get(Key("", cluster))
 
-    def is_restored(self, cluster: str, now: datetime) -> bool:
-        """Whether its data is being replaced by a snapshot, or was a moment ago.
-
-        The snapshot brings back bindings of its time. Until the manager has deleted those that were revoked since,
-        members of the cluster could have more rights than their roles.
-        """
+    def last_restore(self, cluster: str) -> datetime | None:
+        """When the last restore ended that has replaced the data of the cluster; NEVER while one is in progress."""
         found = self._restores.select(index=(BY_MANAGEMENT, cluster))
-        ends = [end for each in found for end in _ends_of_restores(each)]
-        if not ends:
-            return False
-        latest = max(ends)
-        if latest >= now:
-            return True
-        connected = find(self.get(cluster) or {}, "Connected") or {}
-        since = parse_time(str(connected.get("lastTransitionTime") or "")) or latest
-        if connected and connected["status"] != "True" and since < latest + SETTLING:
-            return True  # The tunnel can be open already: the condition follows a moment later.
-        return now < max(latest, since) + SETTLING
+        return max((end for each in found for end in _ends_of_restores(each)), default=None)
 
     async def target_of(self, cluster: str) -> Target:
         """Raise NotFound for an unknown cluster, ServiceUnavailable if its agent never registered."""
@@ -137,7 +118,7 @@ def _disconnected_since(cluster: Object) -> str:
 
 
 def _restore(control_plane: Object) -> Object:
-    """Only what `is_restored` reads: specs are large."""
+    """Only what `last_restore` reads: specs are large."""
     meta, status = control_plane["metadata"], control_plane.get("status") or {}
     ended = [each for each in status.get("operationHistory") or () if each.get("kind") == RESTORE]
     return {
@@ -154,7 +135,7 @@ def _ends_of_restores(control_plane: Object) -> Iterator[datetime]:
     """
     run, status = Run.of(control_plane), control_plane["status"]
     if run is not None and run.kind == RESTORE and _SHUTDOWN in run.timings:
-        yield _NEVER if run.is_active or run.phase_started_at is None else run.phase_started_at
+        yield NEVER if run.is_active or run.phase_started_at is None else run.phase_started_at
     for each in status["operationHistory"]:
         if _SHUTDOWN in (each.get("timings") or {}):
-            yield parse_time(str(each.get("endedAt") or "")) or _NEVER
+            yield parse_time(str(each.get("endedAt") or "")) or NEVER

@@ -192,6 +192,22 @@ def test_the_history_keeps_the_last_restore_that_can_be_undone() -> None:
     assert status["operationHistory"][0]["inverse"] == inverse
 
 
+def test_the_history_keeps_the_last_restore_that_has_replaced_data() -> None:
+    """Until its rights are compared, members cannot use the cluster, however many snapshots have been taken since."""
+    inverse, replaced = {"kind": operations.RESTORE, "name": "old"}, {"Shutdown": 1}
+    ended = [
+        operations.Run("1", operations.RESTORE, "Finished", 1, NOW, inverse=inverse, timings=replaced),
+        operations.Run("2", operations.RESTORE, "Finished", 2, NOW, timings=replaced),
+        operations.Run("3", operations.RESTORE, "Failed", 3, NOW),
+        *(operations.Run(f"{each}", operations.SCHEDULED_SNAPSHOT, "Finished", 0, NOW) for each in range(4, 30)),
+    ]
+    status: dict[str, Any] = {}
+    for each in ended:
+        status = {"operationHistory": extended_history(status, each, NOW)}
+        assert len(status["operationHistory"]) <= MAX_ENTRIES
+    assert [entry["id"] for entry in status["operationHistory"]] == ["1", "2", *(str(each) for each in range(22, 30))]
+
+
 def test_the_history_of_operations_is_bounded() -> None:
     async def scenario() -> None:
         async with SimulatedCluster() as cluster:
