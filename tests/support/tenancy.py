@@ -414,10 +414,13 @@ WITHHELD = (
 """Clusters that the manager only observes. It would not even end rights in them."""
 
 
+_RECORDED: Object = {"specHistory": ["1"], "etcdSnapshotRestore": {"generation": 1, "name": "a"}}
+
+
 def _plane(id_: str, name: str, patch: Object | None = None, subresource: str = "", **annotations: str) -> Case:
     meta = {"name": name, "namespace": "fleet-default", "annotations": annotations}
     fields = {"spec": {"clusterName": "", "managementClusterName": ""}}  # no references: they need more rights
-    return Case(id_, CONTROL_PLANE, meta, fields, patch, subresource, status={"specHistory": ["1"]} if patch else None)
+    return Case(id_, CONTROL_PLANE, meta, fields, patch, subresource, status=_RECORDED if patch else None)
 
 
 def _snapshot(id_: str, name: str, patch: Object | None = None, **annotations: str) -> Case:
@@ -441,11 +444,16 @@ RESTORED = (
     _plane("the spec before the last version is replaced", "restored-4", _annotated(names.PREVIOUS_SPEC, "x")),
     _plane("a digest is recorded", "restored-5", {"status": {"specHistory": ["1", "2"]}}, "status"),
     _plane("the digests are deleted", "restored-6", {"status": {"specHistory": None}}, "status"),
+    _plane("an object is approved", "restored-7", {"status": {"approvedObjects": ["1"]}}, "status"),
+    _plane("an operation is in progress", "restored-8", {"status": {"operation": {"id": "a"}}}, "status"),
+    _plane("an operation was not carried out", "restored-9", {"status": {"etcdSnapshotRestore": None}}, "status"),
+    _plane("an upgrade has a snapshot", "restored-10", {"status": {"rollback": {"snapshot": "a"}}}, "status"),
     _snapshot("a snapshot is created", "restored"),
     _snapshot("a snapshot is of another cluster", "restored-2", {"spec": {"clusterName": "another"}}),
     _snapshot("a snapshot is another file", "restored-3", {"snapshotFile": {"name": "b"}}),
     _snapshot("a snapshot has another owner", "restored-5", {"metadata": {"ownerReferences": [_OWNER]}}),
     _snapshot("a snapshot has another hash", "restored-4", _annotated(names.SNAPSHOT_SHA256, "x")),
+    _snapshot("a snapshot has other CAs", "restored-6", _annotated(names.SNAPSHOT_AUTHORITIES, "x")),
 )
 """Writes that decide which spec an administrator restores, or which file the manager deletes or restores."""
 LISTED = (

@@ -228,11 +228,12 @@ _BECOMES_CORE = (
 # --- restores -------------------------------------------------------------------------------------------------------
 
 
-def _history(of: str) -> str:
-    return f"{of}.?status.?{restore_records.HISTORY}.orValue([])"
+def _other_record(name: str) -> str:
+    field = f"?status.?{name}"
+    return f"({_CREATED} ? object.{field}.hasValue() : object.{field} != oldObject.{field})"
 
 
-_OTHER_HISTORY = f"{_history('object')} != ({_CREATED} ? [] : {_history('oldObject')})"
+_OTHER_RECORDS = " || ".join(map(_other_record, restore_records.RECORDS))
 _OTHER_SNAPSHOT = " || ".join(
     (
         _CREATED,
@@ -413,12 +414,12 @@ POLICIES = (
         subresources=True,
     ),
     policy(
-        "herder-spec-history",
+        "herder-operation-records",
         (CONTROL_PLANE,),
         _WRITTEN,
-        _OTHER_HISTORY,
+        _OTHER_RECORDS,
         _IS_MANAGER,
-        restore_records.BAD_HISTORY,
+        restore_records.BAD_RECORD,
         subresources=True,
     ),
     policy("herder-snapshots", (ETCD_SNAPSHOT,), _WRITTEN, _OTHER_SNAPSHOT, _IS_MANAGER, restore_records.BAD_SNAPSHOT),
