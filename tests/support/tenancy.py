@@ -444,6 +444,12 @@ RESTORED = (
     _plane("the spec before the last version is replaced", "restored-4", _annotated(names.PREVIOUS_SPEC, "x")),
     _plane("a digest is recorded", "restored-5", {"status": {"specHistory": ["1", "2"]}}, "status"),
     _plane("the digests are deleted", "restored-6", {"status": {"specHistory": None}}, "status"),
+    _plane(
+        "a generated control plane requests a restore",
+        "restored-11",
+        {"spec": {"etcdSnapshotRestore": {"generation": 1, "name": "a"}}},
+        **{names.CLUSTER_SPEC: "x"},
+    ),
     _plane("an object is approved", "restored-7", {"status": {"approvedObjects": ["1"]}}, "status"),
     _plane("an operation is in progress", "restored-8", {"status": {"operation": {"id": "a"}}}, "status"),
     _plane("an operation was not carried out", "restored-9", {"status": {"etcdSnapshotRestore": None}}, "status"),
@@ -459,6 +465,7 @@ RESTORED = (
 LISTED = (
     _plane("an annotation of a control plane", "listed", _annotated("a", "b")),
     _plane("a control plane", "listed-2"),
+    _plane("a control plane that is not generated", "listed-4", {"spec": {"unmanagedConfig": True}}),
     _plane("the status of a control plane", "listed-3", {"status": {"ready": True}}, "status"),
     _snapshot("a label of a snapshot", "listed", {"metadata": {"labels": {"a": "b"}}}),
 )

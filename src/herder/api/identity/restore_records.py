@@ -56,6 +56,8 @@ BAD_RECORD = (
     "conditions and readiness, and request operations in the provisioning Cluster"
 )
 
+BAD_SPEC = "spec: the manager generates it from the provisioning Cluster; change that Cluster"
+
 SNAPSHOT_FIELDS = ("spec", "snapshotFile")
 SNAPSHOT_MARKS = (SNAPSHOT_SHA256, SNAPSHOT_AUTHORITIES, SNAPSHOT_NAME)
 BAD_SNAPSHOT = (
@@ -67,6 +69,8 @@ BAD_SNAPSHOT = (
 def control_plane_problems(old: Object | None, new: Object) -> Iterator[str]:
     if _marks(new, SPEC_COPIES) != _marks(old, SPEC_COPIES):
         yield BAD_COPY
+    if _marks(old, SPEC_COPIES[:1]) != [None] and new.get("spec") != (old or {}).get("spec"):
+        yield BAD_SPEC  # Users can neither write nor remove this annotation, which all generated ones have.
     before, after = ((each or {}).get("status") or {} for each in (old, new))
     if any(after.get(name) != before.get(name) for name in RECORDS):
         yield BAD_RECORD

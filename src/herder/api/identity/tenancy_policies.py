@@ -233,6 +233,7 @@ def _other_record(name: str) -> str:
     return f"({_CREATED} ? object.{field}.hasValue() : object.{field} != oldObject.{field})"
 
 
+_OTHER_SPEC = f"oldObject.{_annotation(restore_records.SPEC_COPIES[0])}.hasValue() && object.?spec != oldObject.?spec"
 _OTHER_RECORDS = " || ".join(map(_other_record, restore_records.RECORDS))
 _OTHER_SNAPSHOT = " || ".join(
     (
@@ -412,6 +413,14 @@ POLICIES = (
         _IS_MANAGER,
         restore_records.BAD_COPY,
         subresources=True,
+    ),
+    policy(
+        "herder-generated-specs",
+        (CONTROL_PLANE,),
+        ("UPDATE",),
+        _OTHER_SPEC,
+        _IS_MANAGER,
+        restore_records.BAD_SPEC,
     ),
     policy(
         "herder-operation-records",

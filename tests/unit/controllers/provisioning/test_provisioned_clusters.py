@@ -109,6 +109,33 @@ def test_an_edit_of_the_configuration_changes_only_the_control_plane() -> None:
     loop.run(run(SimulatedManager()))
 
 
+def test_the_control_plane_has_only_the_configuration_of_the_cluster() -> None:
+    """Who can write the control plane, and not the Cluster, would configure the cluster for ever."""
+    added: Object = {
+        "additionalManifest": "kind: ConfigMap",
+        "machineGlobalConfig": {"tls-san": ["example.com"]},
+        "agentEnvVars": [{"name": "A", "value": "b"}],
+        "etcdSnapshotRestore": {"generation": 1, "name": "old"},
+        "upgradeStrategy": {"workerConcurrency": "9"},
+    }
+
+    async def run(manager: SimulatedManager) -> None:
+        async with manager.world as world:
+            await manager.create_cluster()
+            before = await manager.get(CONTROL_PLANE, NAME)
+            assert before is not None
+            assert before["spec"]["machineGlobalConfig"] == {"debug": True}
+            await manager.patch(CONTROL_PLANE, NAME, {"spec": added})
+
+            async def is_removed() -> bool:
+                found = await manager.get(CONTROL_PLANE, NAME)
+                return found is not None and found["spec"] == before["spec"]
+
+            await world.until(is_removed, within=30)
+
+    loop.run(run(SimulatedManager()))
+
+
 def test_the_configuration_can_be_emptied() -> None:
     """Where the last entry of a mapping is removed, API servers leave null, which the schema of the control plane
     rejects."""
