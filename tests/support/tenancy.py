@@ -54,7 +54,7 @@ RULES = [
     },
     {
         "apiGroups": ["provisioning.cattle.io"],
-        "resources": ["clusters"],
+        "resources": ["clusters", "clusters/status"],
         "verbs": ["create", "delete", "patch", "update", "get"],
     },
     {"apiGroups": [CLUSTER.group], "resources": [CLUSTER.plural], "verbs": ["create", "delete", "patch", "get"]},
@@ -431,6 +431,19 @@ def _snapshot(id_: str, name: str, patch: Object | None = None, **annotations: s
 def _annotated(name: str, value: str | None) -> Object:
     return {"metadata": {"annotations": {name: value}}}
 
+
+def _identified(id_: str, name: str, patch: Object) -> Case:
+    meta = {"name": name, "namespace": "fleet-default"}
+    status = {"clusterName": "c-m-identified", "ready": False}
+    return Case(id_, PROVISIONING_CLUSTER, meta, {"spec": {}}, patch, "status", status=status)
+
+
+IDENTIFIED = (
+    _identified("another management Cluster", "identified", {"status": {"clusterName": "c-m-another"}}),
+    _identified("no management Cluster", "identified-2", {"status": {"clusterName": None}}),
+)
+"""Administrators resume, and log in to, the management Cluster that a provisioning Cluster names."""
+REPORTED = _identified("another field of the status", "identified-3", {"status": {"ready": True}})
 
 RESTORED = (
     _plane("a control plane is created with a spec of its cluster", "restored", **{names.CLUSTER_SPEC: "x"}),

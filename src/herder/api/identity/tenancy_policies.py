@@ -228,13 +228,8 @@ _BECOMES_CORE = (
 # --- restores -------------------------------------------------------------------------------------------------------
 
 
-def _other_record(name: str) -> str:
-    field = f"?status.?{name}"
-    return f"({_CREATED} ? object.{field}.hasValue() : object.{field} != oldObject.{field})"
-
-
 _OTHER_SPEC = f"oldObject.{_annotation(restore_records.SPEC_COPIES[0])}.hasValue() && object.?spec != oldObject.?spec"
-_OTHER_RECORDS = " || ".join(map(_other_record, restore_records.RECORDS))
+_OTHER_RECORDS = " || ".join(_marked(f"?status.?{name}") for name in restore_records.RECORDS)
 _OTHER_SNAPSHOT = " || ".join(
     (
         _CREATED,
@@ -313,6 +308,15 @@ POLICIES = (
         _is_system("request.namespace"),
         _IS_MANAGER,
         tenancy.BAD_PLACE,
+    ),
+    policy(
+        "herder-cluster-ids",
+        (PROVISIONING_CLUSTER,),
+        ("UPDATE",),
+        "object.?status.?clusterName.orValue('') != oldObject.?status.?clusterName.orValue('')",
+        _IS_MANAGER,
+        tenancy.BAD_ID,
+        subresources=True,
     ),
     policy(
         "herder-pair-names",
