@@ -463,6 +463,12 @@ RESTORED = (
         {"spec": {"etcdSnapshotRestore": {"generation": 1, "name": "a"}}},
         **{names.CLUSTER_SPEC: "x"},
     ),
+    _plane(
+        "an operation of a generated control plane is aborted",
+        "restored-12",
+        _annotated(names.ABORT_OPERATION, "x"),
+        **{names.CLUSTER_SPEC: "x"},
+    ),
     _plane("an object is approved", "restored-7", {"status": {"approvedObjects": ["1"]}}, "status"),
     _plane("an operation is in progress", "restored-8", {"status": {"operation": {"id": "a"}}}, "status"),
     _plane("an operation was not carried out", "restored-9", {"status": {"etcdSnapshotRestore": None}}, "status"),

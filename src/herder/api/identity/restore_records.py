@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from herder.api.capi.names import annotations_of
 from herder.api.rke.names import (
     CLUSTER_SPEC,
+    COPIED_TO_CONTROL_PLANE,
     PREVIOUS_SPEC,
     SNAPSHOT_AUTHORITIES,
     SNAPSHOT_NAME,
@@ -56,7 +57,9 @@ BAD_RECORD = (
     "conditions and readiness, and request operations in the provisioning Cluster"
 )
 
-BAD_SPEC = "spec: the manager generates it from the provisioning Cluster; change that Cluster"
+BAD_SPEC = (
+    "spec and annotations of operations: the manager generates them from the provisioning Cluster; change that Cluster"
+)
 
 SNAPSHOT_FIELDS = ("spec", "snapshotFile")
 SNAPSHOT_MARKS = (SNAPSHOT_SHA256, SNAPSHOT_AUTHORITIES, SNAPSHOT_NAME)
@@ -69,7 +72,7 @@ BAD_SNAPSHOT = (
 def control_plane_problems(old: Object | None, new: Object) -> Iterator[str]:
     if _marks(new, SPEC_COPIES) != _marks(old, SPEC_COPIES):
         yield BAD_COPY
-    if _marks(old, SPEC_COPIES[:1]) != [None] and new.get("spec") != (old or {}).get("spec"):
+    if _marks(old, SPEC_COPIES[:1]) != [None] and _generated(new) != _generated(old):
         yield BAD_SPEC  # Users can neither write nor remove this annotation, which all generated ones have.
     before, after = ((each or {}).get("status") or {} for each in (old, new))
     if any(after.get(name) != before.get(name) for name in RECORDS):
@@ -81,6 +84,10 @@ def snapshot_problems(old: Object | None, new: Object) -> Iterator[str]:
     is_changed = old is None or any(new.get(field) != old.get(field) for field in SNAPSHOT_FIELDS)
     if is_changed or _owners(new) - _owners(old) or _marks(new, SNAPSHOT_MARKS) != _marks(old, SNAPSHOT_MARKS):
         yield BAD_SNAPSHOT
+
+
+def _generated(obj: Object | None) -> tuple[object, ...]:
+    return (obj or {}).get("spec"), _marks(obj, COPIED_TO_CONTROL_PLANE)
 
 
 def _marks(obj: Object | None, names: tuple[str, ...]) -> list[str | None]:

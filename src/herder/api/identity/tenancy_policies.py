@@ -20,6 +20,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONIN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
 from herder.api.observe_only import MARKED_KINDS, OBSERVE_ONLY
 from herder.api.policies import policy
+from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Kind
 
@@ -228,7 +229,8 @@ _BECOMES_CORE = (
 # --- restores -------------------------------------------------------------------------------------------------------
 
 
-_OTHER_SPEC = f"oldObject.{_annotation(restore_records.SPEC_COPIES[0])}.hasValue() && object.?spec != oldObject.?spec"
+_IS_GENERATED = f"oldObject.{_annotation(restore_records.SPEC_COPIES[0])}.hasValue()"
+_OTHER_MARKS = " || ".join(_marked(_annotation(mark)) for mark in names.COPIED_TO_CONTROL_PLANE)
 _OTHER_RECORDS = " || ".join(_marked(f"?status.?{name}") for name in restore_records.RECORDS)
 _OTHER_SNAPSHOT = " || ".join(
     (
@@ -422,7 +424,7 @@ POLICIES = (
         "herder-generated-specs",
         (CONTROL_PLANE,),
         ("UPDATE",),
-        _OTHER_SPEC,
+        f"{_IS_GENERATED} && (object.?spec != oldObject.?spec || {_OTHER_MARKS})",
         _IS_MANAGER,
         restore_records.BAD_SPEC,
     ),

@@ -11,10 +11,12 @@ import pytest
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, NAMESPACE, SECRET
+from herder.api.capi.names import annotations_of
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.rke import names
 from herder.api.rke.cluster_spec import decode_spec
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.names import CLUSTER_SPEC, ROLES, TEMPLATE_HASH
@@ -125,11 +127,13 @@ def test_the_control_plane_has_only_the_configuration_of_the_cluster() -> None:
             before = await manager.get(CONTROL_PLANE, NAME)
             assert before is not None
             assert before["spec"]["machineGlobalConfig"] == {"debug": True}
-            await manager.patch(CONTROL_PLANE, NAME, {"spec": added})
+            marks = {"metadata": {"annotations": {names.NO_UPGRADE_SNAPSHOT: "true"}}}
+            await manager.patch(CONTROL_PLANE, NAME, {"spec": added, **marks})
 
             async def is_removed() -> bool:
                 found = await manager.get(CONTROL_PLANE, NAME)
-                return found is not None and found["spec"] == before["spec"]
+                is_marked = found is not None and names.NO_UPGRADE_SNAPSHOT in annotations_of(found)
+                return found is not None and found["spec"] == before["spec"] and not is_marked
 
             await world.until(is_removed, within=30)
 

@@ -72,8 +72,12 @@ def surplus_fields(cluster: Object, existing: Object) -> Object:
 
     Server-side apply keeps what others add. It would configure the cluster for ever, and the Cluster would not show it.
     """
-    spec = existing.get("spec") or {}
-    return _surplus({name: spec[name] for name in (*_OF_CONFIG, *_OF_SPEC) if name in spec}, _copied_fields(cluster))
+    spec, marks = existing.get("spec") or {}, annotations_of(existing)
+    copied = {name: spec[name] for name in (*_OF_CONFIG, *_OF_SPEC) if name in spec}
+    known = {name: marks[name] for name in names.COPIED_TO_CONTROL_PLANE if name in marks}
+    annotations = _surplus(known, _copied_annotations(cluster))
+    patch = {"spec": _surplus(copied, _copied_fields(cluster)), "metadata": {"annotations": annotations}}
+    return {part: patch[part] for part, found in (("spec", patch["spec"]), ("metadata", annotations)) if found}
 
 
 def _surplus(found: Object, wanted: Object) -> Object:
@@ -88,8 +92,7 @@ def _surplus(found: Object, wanted: Object) -> Object:
 
 def _copied_annotations(cluster: Object) -> dict[str, str]:
     """Annotations of the Cluster that the planner reads. None has a long value; users write any."""
-    wanted = (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP, names.ABORT_OPERATION, names.NO_UPGRADE_SNAPSHOT)
-    found = {name: annotations_of(cluster).get(name, "") for name in wanted}
+    found = {name: annotations_of(cluster).get(name, "") for name in names.COPIED_TO_CONTROL_PLANE}
     return {name: value for name, value in found.items() if 0 < len(value) <= _MAX_ANNOTATION}
 
 
