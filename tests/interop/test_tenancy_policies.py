@@ -29,6 +29,7 @@ from tests.support.tenancy import (
     EDITED,
     EDITORS,
     GRANTED_ROLES,
+    IDENTIFIED,
     LISTED,
     MACHINE_ROLES,
     MOVED,
@@ -40,6 +41,7 @@ from tests.support.tenancy import (
     OWNED,
     REDIRECTED,
     REFUSED,
+    REPORTED,
     RESTORED,
     SIGNS_OF_A_CORE,
     TAKEN,
@@ -59,6 +61,8 @@ ALL = (
     *EDITED,
     *MOVED,
     *WITHHELD,
+    *IDENTIFIED,
+    REPORTED,
     *RESTORED,
     *LISTED,
     *OVERWRITTEN,
@@ -194,6 +198,19 @@ async def test_users_cannot_set_owners_of_clusters(engine: Engine, user_api: Api
 @pytest.mark.parametrize("case", WITHHELD, ids=lambda case: case.id)
 async def test_only_administrators_make_clusters_observe_only(engine: Engine, user_api: Api, case: Case) -> None:
     await _assert_rejected(engine, user_api, case)
+
+
+@pytest.mark.parametrize("case", IDENTIFIED, ids=lambda case: case.id)
+async def test_only_the_manager_names_the_management_cluster(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
+
+
+async def test_users_can_write_other_fields_of_the_status_of_clusters(engine: Engine, user_api: Api) -> None:
+    client = engine.client()
+    try:
+        (await _write(client, user_api, REPORTED)).expect(200)
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize("case", RESTORED, ids=lambda case: case.id)

@@ -54,7 +54,7 @@ RULES = [
     },
     {
         "apiGroups": ["provisioning.cattle.io"],
-        "resources": ["clusters"],
+        "resources": ["clusters", "clusters/status"],
         "verbs": ["create", "delete", "patch", "update", "get"],
     },
     {"apiGroups": [CLUSTER.group], "resources": [CLUSTER.plural], "verbs": ["create", "delete", "patch", "get"]},
@@ -414,10 +414,13 @@ WITHHELD = (
 """Clusters that the manager only observes. It would not even end rights in them."""
 
 
+_RECORDED: Object = {"specHistory": ["1"], "etcdSnapshotRestore": {"generation": 1, "name": "a"}}
+
+
 def _plane(id_: str, name: str, patch: Object | None = None, subresource: str = "", **annotations: str) -> Case:
     meta = {"name": name, "namespace": "fleet-default", "annotations": annotations}
     fields = {"spec": {"clusterName": "", "managementClusterName": ""}}  # no references: they need more rights
-    return Case(id_, CONTROL_PLANE, meta, fields, patch, subresource, status={"specHistory": ["1"]} if patch else None)
+    return Case(id_, CONTROL_PLANE, meta, fields, patch, subresource, status=_RECORDED if patch else None)
 
 
 def _snapshot(id_: str, name: str, patch: Object | None = None, **annotations: str) -> Case:
@@ -428,6 +431,19 @@ def _snapshot(id_: str, name: str, patch: Object | None = None, **annotations: s
 def _annotated(name: str, value: str | None) -> Object:
     return {"metadata": {"annotations": {name: value}}}
 
+
+def _identified(id_: str, name: str, patch: Object) -> Case:
+    meta = {"name": name, "namespace": "fleet-default"}
+    status = {"clusterName": "c-m-identified", "ready": False}
+    return Case(id_, PROVISIONING_CLUSTER, meta, {"spec": {}}, patch, "status", status=status)
+
+
+IDENTIFIED = (
+    _identified("another management Cluster", "identified", {"status": {"clusterName": "c-m-another"}}),
+    _identified("no management Cluster", "identified-2", {"status": {"clusterName": None}}),
+)
+"""Administrators resume, and log in to, the management Cluster that a provisioning Cluster names."""
+REPORTED = _identified("another field of the status", "identified-3", {"status": {"ready": True}})
 
 RESTORED = (
     _plane("a control plane is created with a spec of its cluster", "restored", **{names.CLUSTER_SPEC: "x"}),
@@ -441,16 +457,34 @@ RESTORED = (
     _plane("the spec before the last version is replaced", "restored-4", _annotated(names.PREVIOUS_SPEC, "x")),
     _plane("a digest is recorded", "restored-5", {"status": {"specHistory": ["1", "2"]}}, "status"),
     _plane("the digests are deleted", "restored-6", {"status": {"specHistory": None}}, "status"),
+    _plane(
+        "a generated control plane requests a restore",
+        "restored-11",
+        {"spec": {"etcdSnapshotRestore": {"generation": 1, "name": "a"}}},
+        **{names.CLUSTER_SPEC: "x"},
+    ),
+    _plane(
+        "an operation of a generated control plane is aborted",
+        "restored-12",
+        _annotated(names.ABORT_OPERATION, "x"),
+        **{names.CLUSTER_SPEC: "x"},
+    ),
+    _plane("an object is approved", "restored-7", {"status": {"approvedObjects": ["1"]}}, "status"),
+    _plane("an operation is in progress", "restored-8", {"status": {"operation": {"id": "a"}}}, "status"),
+    _plane("an operation was not carried out", "restored-9", {"status": {"etcdSnapshotRestore": None}}, "status"),
+    _plane("an upgrade has a snapshot", "restored-10", {"status": {"rollback": {"snapshot": "a"}}}, "status"),
     _snapshot("a snapshot is created", "restored"),
     _snapshot("a snapshot is of another cluster", "restored-2", {"spec": {"clusterName": "another"}}),
     _snapshot("a snapshot is another file", "restored-3", {"snapshotFile": {"name": "b"}}),
     _snapshot("a snapshot has another owner", "restored-5", {"metadata": {"ownerReferences": [_OWNER]}}),
     _snapshot("a snapshot has another hash", "restored-4", _annotated(names.SNAPSHOT_SHA256, "x")),
+    _snapshot("a snapshot has other CAs", "restored-6", _annotated(names.SNAPSHOT_AUTHORITIES, "x")),
 )
 """Writes that decide which spec an administrator restores, or which file the manager deletes or restores."""
 LISTED = (
     _plane("an annotation of a control plane", "listed", _annotated("a", "b")),
     _plane("a control plane", "listed-2"),
+    _plane("a control plane that is not generated", "listed-4", {"spec": {"unmanagedConfig": True}}),
     _plane("the status of a control plane", "listed-3", {"status": {"ready": True}}, "status"),
     _snapshot("a label of a snapshot", "listed", {"metadata": {"labels": {"a": "b"}}}),
 )

@@ -59,6 +59,7 @@ BAD_MOVED = (
     "spec.fleetWorkspaceName: a cluster keeps its workspace, in which its provisioning Cluster is; leave the field"
 )
 BAD_PLACE = "clusters are not provisioned in system namespaces; choose another namespace, such as fleet-default"
+BAD_ID = "status.clusterName: the manager creates the management Cluster and records its name; leave the field as it is"
 BAD_PAIR_NAME = (
     'a provisioning Cluster named "local" or c- and five letters or digits stands for the management Cluster of that '
     "name, and the manager creates it; choose another name"
@@ -312,10 +313,17 @@ def _provisioning_cluster(old: Object | None, new: Object, _user: str, _may: Rig
     asked = annotations_of(new).get(MANAGEMENT_NAME)
     if asked and asked != annotations_of(old or {"metadata": {}}).get(MANAGEMENT_NAME) and not _may_be_chosen(asked):
         yield f"annotation {MANAGEMENT_NAME}: {BAD_CLUSTER_NAME}"
+    if old is not None and _id_of(new) != _id_of(old):
+        yield BAD_ID
     if old is None and _is_system(new["metadata"].get("namespace") or ""):
         yield BAD_PLACE
     if old is None and is_legacy(name_of(new)):
         yield BAD_PAIR_NAME
+
+
+def _id_of(cluster: Object) -> str:
+    """Name of the management Cluster, which administrators resume and log in to with the provisioning Cluster."""
+    return (cluster.get("status") or {}).get("clusterName") or ""
 
 
 def _is_system(namespace: str) -> bool:

@@ -20,6 +20,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONIN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
 from herder.api.observe_only import MARKED_KINDS, OBSERVE_ONLY
 from herder.api.policies import policy
+from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Kind
 
@@ -228,11 +229,9 @@ _BECOMES_CORE = (
 # --- restores -------------------------------------------------------------------------------------------------------
 
 
-def _history(of: str) -> str:
-    return f"{of}.?status.?{restore_records.HISTORY}.orValue([])"
-
-
-_OTHER_HISTORY = f"{_history('object')} != ({_CREATED} ? [] : {_history('oldObject')})"
+_IS_GENERATED = f"oldObject.{_annotation(restore_records.SPEC_COPIES[0])}.hasValue()"
+_OTHER_MARKS = " || ".join(_marked(_annotation(mark)) for mark in names.COPIED_TO_CONTROL_PLANE)
+_OTHER_RECORDS = " || ".join(_marked(f"?status.?{name}") for name in restore_records.RECORDS)
 _OTHER_SNAPSHOT = " || ".join(
     (
         _CREATED,
@@ -311,6 +310,15 @@ POLICIES = (
         _is_system("request.namespace"),
         _IS_MANAGER,
         tenancy.BAD_PLACE,
+    ),
+    policy(
+        "herder-cluster-ids",
+        (PROVISIONING_CLUSTER,),
+        ("UPDATE",),
+        "object.?status.?clusterName.orValue('') != oldObject.?status.?clusterName.orValue('')",
+        _IS_MANAGER,
+        tenancy.BAD_ID,
+        subresources=True,
     ),
     policy(
         "herder-pair-names",
@@ -413,12 +421,20 @@ POLICIES = (
         subresources=True,
     ),
     policy(
-        "herder-spec-history",
+        "herder-generated-specs",
+        (CONTROL_PLANE,),
+        ("UPDATE",),
+        f"{_IS_GENERATED} && (object.?spec != oldObject.?spec || {_OTHER_MARKS})",
+        _IS_MANAGER,
+        restore_records.BAD_SPEC,
+    ),
+    policy(
+        "herder-operation-records",
         (CONTROL_PLANE,),
         _WRITTEN,
-        _OTHER_HISTORY,
+        _OTHER_RECORDS,
         _IS_MANAGER,
-        restore_records.BAD_HISTORY,
+        restore_records.BAD_RECORD,
         subresources=True,
     ),
     policy("herder-snapshots", (ETCD_SNAPSHOT,), _WRITTEN, _OTHER_SNAPSHOT, _IS_MANAGER, restore_records.BAD_SNAPSHOT),

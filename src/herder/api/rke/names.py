@@ -96,6 +96,8 @@ REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a registration request: wh
 
 ADMINISTRATED = "provisioning.cattle.io/administrated"  # on a management Cluster that is provisioned here
 RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
+COPIED_TO_CONTROL_PLANE = (RKE2_PRIME, ALLOW_VERSION_SKIP, ABORT_OPERATION, NO_UPGRADE_SNAPSHOT)
+"""Annotations of a Cluster that its control plane gets."""
 REMOVED_NODE = "kubeadm.herder.io/removed"
 """Label of the record of a node name in a kubeadm cluster: the Machine was deleted, so it gets no certificate."""
 MARKED_AS_REMOVED = "kubeadm.herder.io/marked-as-removed"

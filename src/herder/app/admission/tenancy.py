@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.identity import tenancy
-from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, Attributes
 from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
@@ -20,11 +20,14 @@ from herder.engine.wire import User
 TAKEN = "namespace {} exists and belongs to no cluster of this name; choose another name"
 
 
+_WITH_SUBRESOURCES = (NAMESPACE, PROVISIONING_CLUSTER, CONTROL_PLANE)
+"""Of the other kinds, no subresource can change what the rules are about."""
+
+
 def install_tenancy_admission(server: ApiServer, client: Client) -> None:
     for kind in tenancy.KINDS:
         check = _check_of(kind, server.deps.authorizer)
-        # Of the other kinds, no subresource can change what the rules are about.
-        subresources = None if kind in (NAMESPACE, CONTROL_PLANE) else ("",)
+        subresources = None if kind in _WITH_SUBRESOURCES else ("",)
         server.deps.admission.add_validating(
             f"{kind.kind} tenancy", [kind.resource.group_resource], check, subresources=subresources
         )

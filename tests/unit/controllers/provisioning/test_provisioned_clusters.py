@@ -11,10 +11,12 @@ import pytest
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, NAMESPACE, SECRET
+from herder.api.capi.names import annotations_of
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.rke import names
 from herder.api.rke.cluster_spec import decode_spec
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.names import CLUSTER_SPEC, ROLES, TEMPLATE_HASH
@@ -105,6 +107,35 @@ def test_an_edit_of_the_configuration_changes_only_the_control_plane() -> None:
             control_plane = await manager.get(CONTROL_PLANE, NAME)
             assert control_plane is not None
             assert control_plane["spec"]["machineGlobalConfig"] == {"selinux": True}
+
+    loop.run(run(SimulatedManager()))
+
+
+def test_the_control_plane_has_only_the_configuration_of_the_cluster() -> None:
+    """Who can write the control plane, and not the Cluster, would configure the cluster for ever."""
+    added: Object = {
+        "additionalManifest": "kind: ConfigMap",
+        "machineGlobalConfig": {"tls-san": ["example.com"]},
+        "agentEnvVars": [{"name": "A", "value": "b"}],
+        "etcdSnapshotRestore": {"generation": 1, "name": "old"},
+        "upgradeStrategy": {"workerConcurrency": "9"},
+    }
+
+    async def run(manager: SimulatedManager) -> None:
+        async with manager.world as world:
+            await manager.create_cluster()
+            before = await manager.get(CONTROL_PLANE, NAME)
+            assert before is not None
+            assert before["spec"]["machineGlobalConfig"] == {"debug": True}
+            marks = {"metadata": {"annotations": {names.NO_UPGRADE_SNAPSHOT: "true"}}}
+            await manager.patch(CONTROL_PLANE, NAME, {"spec": added, **marks})
+
+            async def is_removed() -> bool:
+                found = await manager.get(CONTROL_PLANE, NAME)
+                is_marked = found is not None and names.NO_UPGRADE_SNAPSHOT in annotations_of(found)
+                return found is not None and found["spec"] == before["spec"] and not is_marked
+
+            await world.until(is_removed, within=30)
 
     loop.run(run(SimulatedManager()))
 

@@ -120,9 +120,19 @@ async def test_only_administrators_make_clusters_observe_only(server: Environmen
         await write(server, case)
 
 
+@pytest.mark.parametrize("case", tenancy.IDENTIFIED, ids=lambda case: case.id)
+async def test_only_the_manager_names_the_management_cluster(server: Environment, case: Case) -> None:
+    with pytest.raises(Forbidden, match=r"status\.clusterName: the manager"):
+        await write(server, case)
+
+
+async def test_users_can_write_other_fields_of_the_status_of_clusters(server: Environment) -> None:
+    await write(server, tenancy.REPORTED)
+
+
 @pytest.mark.parametrize("case", tenancy.RESTORED, ids=lambda case: case.id)
 async def test_only_the_manager_writes_what_a_restore_trusts(server: Environment, case: Case) -> None:
-    with pytest.raises(Forbidden, match=r"the manager (copies|records|lists)"):
+    with pytest.raises(Forbidden, match=r"the manager (copies|generates|records|lists)"):
         await write(server, case)
 
 

@@ -60,6 +60,8 @@ class _DesiredObjects:
         if not rke_config(cluster).get("infrastructureRef"):
             parts.append((RKE_CLUSTER, objects.infrastructure(cluster)))
         self._apply(parts, "control plane and infrastructure of the cluster")
+        if plane is not None and (surplus := objects.surplus_fields(cluster, plane)):
+            self._step([Patch(ref(CONTROL_PLANE, plane), surplus, "the Cluster does not have these fields")])
         self._apply([(CLUSTER, core), (BEACON, objects.beacon(cluster))], "Cluster API cluster and Beacon")
 
     def add_pools(self, pairs: list[tuple[Pool, Object | None]]) -> None:

@@ -34,7 +34,7 @@ def infrastructure(cluster: Object) -> Object:
 
 def control_plane(cluster: Object, existing: Object | None = None) -> Object:
     """The RKEControlPlane, as it is applied to the existing one."""
-    spec, config = cluster["spec"], rke_config(cluster)
+    spec = cluster["spec"]
     known = annotations_of(existing) if existing is not None else {}
     encoded = cluster_spec.encode_spec(spec, known.get(names.CLUSTER_SPEC, ""))
     approved = derived_record(cluster, lambda each: _path_in_control_plane(each.path))
@@ -51,21 +51,48 @@ def control_plane(cluster: Object, existing: Object | None = None) -> Object:
         labels={names.INIT_NODE_MACHINE_ID: machine_id} if machine_id else {},
         annotations=marks,
     )
-    copied_fields = {name: config.get(name) for name in (*CONFIGURATION, *OPERATIONS)}
-    copied_fields |= {
-        name: spec.get(name)
-        for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion", AGENTS)
-        if name != AGENTS or spec.get(name)
-    }
-    set_fields = {name: value for name, value in copied_fields.items() if value is not None}
     identity = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}
-    return obj | {"spec": appliable({**set_fields, **identity}, (existing or {}).get("spec") or {})}
+    return obj | {"spec": appliable({**_copied_fields(cluster), **identity}, (existing or {}).get("spec") or {})}
+
+
+_OF_CONFIG = (*CONFIGURATION, *OPERATIONS)
+_OF_SPEC = ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion", AGENTS)
+
+
+def _copied_fields(cluster: Object) -> Object:
+    """Fields of the Cluster that the control plane has too."""
+    spec, config = cluster["spec"], rke_config(cluster)
+    found = {name: config.get(name) for name in _OF_CONFIG}
+    found |= {name: spec.get(name) for name in _OF_SPEC if name != AGENTS or spec.get(name)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def surplus_fields(cluster: Object, existing: Object) -> Object:
+    """Merge patch that removes what the Cluster does not have from the control plane; empty if there is nothing.
+
+    Server-side apply keeps what others add. It would configure the cluster for ever, and the Cluster would not show it.
+    """
+    spec, marks = existing.get("spec") or {}, annotations_of(existing)
+    copied = {name: spec[name] for name in (*_OF_CONFIG, *_OF_SPEC) if name in spec}
+    known = {name: marks[name] for name in names.COPIED_TO_CONTROL_PLANE if name in marks}
+    annotations = _surplus(known, _copied_annotations(cluster))
+    patch = {"spec": _surplus(copied, _copied_fields(cluster)), "metadata": {"annotations": annotations}}
+    return {part: patch[part] for part, found in (("spec", patch["spec"]), ("metadata", annotations)) if found}
+
+
+def _surplus(found: Object, wanted: Object) -> Object:
+    patch: Object = {}
+    for name, value in found.items():
+        if name not in wanted:
+            patch[name] = None
+        elif isinstance(value, dict) and isinstance(wanted[name], dict) and (inner := _surplus(value, wanted[name])):
+            patch[name] = inner
+    return patch
 
 
 def _copied_annotations(cluster: Object) -> dict[str, str]:
     """Annotations of the Cluster that the planner reads. None has a long value; users write any."""
-    wanted = (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP, names.ABORT_OPERATION, names.NO_UPGRADE_SNAPSHOT)
-    found = {name: annotations_of(cluster).get(name, "") for name in wanted}
+    found = {name: annotations_of(cluster).get(name, "") for name in names.COPIED_TO_CONTROL_PLANE}
     return {name: value for name, value in found.items() if 0 < len(value) <= _MAX_ANNOTATION}
 
 
