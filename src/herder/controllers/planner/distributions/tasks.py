@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+import msgspec
+
 from herder.api.rke import operations
-from herder.api.rke.node.plan import Instruction
+from herder.api.rke.node.plan import Instruction, Plan
 
 
 class Mode(Enum):
@@ -203,3 +205,20 @@ def delete_nodes(task: DeleteStaleNodes, *kubectl: str) -> Instruction:
 
 class UnsupportedTask(ValueError):
     """The distribution cannot do this. The message says what to do instead."""
+
+
+def combined(current: Plan, task: Plan, mode: Mode) -> Plan:
+    """The plan with which a machine runs a task. `current`: its plan without tasks."""
+    if mode is Mode.RENDERED:
+        return task
+    files = {each.path: each for each in (*current.files, *task.files)}
+    if mode is Mode.ALONE:
+        return Plan(files=tuple(files.values()), instructions=task.instructions)
+    instructions = (*current.instructions, *task.instructions)
+    periodic = {each.name: each for each in (*current.periodic_instructions, *task.periodic_instructions)}
+    return msgspec.structs.replace(
+        current,
+        files=tuple(files.values()),
+        instructions=instructions,
+        periodic_instructions=tuple(periodic.values()),
+    )
