@@ -23,7 +23,7 @@ from herder.controllers.planner.controller import CONTROLLER as PLANNER
 from herder.controllers.planner.distributions.certificate_report import rancher_expiry
 from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.controllers.planner.distributions.tasks import RotateCertificates
-from herder.controllers.planner.operations.engine import _combined
+from herder.controllers.planner.distributions.tasks import combined as combined_plan
 from herder.controllers.planner.plan.secret import CONTROLLER
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.kinds import Object
@@ -126,7 +126,7 @@ def test_a_rotation_adds_the_instruction(version: str) -> None:
     (instruction,) = task.periodic_instructions
     assert instruction.name == CERTIFICATE_EXPIRY
     for current in (plan_of(), msgspec.structs.replace(plan_of(), periodic_instructions=(instruction,))):
-        combined = _combined(current, task, RotateCertificates.mode)
+        combined = combined_plan(current, task, RotateCertificates.mode)
         assert combined.periodic_instructions == (instruction,)
         assert combined.instructions == (*current.instructions, *task.instructions)
 
