@@ -133,10 +133,16 @@ class Request:
     has_body: bool = True  # False: call `receive_body` before reading `body`
     checks: tuple[Check, ...] = ()  # what is repeated after a wait
 
-    async def admit(self, user: User | None, *, long_running: bool = False) -> None:
-        """Take a request slot of this user. Handlers call it as soon as the request is authenticated."""
-        if self.incoming is not None:
-            await self.incoming.admit(user, long_running=long_running)
+    async def admit(self, user: User | None, *, long_running: bool = False) -> bool:
+        """Take a request slot of this user. Handlers call it as soon as the request is authenticated.
+
+        Return whether the request waited so long for the slot that it must be authenticated again.
+        """
+        if self.incoming is None:
+            return False
+        begun = asyncio.get_running_loop().time()
+        await self.incoming.admit(user, long_running=long_running)
+        return _has_waited(begun)
 
     async def receive_body(self, limit: int | None = None) -> None:
         """Read the body into `body`. Handlers call it only after authentication and authorization.
@@ -163,7 +169,7 @@ class Request:
 
     async def check_again(self, since: float) -> None:
         """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError."""
-        if asyncio.get_running_loop().time() - since >= RECHECK_SECONDS:
+        if _has_waited(since):
             for check in self.checks:
                 await check()
 
@@ -171,6 +177,10 @@ class Request:
     def is_streaming(self) -> bool:
         """Whether the response is an endless stream: a watch or a followed log."""
         return self.query.enabled("watch") or self.query.enabled("follow")
+
+
+def _has_waited(since: float) -> bool:
+    return asyncio.get_running_loop().time() - since >= RECHECK_SECONDS
 
 
 @dataclass(slots=True, eq=False)

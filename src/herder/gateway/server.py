@@ -122,7 +122,8 @@ class Gateway:
         """Authenticate and apply the user's limits. Bodies are read later, after authorization."""
         caller = await self._identity.identity.identify(request)
         long_running = request.is_streaming or "upgrade" in request.headers or is_watch(request)
-        await request.admit(caller.user, long_running=long_running)
+        if await request.admit(caller.user, long_running=long_running):
+            caller = await self._identity.identity.identify(request)
         request.repeat_after_wait(self._identity.identity.identify)
         return caller
 

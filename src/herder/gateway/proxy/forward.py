@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -127,6 +128,7 @@ class ForwardedRequest:
         request must not be sent any more."""
         self.bind = bind
         self._check = check
+        self._authorized_at = asyncio.get_running_loop().time()
         self._connections = connections
         self._target = target
         self._wanted = wanted
@@ -171,7 +173,13 @@ class ForwardedRequest:
 
     async def _asked(self, request: Request, *, upgrade: str = "") -> Exchange:
         outgoing = await self._who.outgoing(request, self._wanted, self._target, upgrade)
-        return await self._connections.ask(self._target, outgoing, fresh=bool(upgrade), check=self._check)
+        check = partial(self._check_again, request)
+        return await self._connections.ask(self._target, outgoing, fresh=bool(upgrade), check=check)
+
+    async def _check_again(self, request: Request) -> None:
+        """Credentials of the cluster and a connection to it can take minutes, and rights can end meanwhile."""
+        await self._check()
+        await request.check_again(self._authorized_at)
 
     async def _response_of(self, exchange: Exchange) -> Response:
         return await relay(self._connections, self._target, exchange, response_headers(exchange.headers, self._wanted))

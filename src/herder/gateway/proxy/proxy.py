@@ -230,6 +230,7 @@ class ClusterProxy:
             if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
                 return False
             forwarded = await self._forwarded(request, wanted, user)
+            request.repeat_after_wait(partial(self._forwarded, wanted=wanted, user=user))
             bind = combine_binds(bind, forwarded.bind)
             outcome = await forwarded.switched(request, protocol, bind)
         except StatusError as error:
