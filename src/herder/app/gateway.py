@@ -78,7 +78,7 @@ class GatewayHandler:
             return await self._api.handle(replace(request, headers=headers))
         return await self.gateway.handle(request)
 
-    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool | Response:
         return await self.gateway.upgrade(hijack, request) if self.gateway is not None else False
 
 

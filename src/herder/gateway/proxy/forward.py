@@ -9,7 +9,6 @@ from typing import Protocol
 
 import msgspec
 
-from herder.engine.front.framing import head
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import StatusError
 from herder.engine.wire import Check, Request, Response, User
@@ -26,7 +25,7 @@ from herder.gateway.proxy.rewrite import (
 from herder.gateway.proxy.targets import ClusterPath, Target
 from herder.gateway.proxy.upstream.connections import Connections, unchecked
 from herder.gateway.proxy.upstream.exchange import Exchange
-from herder.gateway.proxy.upstream.pump import ClosingProtocol, Pump
+from herder.gateway.proxy.upstream.pump import Pump
 
 _SWITCHING_PROTOCOLS = 101
 _REFUSAL_SECONDS = 10.0  # to read the response to a refused upgrade; refusals are short
@@ -207,13 +206,14 @@ class UpgradedConnections:
     def __init__(self) -> None:
         self._pumps: dict[Pump, Release] = {}
 
-    def answer(self, hijack: Hijack, outcome: Exchange | Response, protocol: str, bind: Bind) -> None:
+    def answer(self, hijack: Hijack, outcome: Exchange | Response, protocol: str, bind: Bind) -> bool | Response:
+        """True if the connection is upgraded, otherwise the response, which the listener sends within its limits."""
         if isinstance(outcome, Response):
-            _send_response(hijack, forbid_caching(outcome))
-            return
+            return forbid_caching(outcome)
         pump = Pump(outcome.channel, outcome.upgraded_data, self._over)
         hijack.take(pump, switching_head(outcome.headers, protocol))
         self._pumps[pump] = bind(pump.end)
+        return True
 
     async def close(self) -> None:
         for pump in list(self._pumps):
@@ -221,10 +221,3 @@ class UpgradedConnections:
 
     def _over(self, pump: Pump) -> None:
         self._pumps.pop(pump)()
-
-
-def _send_response(hijack: Hijack, response: Response) -> None:
-    body = response.content()
-    start = head(response, "", length=len(body), chunked=False, keep_alive=False)
-    transport: asyncio.Transport = hijack.take(ClosingProtocol(), start + body)
-    transport.close()
