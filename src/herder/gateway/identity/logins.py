@@ -33,6 +33,7 @@ log = get_logger(__name__)
 FAILED = "authentication failed"
 _LOGINS = frozenset({"/v1-public/login", "/v3-public/localProviders/local", "/v3-public/localproviders/local"})
 _PROVIDERS = frozenset({"/v1-public/authproviders", "/v3-public/authProviders", "/v3-public/authproviders"})
+PUBLIC_PATHS = _LOGINS | _PROVIDERS
 _LOGOUTS = frozenset({"/v1/logout"})
 _LONGEST_NAME = 253
 _PROVIDER = {"id": LOCAL_PROVIDER, "type": "localProvider", "baseType": "authProvider", "enabled": True}
