@@ -69,8 +69,7 @@ class GatewayHandler:
 
     async def handle(self, request: Request) -> Response:
         if self.gateway is None:
-            # The API server alone would answer 401, and clients would discard a token that is valid. To logins, it would
-            # answer 403.
+            # The API server alone would answer 401, and clients would discard a token that is valid; 403 to logins.
             if credential_of(request.method, request.headers) is not None or request.path in PUBLIC_PATHS:
                 return refusal(ServiceUnavailable(STARTING, headers={"retry-after": "1"}))
             return await self._api.handle(request)
