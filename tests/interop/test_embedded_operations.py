@@ -21,7 +21,7 @@ from tests.support.kube import Authority
 from tests.support.node_agents import eventually
 from tests.support.peers import peer
 from tests.support.s3 import BUCKET, SECRET_KEY
-from tests.unit.cli.test_cluster_commands import NAME, NAMESPACE
+from tests.unit.cli.cluster.test_lifecycle import NAME, NAMESPACE
 
 CONFIG = "etc/rancher/herder/snapshots.json"
 SNAPSHOTS = "/var/lib/rancher/herder/server/db/snapshots"

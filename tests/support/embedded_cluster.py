@@ -18,7 +18,7 @@ from tests.support.node_agents import eventually
 from tests.support.peers import peer
 from tests.support.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from tests.support.secret_readers import reading
-from tests.unit.cli.test_cluster_commands import CLUSTERS, NAME, NAMESPACE, Site
+from tests.unit.cli.cluster.test_lifecycle import CLUSTERS, NAME, NAMESPACE, Site
 
 FOLDER = "farm"
 CREDENTIAL = "s3-credential"

@@ -28,14 +28,9 @@ from herder.sim.host.disk import Snapshot
 from herder.sim.host.etcd import EtcdData
 from herder.sim.nodes import SimulatedNode
 from tests.simulation.plans.crash_matrix import runs_of, servers_of
-from tests.simulation.plans.crash_operations import (
-    DISTRIBUTIONS,
-    MATRIX,
-    CrashedOperation,
-    RestoreData,
-    RestoreOnNewServers,
-    require,
-)
+from tests.simulation.plans.crash_operations.matrix import MATRIX
+from tests.simulation.plans.crash_operations.operation import DISTRIBUTIONS, CrashedOperation, require
+from tests.simulation.plans.crash_operations.restores import RestoreData, RestoreOnNewServers
 from tests.simulation.plans.mutants import ALIVE, NOTICED, VIOLATION, import_mutated, recording
 from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster
 from tests.simulation.plans.provisioning_simulation import controllers

@@ -21,14 +21,10 @@ from typing import Any
 
 from herder.engine.meta.kinds import Object
 from tests.mutant_results import record
-from tests.simulation.plans.crash_operations import (
-    DISTRIBUTIONS,
-    Certificates,
-    EncryptionKeys,
-    NodeAgents,
-    RestoreData,
-    RestoreOnNewServers,
-    RestoreVersion,
+from tests.simulation.plans.crash_operations.operation import DISTRIBUTIONS
+from tests.simulation.plans.crash_operations.restores import RestoreData, RestoreOnNewServers, RestoreVersion
+from tests.simulation.plans.crash_operations.rotations import Certificates, EncryptionKeys, NodeAgents
+from tests.simulation.plans.crash_operations.snapshots import (
     ScheduledSnapshot,
     SnapshotBeforeUpgrade,
     SnapshotDeletion,
