@@ -38,7 +38,7 @@ LEAF, AUTHORITY = "/tls/client-admin.crt", "/tls/server-ca.crt"
 PLAN = msgspec.structs.replace(plan_of(), periodic_instructions=(rancher_expiry("/data"),))
 MONTH = timedelta(days=30)
 RENEW = "renew the certificates with: herder rotate certificates demo"
-NEW_CLUSTER = "no distribution rotates certificate authorities: move workloads to a new cluster"
+ROTATE = "rotate the certificate authorities with: herder rotate certificates demo --ca"
 
 
 def certificate(left: timedelta, path: str = LEAF) -> NodeCertificate:
@@ -139,7 +139,10 @@ def reported(plan: Plan) -> Plan:
 
 
 def plan_with(
-    *machines: tuple[str, tuple[NodeCertificate, ...]], known: Object | None = None, now: datetime = NOW
+    *machines: tuple[str, tuple[NodeCertificate, ...]],
+    known: Object | None = None,
+    now: datetime = NOW,
+    version: str = "v1.33.4+k3s1",
 ) -> Decision:
     existing: list[Object] = []
     for name, certificates in machines:
@@ -149,7 +152,7 @@ def plan_with(
     status = {"conditions": [known] if known else []}
     cluster = owned_cluster()
     cluster["spec"]["paused"] = True  # the report does not depend on the rollout
-    context = (cluster, objects.control_plane(status=status), objects.beacon(), TOKENS)
+    context = (cluster, objects.control_plane(status=status, kubernetesVersion=version), objects.beacon(), TOKENS)
     return reconcile(PLANNER, f"{NAMESPACE}/demo", *context, *existing, now=now)
 
 
@@ -180,7 +183,7 @@ CASES: dict[str, tuple[list[NodeCertificate], tuple[str, str, str]]] = {
         (
             "False",
             "CertificatesExpiring",
-            f"certificate authority {AUTHORITY} of machine a expires at {time_of(MONTH)}; {NEW_CLUSTER}",
+            f"certificate authority {AUTHORITY} of machine a expires at {time_of(MONTH)}; {ROTATE}",
         ),
     ),
     "both": (
@@ -189,7 +192,7 @@ CASES: dict[str, tuple[list[NodeCertificate], tuple[str, str, str]]] = {
             "False",
             "CertificateExpired",
             f"certificate {LEAF} of machine a expires at {time_of(MONTH)}; {RENEW}; certificate authority {AUTHORITY} "
-            f"of machine a expired at {time_of(timedelta(days=-1))}; {NEW_CLUSTER}",
+            f"of machine a expired at {time_of(timedelta(days=-1))}; {ROTATE}",
         ),
     ),
 }
@@ -199,6 +202,14 @@ CASES: dict[str, tuple[list[NodeCertificate], tuple[str, str, str]]] = {
 def test_the_condition(certificates: list[NodeCertificate], expected: tuple[str, str, str]) -> None:
     decision = plan_with(("a", tuple(sorted(certificates))))
     assert condition_of(decision) == expected
+
+
+@pytest.mark.parametrize("version", ["v1.33.4+kubeadm1", "v1.33.4+herder1"])
+def test_authorities_that_cannot_be_rotated_need_a_new_cluster(version: str) -> None:
+    found = condition_of(plan_with(("a", (certificate(MONTH, AUTHORITY),)), version=version))
+    assert found is not None
+    assert found[2].endswith(": move workloads to a new cluster")
+    assert "--ca" not in found[2]
 
 
 def test_the_first_of_many_machines_is_named() -> None:
