@@ -11,10 +11,10 @@ import pytest
 from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.capi.inventory import PROVIDER_CRD
 from herder.api.capi.kinds import NAMESPACE
-from herder.api.identity import tenancy as rules
 from herder.api.identity.crds import CRDS
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.identity.tenancy import rules
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
