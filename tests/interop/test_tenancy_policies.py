@@ -21,35 +21,17 @@ from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.app.install import install_kinds, install_tenancy_policies
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
-from tests.support import tenancy
 from tests.support.api import MERGE, Api, ApiResponse
 from tests.support.engines import Engine, remove_kinds
-from tests.support.tenancy import (
-    ALLOWED,
-    EDITED,
-    EDITORS,
-    GRANTED_ROLES,
-    IDENTIFIED,
-    LISTED,
-    MACHINE_ROLES,
-    MOVED,
-    ORPHANED,
-    OTHER_WORKLOADS,
-    OUTLASTING,
-    OVERWRITTEN,
-    OWN_ROLES,
-    OWNED,
-    REDIRECTED,
-    REFUSED,
-    REPORTED,
-    RESTORED,
-    SIGNS_OF_A_CORE,
-    TAKEN,
-    UNNAMED,
-    WITHHELD,
-    Case,
-    create_for,
-)
+from tests.support.tenancy.case import Case, create_for
+from tests.support.tenancy.clusters import IDENTIFIED, MOVED, OWNED, REPORTED, WITHHELD
+from tests.support.tenancy.cores import OTHER_WORKLOADS, SIGNS_OF_A_CORE
+from tests.support.tenancy.deletions import ORPHANED, OUTLASTING
+from tests.support.tenancy.restores import LISTED, RESTORED
+from tests.support.tenancy.roles import GRANTED_ROLES, MACHINE_ROLES, OWN_ROLES
+from tests.support.tenancy.secrets import EDITED, OVERWRITTEN, REDIRECTED, TAKEN, UNNAMED
+from tests.support.tenancy.users import EDITORS, USER, grant_rights, revoke_rights
+from tests.support.tenancy.writes import ACCOUNT, ALLOWED, REFUSED, TOKEN_TYPE
 
 NAMESPACES = ("cattle-global-data", "fleet-default")
 ALL = (
@@ -98,12 +80,12 @@ async def user_api(engine: Engine) -> AsyncIterator[Api]:
     ]
     await install_kinds(client, definitions)
     await install_tenancy_policies(client)
-    await tenancy.grant_rights(client)
+    await grant_rights(client)
     for name in NAMESPACES:
         with suppress(AlreadyExists):
             meta = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await client.create(NAMESPACE.resource, meta)
-    user = api.as_user(tenancy.USER)
+    user = api.as_user(USER)
     try:
         await _wait_until_enforced(client, user)
         yield user
@@ -111,7 +93,7 @@ async def user_api(engine: Engine) -> AsyncIterator[Api]:
         for policy, _binding in POLICIES:
             for kind in (POLICY_BINDING, POLICY):
                 await client.delete(kind.resource, policy["metadata"]["name"])
-        await tenancy.revoke_rights(client)
+        await revoke_rights(client)
         for case in ALL:
             if case.kind not in CUSTOM and "name" in case.meta:
                 await _remove(client, case)
@@ -274,8 +256,8 @@ async def test_users_can_write_their_own_objects(engine: Engine, user_api: Api, 
 async def test_the_server_still_issues_service_account_tokens(engine: Engine, user_api: Api) -> None:
     """The controller that fills such Secrets is exempt; on a real cluster, it is the controller-manager."""
     admin = user_api.as_user("admin", "system:masters").in_namespace("fleet-default")
-    meta = {"name": "issued", "annotations": {tenancy.ACCOUNT: "default"}}
-    (await admin.post(admin.at("secrets"), {"metadata": meta, "type": tenancy.TOKEN_TYPE})).expect(201)
+    meta = {"name": "issued", "annotations": {ACCOUNT: "default"}}
+    (await admin.post(admin.at("secrets"), {"metadata": meta, "type": TOKEN_TYPE})).expect(201)
     try:
         await admin.until_object(admin.at("secrets", "issued"), lambda secret: "token" in secret.get("data", {}))
     finally:
