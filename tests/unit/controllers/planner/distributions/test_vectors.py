@@ -10,7 +10,16 @@ import pytest
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
-from tests.unit.controllers.planner.inputs import CONFIG, DATA, VERSION, cluster, config_of, server, variables, worker
+from tests.unit.controllers.planner.distributions.inputs import (
+    CONFIG,
+    DATA,
+    VERSION,
+    cluster,
+    config_of,
+    server,
+    variables,
+    worker,
+)
 
 # --- a worker -------------------------------------------------------------------------------------------------------
 

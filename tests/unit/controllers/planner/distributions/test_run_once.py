@@ -9,7 +9,7 @@ import pytest
 
 from herder.api.rke.node.plan import Instruction
 from herder.controllers.planner.distributions.rancher.scripts import run_once, run_once_script
-from tests.unit.controllers.planner.inputs import cluster, worker
+from tests.unit.controllers.planner.distributions.inputs import cluster, worker
 
 
 @pytest.fixture

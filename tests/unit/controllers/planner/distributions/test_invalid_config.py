@@ -19,7 +19,7 @@ from herder.controllers.planner.distributions.interface import (
 )
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
-from tests.unit.controllers.planner.inputs import cluster, server, with_agent, worker
+from tests.unit.controllers.planner.distributions.inputs import cluster, server, with_agent, worker
 
 INVALID_VALUES: tuple[Any, ...] = (
     None,

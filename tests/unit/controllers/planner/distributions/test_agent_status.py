@@ -22,7 +22,7 @@ from herder.controllers.planner.rollout.agent_wait import REPORTED_AFTER, AgentW
 from herder.controllers.planner.rollout.machines import PlanEntry
 from tests.support.builders import new_condition
 from tests.support.views import NOW
-from tests.unit.controllers.planner import inputs, test_kubeadm
+from tests.unit.controllers.planner.distributions import inputs, test_kubeadm
 from tests.unit.controllers.planner.objects import ETCD, SERVER, WORKER, entry, plan_of
 
 STATUS = status_instruction("kubectl")

@@ -29,10 +29,11 @@ from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 from tests.support.builders import NOW, events_of, new_condition, patches_of, reconcile
-from tests.unit.controllers.planner import inputs, objects, test_embedded
+from tests.unit.controllers.planner import objects
+from tests.unit.controllers.planner.distributions import inputs, test_embedded
 from tests.unit.controllers.planner.objects import NAMESPACE, TOKENS, machine_with_plan, plan_of
+from tests.unit.controllers.planner.rollout.test_tiers import planned_machines, roll_out_machines, worker
 from tests.unit.controllers.planner.test_events import owned_cluster
-from tests.unit.controllers.planner.test_tiers import planned_machines, roll_out_machines, worker
 
 LEAF, AUTHORITY = "/tls/client-admin.crt", "/tls/server-ca.crt"
 PLAN = msgspec.structs.replace(plan_of(), periodic_instructions=(rancher_expiry("/data"),))

@@ -27,7 +27,7 @@ from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.decision import Decision, EffectResult
 from tests.support.builders import new_condition, new_object, patches_of
 from tests.unit.controllers.planner import objects
-from tests.unit.controllers.planner.inputs import cluster, server, variables, with_agent, worker
+from tests.unit.controllers.planner.distributions.inputs import cluster, server, variables, with_agent, worker
 from tests.unit.controllers.planner.objects import (
     CLUSTER_OBJECTS,
     NAME,

@@ -10,7 +10,7 @@ from herder.api.rke.machine_config.errors import ConfigError
 from herder.controllers.planner.distributions.interface import MachineInputs, Roles
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
-from tests.unit.controllers.planner.inputs import CONFIG, cluster, config_of, server, worker
+from tests.unit.controllers.planner.distributions.inputs import CONFIG, cluster, config_of, server, worker
 
 K3S_CONFIG = CONFIG.replace("rke2", "k3s")
 RENDERED_KEYS = {

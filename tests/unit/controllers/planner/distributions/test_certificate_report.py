@@ -26,7 +26,7 @@ from herder.controllers.planner.distributions.certificate_report import (
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
 from herder.controllers.planner.distributions.lookup import distribution_of
-from tests.unit.controllers.planner import inputs, test_embedded, test_kubeadm
+from tests.unit.controllers.planner.distributions import inputs, test_embedded, test_kubeadm
 
 AUTHORITIES = sorted(Path("/usr/share/ca-certificates/mozilla").glob("*.crt"))
 PROGRAMS = [

@@ -19,7 +19,15 @@ from herder.controllers.planner.distributions.interface import Reference, Refere
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
 from herder.controllers.planner.distributions.rancher.scripts import run_once
-from tests.unit.controllers.planner.inputs import DATA, cluster, config_of, server, variables, with_agent, worker
+from tests.unit.controllers.planner.distributions.inputs import (
+    DATA,
+    cluster,
+    config_of,
+    server,
+    variables,
+    with_agent,
+    worker,
+)
 
 
 def secret(
