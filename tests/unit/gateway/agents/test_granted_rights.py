@@ -41,6 +41,7 @@ from herder.gateway.agents.granted_rights import BEING_RESTORED, LEFTOVERS, NOT_
 from herder.tunnel.errors import TunnelError
 from tests.support.builders import new_manifest
 from tests.unit.engine.runtime.envtest import Wire, environment
+from tests.unit.gateway.agents.test_returning_agents import CA, HOST, Harness, pem
 from tests.unit.gateway.gateway_server import (
     ADMIN,
     GatewayServer,
@@ -49,7 +50,6 @@ from tests.unit.gateway.gateway_server import (
     running_gateway,
 )
 from tests.unit.gateway.managed_clusters import create_managed_cluster, serving_context
-from tests.unit.gateway.test_returning_agents import CA, HOST, Harness, pem
 
 CLUSTER, PROJECT = "c-m-restored", "c-m-restored-p-team1"
 RESTORED = datetime(2026, 1, 1, tzinfo=UTC)
