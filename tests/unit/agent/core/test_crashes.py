@@ -10,7 +10,7 @@ import pytest
 
 from herder.agent.core.events import Action, Conflict, Event, Persist, Record, RequestFailed, Run, Write
 from herder.agent.core.plan import checksum
-from tests.unit.agent.simulated_node import AgentKilled, SimulatedNode, plan
+from tests.unit.agent.core.simulated_node import AgentKilled, SimulatedNode, plan
 
 Identity = tuple[str, str, str]
 
