@@ -16,7 +16,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Connect
 from herder.engine.runtime.effects import error_text
 from tests.support.builders import new_manifest
-from tests.unit.engine.runtime.remote_cluster import RemoteCluster, run
+from tests.unit.engine.runtime.remote.remote_cluster import RemoteCluster, run
 
 SOURCE, TARGET = {"namespace": "default", "name": "credentials"}, {"namespace": "kube-system", "name": "cpi"}
 

@@ -23,7 +23,7 @@ from tests.support.api import Api
 from tests.support.engines import Engine
 from tests.unit.engine.client.test_http import Tunnel
 from tests.unit.engine.runtime.envtest import ADMIN, CONFIG_MAP, environment, new_object, until
-from tests.unit.engine.runtime.remote_cluster import (
+from tests.unit.engine.runtime.remote.remote_cluster import (
     LISTED,
     NODE,
     NODES,

@@ -25,7 +25,7 @@ from herder.engine.runtime.writer import Writer
 from herder.engine.wire import Request, Response
 from tests.support.turns import in_own_turns, measured_turns
 from tests.unit.engine.runtime.envtest import CONFIG_MAP, START, new_object, now
-from tests.unit.engine.runtime.remote_cluster import NODES, WATCHED, RemoteCluster, RemoteWire, run
+from tests.unit.engine.runtime.remote.remote_cluster import NODES, WATCHED, RemoteCluster, RemoteWire, run
 
 RECORD_BYTES = 8 << 10
 LISTED = replace(NODES, freshness=30.0)

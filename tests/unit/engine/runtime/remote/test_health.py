@@ -22,7 +22,7 @@ from herder.engine.runtime.view import ConnectionStatus, Observed, Unreachable, 
 from herder.engine.wire import Request, Response
 from herder.sim import loop as virtual
 from tests.unit.engine.runtime.envtest import CONFIG_MAP, START, new_object, now, until
-from tests.unit.engine.runtime.remote_cluster import (
+from tests.unit.engine.runtime.remote.remote_cluster import (
     NODE,
     NODES,
     WATCHED,
