@@ -10,7 +10,7 @@ from herder.api.capi.kinds import MACHINE_DRAIN_RULE
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior, InvalidRule, Rule, rules_for
 from herder.engine.meta.kinds import Object
 from tests.support.builders import new_object
-from tests.unit.controllers.capi.machine.deletion_objects import cluster, machine, pod
+from tests.unit.controllers.capi.machine.deletion.objects import cluster, machine, pod
 
 
 def labels(**match_labels: str) -> Object:

@@ -15,7 +15,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Delete, EffectResult, Patch, Refusal
 from tests.support.builders import new_condition, new_definition, new_object, object_reference
 from tests.support.views import NOW
-from tests.unit.controllers.capi.machine.deletion_objects import (
+from tests.unit.controllers.capi.machine.deletion.objects import (
     A_MINUTE_AGO,
     BOOTSTRAP,
     CONTROL_PLANE_KIND,

@@ -22,7 +22,7 @@ from herder.engine.runtime.remote.observation import max_at_once
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.support.builders import new_object
 from tests.support.views import NOW
-from tests.unit.controllers.capi.machine.deletion_objects import (
+from tests.unit.controllers.capi.machine.deletion.objects import (
     Workload,
     deleting_condition,
     legacy_conditions,

@@ -16,7 +16,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import EffectResult, Patch, Ref
 from tests.support.builders import new_object
 from tests.support.views import NOW
-from tests.unit.controllers.capi.machine.deletion_objects import (
+from tests.unit.controllers.capi.machine.deletion.objects import (
     A_MINUTE_AGO,
     MISSING,
     Workload,

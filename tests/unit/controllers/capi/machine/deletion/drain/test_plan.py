@@ -12,7 +12,7 @@ from herder.controllers.capi.machine.deletion.drain.report import drain_message
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import EffectResult
-from tests.unit.controllers.capi.machine.deletion_objects import A_MINUTE_AGO, pod
+from tests.unit.controllers.capi.machine.deletion.objects import A_MINUTE_AGO, pod
 
 STARTED = datetime(2026, 1, 1, 11, 0, 0, tzinfo=UTC)
 PDB = "Cannot evict pod as it would violate the pod's disruption budget."

@@ -18,7 +18,7 @@ from herder.controllers.capi.machine.deletion.drain.filters import (
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior, Rule
 from herder.engine.meta.kinds import Object
 from tests.support.views import NOW
-from tests.unit.controllers.capi.machine.deletion_objects import pod
+from tests.unit.controllers.capi.machine.deletion.objects import pod
 
 DRAINED, SKIPPED, WAITED_FOR = (
     PodDrainStatus(Behavior.DRAIN),
