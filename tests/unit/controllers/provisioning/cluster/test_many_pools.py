@@ -17,8 +17,8 @@ from herder.controllers.provisioning.cluster import templates
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Decision
 from tests.support.builders import new_object, writes_of
+from tests.unit.controllers.provisioning.cluster.test_generation import decide
 from tests.unit.controllers.provisioning.objects import KINDS, WITH_SCHEMA, WORKSPACE, config, pool, stored_cluster
-from tests.unit.controllers.provisioning.test_generation_decisions import decide
 
 
 def cluster_of(count: int) -> list[Object]:
