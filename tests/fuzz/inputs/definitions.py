@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from tests.fuzz.cases.definitions import GOOD, with_spec
-from tests.fuzz.mutation import junk, mutated_repeatedly
+from tests.fuzz.inputs.mutation import junk, mutated_repeatedly
 
 Obj = dict[str, Any]
 

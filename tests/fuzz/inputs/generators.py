@@ -11,9 +11,9 @@ from urllib.parse import quote
 import msgspec
 import yaml
 
-from tests.fuzz import definitions, protobufs
 from tests.fuzz.cases.patches import APPLY, JSON_PATCH, MERGE, STRATEGIC
-from tests.fuzz.mutation import STRINGS, junk, mangled, mutated, mutated_repeatedly
+from tests.fuzz.inputs import definitions, protobufs
+from tests.fuzz.inputs.mutation import STRINGS, junk, mangled, mutated, mutated_repeatedly
 from tests.fuzz.server_pair import CONFIG_MAPS, CORE, DEFINITIONS, GROUP, PODS, SAMPLES, WIDGETS, collection_of, posted
 from tests.fuzz.wire import Input
 from tests.unit.engine.apiserver.builtin.samples import SAMPLES as BUILTIN

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 from tests.fuzz.cases.bodies import varint
-from tests.fuzz.mutation import STRINGS, mangled
+from tests.fuzz.inputs.mutation import STRINGS, mangled
 from tests.unit.engine.apiserver.builtin.answers import REAL
 
 _MAGIC = b"k8s\x00"
