@@ -104,7 +104,7 @@ def run_branches(first: int, last: int) -> list[dict[str, Any]]:
 
 
 def planner_mutants(scale: float) -> str:
-    from tests.simulation.plans.mutants import run
+    from tests.simulation.plans.mutants.planner_mutants import run
 
     return run(max(int(300 * scale), 5), 1, report=lambda _line: None)
 
@@ -126,7 +126,7 @@ def guard_mutants(scale: float) -> str:
 def operation_mutants(scale: float) -> str:
     recorded = ("--record",) if scale == 1.0 else ()
     count = str(max(int(200 * scale), 5))
-    return command("tests.simulation.plans.operation_mutants", "--count", count, *recorded).rpartition("; ")[2]
+    return command("tests.simulation.plans.mutants.operation_mutants", "--count", count, *recorded).rpartition("; ")[2]
 
 
 def machine_kills(scale: float) -> str:

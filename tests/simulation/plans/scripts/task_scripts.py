@@ -24,8 +24,8 @@ from herder.sim.host.disk import Snapshot
 from herder.sim.host.managed_keys import FLAG, KUBEADM_MANIFEST
 from herder.sim.host.shell import execute
 from herder.sim.kubeadm.program import INIT_CONFIG, REENCRYPT
-from tests.simulation.plans import authority_scripts
-from tests.simulation.plans.agent_scripts import redeploy_agent
+from tests.simulation.plans.scripts import authority_scripts
+from tests.simulation.plans.scripts.agent_scripts import redeploy_agent
 
 RETRIES, RETRY_SECONDS = 24, 5.0
 

@@ -14,7 +14,7 @@ from herder.api.rke.names import SNAPSHOT_NAME, SNAPSHOT_SHA256
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.host.disk import Snapshot
-from tests.simulation.plans.operated_cluster import HOUR, VERSIONS, OperatedCluster, run
+from tests.simulation.plans.operations.operated_cluster import HOUR, VERSIONS, OperatedCluster, run
 
 BY_MANAGER = [("v1.34.1+kubeadm1", 3), ("v1.34.1+herder1", 1)]
 

@@ -23,8 +23,8 @@ from herder.engine.meta.errors import Invalid
 from herder.sim.host import shell
 from herder.sim.host.certificates import AUTHORITIES
 from herder.sim.host.command import Command
-from tests.simulation.plans.operated_cluster import VERSIONS, OperatedCluster, run
-from tests.simulation.plans.test_rotations import (
+from tests.simulation.plans.operations.operated_cluster import VERSIONS, OperatedCluster, run
+from tests.simulation.plans.operations.test_rotations import (
     CRASHES,
     certificates,
     plans,

@@ -17,7 +17,7 @@ from herder.api.rke.etcd.restore import saved_spec
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Object
 from herder.sim.provisioned import NAME
-from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
+from tests.simulation.plans.operations.operated_cluster import HOUR, OperatedCluster, run
 
 VERSIONS = [("v1.33.5+k3s1", "v1.34.1+k3s1"), ("v1.33.5+rke2r1", "v1.34.1+rke2r1")]
 

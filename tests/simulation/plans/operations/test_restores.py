@@ -20,7 +20,7 @@ from herder.api.rke.node.plan_secret import PlanSecret
 from herder.engine.meta.kinds import Object
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.host.disk import Snapshot
-from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
+from tests.simulation.plans.operations.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
 from tests.support.builders import new_manifest
 
 BUCKET = "snaps"

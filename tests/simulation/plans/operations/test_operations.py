@@ -16,7 +16,7 @@ from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.host import shell
 from herder.sim.host.command import Command
 from herder.sim.nodes import SimulatedNode
-from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, VERSIONS, OperatedCluster, run
+from tests.simulation.plans.operations.operated_cluster import ALL_VERSIONS, HOUR, VERSIONS, OperatedCluster, run
 
 
 def admin_certificate(node: SimulatedNode) -> Any:

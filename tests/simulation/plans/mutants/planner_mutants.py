@@ -2,7 +2,7 @@
 
 Whatever they compute, no violation may reach a machine; one that does reveals a gap in the guards.
 
-python -m tests.simulation.plans.mutants [--count 300] [--seed 1] [--only MODULE …]
+python -m tests.simulation.plans.mutants.planner_mutants [--count 300] [--seed 1] [--only MODULE …]
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tests.simulation.plans.scenarios import HARSH, Scenario, every_action, rand
 from tools.mutants import Mutant, forget, install, mutants_of
 
 PLANNER = "herder.controllers.planner"
-SOURCES = Path(__file__).parents[3] / "src"
+SOURCES = Path(__file__).parents[4] / "src"
 EXCLUDED = ("embedded", "kubeadm", "arguments")  # distributions that these runs do not have, and tables
-UNIT_TESTS = Path(__file__).parents[2] / "unit" / "controllers" / "planner"
+UNIT_TESTS = Path(__file__).parents[3] / "unit" / "controllers" / "planner"
 RUNS: tuple[tuple[int, Scenario], ...] = ((2, every_action), (3, random_actions), (8, random_actions))
 TIMEOUT = 600.0
 CPU_SECONDS = 120

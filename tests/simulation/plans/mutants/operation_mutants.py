@@ -5,7 +5,7 @@ the cluster is prepared, so that it does not fail before the operation begins. T
 servers may be cut off from the manager. Whatever the mutant computes, no violation may reach a machine; one that does
 reveals a gap in the guards.
 
-python -m tests.simulation.plans.operation_mutants [--count 60] [--seed 1] [--only MODULE …] [--record]
+python -m tests.simulation.plans.mutants.operation_mutants [--count 60] [--seed 1] [--only MODULE …] [--record]
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from tests.simulation.plans.crash_operations.snapshots import (
     SnapshotDeletion,
     SnapshotOnDemand,
 )
-from tests.simulation.plans.mutant_scenarios import (
+from tests.simulation.plans.mutants.planner_mutants import ALIVE, NOTICED, REFUSED, VIOLATION
+from tests.simulation.plans.mutants.scenarios import (
     PARTITION,
     SCENARIOS,
     Case,
@@ -40,7 +41,6 @@ from tests.simulation.plans.mutant_scenarios import (
     cases,
     run_prepared,
 )
-from tests.simulation.plans.mutants import ALIVE, NOTICED, REFUSED, VIOLATION
 from tools.mutants import Mutant, mutants_of, source_of
 
 _PLANNER = "herder.controllers.planner"

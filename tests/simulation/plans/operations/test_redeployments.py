@@ -9,8 +9,8 @@ import pytest
 from herder.api.capi.conditions import find
 from herder.api.rke import operations
 from herder.sim.nodes import SimulatedNode
-from tests.simulation.plans.operated_cluster import OperatedCluster, run
-from tests.simulation.plans.test_rotations import CRASHES, VERSIONS, plans, run_with_crashes
+from tests.simulation.plans.operations.operated_cluster import OperatedCluster, run
+from tests.simulation.plans.operations.test_rotations import CRASHES, VERSIONS, plans, run_with_crashes
 
 CONDITION = "NodeAgentsUpToDate"
 

@@ -27,7 +27,7 @@ from herder.sim.host.command import Command
 from herder.sim.host.disk import Certificate, Snapshot
 from herder.sim.nodes import SimulatedNode
 from herder.sim.provisioned import NAME
-from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
+from tests.simulation.plans.operations.operated_cluster import HOUR, OperatedCluster, run
 
 VERSIONS = {"v1.34.1+k3s1": 3, "v1.34.1+rke2r1": 3, "v1.34.1+kubeadm1": 3, "v1.34.1+herder1": 1}
 OWNED = {version: servers for version, servers in VERSIONS.items() if "kubeadm" in version or "herder" in version}

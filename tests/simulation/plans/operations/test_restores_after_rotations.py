@@ -11,8 +11,15 @@ from herder.api.capi.kinds import SECRET
 from herder.api.rke import operations
 from herder.api.rke.etcd.encryption import SNAPSHOT_METADATA
 from herder.api.rke.kinds import ETCD_SNAPSHOT
-from tests.simulation.plans.operated_cluster import OperatedCluster, run
-from tests.simulation.plans.test_rotations import OWNED, VERSIONS, certificates, key_state, keys_in_use, stored_keys
+from tests.simulation.plans.operations.operated_cluster import OperatedCluster, run
+from tests.simulation.plans.operations.test_rotations import (
+    OWNED,
+    VERSIONS,
+    certificates,
+    key_state,
+    keys_in_use,
+    stored_keys,
+)
 from tests.support.builders import new_manifest
 
 

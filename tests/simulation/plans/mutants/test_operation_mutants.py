@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.simulation.plans import operation_mutants
 from tests.simulation.plans.crash_operations.restores import RestoreData
-from tests.simulation.plans.mutant_scenarios import DISTURBANCES, NO_DISTURBANCE, PARTITION, SCENARIOS, Case
-from tests.simulation.plans.mutants import ALIVE, NOTICED, REFUSED
+from tests.simulation.plans.mutants import operation_mutants
+from tests.simulation.plans.mutants.planner_mutants import ALIVE, NOTICED, REFUSED
+from tests.simulation.plans.mutants.scenarios import DISTURBANCES, NO_DISTURBANCE, PARTITION, SCENARIOS, Case
 from tools.mutants import Mutant, mutants_of, source_of
 
 SEED = 1

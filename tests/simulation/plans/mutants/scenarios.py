@@ -31,8 +31,8 @@ from tests.simulation.plans.crash_matrix import runs_of, servers_of
 from tests.simulation.plans.crash_operations.matrix import MATRIX
 from tests.simulation.plans.crash_operations.operation import DISTRIBUTIONS, CrashedOperation, require
 from tests.simulation.plans.crash_operations.restores import RestoreData, RestoreOnNewServers
-from tests.simulation.plans.mutants import ALIVE, NOTICED, VIOLATION, import_mutated, recording
-from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster
+from tests.simulation.plans.mutants.planner_mutants import ALIVE, NOTICED, VIOLATION, import_mutated, recording
+from tests.simulation.plans.operations.operated_cluster import HOUR, OperatedCluster
 from tests.simulation.plans.provisioning_simulation import controllers
 from tools.mutants import Mutant
 

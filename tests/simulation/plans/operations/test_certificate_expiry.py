@@ -18,7 +18,7 @@ from herder.sim.host import certificates
 from herder.sim.host.certificates import certificates_at
 from herder.sim.nodes import SimulatedNode
 from herder.sim.provisioned import NAME
-from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster, run
+from tests.simulation.plans.operations.operated_cluster import HOUR, OperatedCluster, run
 
 VERSIONS = ("v1.34.1+k3s1", "v1.34.1+rke2r1", "v1.34.1+kubeadm1", "v1.34.1+herder1")
 DAY = 24 * HOUR
