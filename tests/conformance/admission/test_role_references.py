@@ -31,7 +31,7 @@ from tests.support.rbac import grant, grant_everywhere
 from tests.unit.api.capi.admission import objects
 from tests.unit.api.capi.admission.objects import changed
 
-TABLE = Path(__file__).parents[2] / "interop" / "role_table.txt"
+TABLE = Path(__file__).parents[2] / "interop" / "authorization" / "role_table.txt"
 ALL_USERS = "system:authenticated"
 PLACES = ("fleet-default", "team")
 DRIVER = kinds_of("shed")

@@ -29,7 +29,7 @@ from tests.support.registration import printed_registration
 TIMEOUT = 90.0
 MANAGER_ADDRESS, CLUSTER_ADDRESS, PORT = "10.98.0.1", "10.98.0.2", 7443
 PASSWORDS = {name: canary(f"password of {name}") for name in ("dolly", "molly")}
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Networks:
