@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from herder.api.references.approvals import APPROVED
-from tests.support.admission_servers import provisioning_cluster
 from tests.support.api import Api
+from tests.support.manager.admission_servers import provisioning_cluster
 from tests.support.rbac import grant
 
 EVERYTHING_OF_OURS = [

@@ -8,8 +8,8 @@ import pytest
 from herder.api.capi import kinds
 from herder.api.references.approvals import APPROVED
 from herder.engine.meta.kinds import Kind, Object
-from tests.support.admission_servers import WEBHOOK_PATHS, resource_path, try_to_create
 from tests.support.api import JSON_PATCH, Api, ApiResponse
+from tests.support.manager.admission_servers import WEBHOOK_PATHS, resource_path, try_to_create
 from tests.unit.api.capi.admission.cases import CASES, Case
 from tests.unit.api.capi.admission.objects import MACHINE, MACHINE_DEPLOYMENT, VALID, changed
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from tests.support.admission_servers import EARLIER, provisioning_cluster, resource_path, try_to_create
 from tests.support.api import Api
+from tests.support.manager.admission_servers import EARLIER, provisioning_cluster, resource_path, try_to_create
 
 ALLOW_SKIP = "plan.herder.io/allow-version-skip"
 CLUSTERS = resource_path(PROVISIONING_CLUSTER)

@@ -15,9 +15,9 @@ from herder.api.machines.kinds import MACHINE_GROUP, kinds_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from tests.conformance.admission.references import admin, mallory, reading, record, secret, with_credential
 from tests.conformance.objects import define, definition, ensure_defined
-from tests.support.admission_servers import MANAGER, provisioning_cluster, resource_path
 from tests.support.api import Api
 from tests.support.engines import unique
+from tests.support.manager.admission_servers import MANAGER, provisioning_cluster, resource_path
 from tests.support.rbac import grant, grant_everywhere
 
 __all__ = ["admin", "mallory"]

@@ -14,8 +14,8 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import APPROVED, REVIEW
 from herder.gateway.webhooks import reference_review
 from tests.conformance.admission.references import admin, mallory, reading, record, secret, with_credential
-from tests.support.admission_servers import MANAGER, provisioning_cluster, resource_path
 from tests.support.api import Api
+from tests.support.manager.admission_servers import MANAGER, provisioning_cluster, resource_path
 from tests.support.rbac import grant, revoke
 
 __all__ = ["admin", "mallory"]

@@ -15,9 +15,9 @@ from herder.api.rke.cluster_spec import encode_spec
 from herder.api.rke.etcd import restore
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from tests.conformance.admission.references import admin, mallory, record, secret
-from tests.support.admission_servers import provisioning_cluster, resource_path
 from tests.support.api import Api
 from tests.support.builders import new_manifest
+from tests.support.manager.admission_servers import provisioning_cluster, resource_path
 from tests.support.rbac import grant
 
 __all__ = ["admin", "mallory"]

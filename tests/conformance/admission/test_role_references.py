@@ -25,8 +25,8 @@ from herder.api.rke import kinds as rke
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.engine.meta.kinds import Kind, Object
 from tests.conformance.objects import definition, ensure_defined
-from tests.support.admission_servers import provisioning_cluster, resource_path
 from tests.support.api import Api
+from tests.support.manager.admission_servers import provisioning_cluster, resource_path
 from tests.support.rbac import grant, grant_everywhere
 from tests.unit.api.capi.admission import objects
 from tests.unit.api.capi.admission.objects import changed

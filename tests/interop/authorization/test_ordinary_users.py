@@ -11,7 +11,7 @@ import pytest
 from herder.api.identity.names import LOCAL_PRINCIPAL
 from herder.api.management.kinds import CLUSTER_BINDING
 from herder.api.rke.names import CLUSTER_SPEC, PREVIOUS_SPEC
-from tests.support.users import MANAGERS, Manager, Person
+from tests.support.manager.users import MANAGERS, Manager, Person
 
 NAME, NAMESPACE = "meadow", "fleet-default"
 

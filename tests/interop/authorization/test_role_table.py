@@ -41,8 +41,8 @@ from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.manager import Manager
 from tests.support.api import Api
-from tests.support.cluster_namespaces import namespace_of
 from tests.support.engines import Engine, remove_kinds
+from tests.support.manager.cluster_namespaces import namespace_of
 
 TABLE = Path(__file__).with_name("role_table.txt")
 CONTROLLERS = tuple(

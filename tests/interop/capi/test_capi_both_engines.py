@@ -48,7 +48,7 @@ from tests.support.capi import (
     wait_until_served,
     webhook_flags,
 )
-from tests.support.comparison import Names, Observer, Snapshot, agreement, normalized, observed
+from tests.support.checks.comparison import Names, Observer, Snapshot, agreement, normalized, observed
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube

@@ -34,7 +34,7 @@ from tests.support.capi import (
     wait_until_served,
     webhook_flags,
 )
-from tests.support.comparison import Names, normalized
+from tests.support.checks.comparison import Names, normalized
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube

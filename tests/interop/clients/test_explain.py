@@ -9,7 +9,7 @@ from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.app.install import install_kinds
 from herder.engine.client.client import Client
 from tests.support.engines import Engine
-from tests.support.node_agents import eventually
+from tests.support.manager.node_agents import eventually
 
 CLUSTER = "clusters.provisioning.cattle.io"
 KINDS = (CLUSTER, "clusters.management.cattle.io", "clusterregistrationtokens")

@@ -14,9 +14,9 @@ from herder.api.rke.names import AUTH_SECRET_TYPE
 from herder.controllers.planner.distributions.interface import ClusterInputs, Reference, Referenced
 from herder.controllers.planner.distributions.kubeadm.registries import registry_files
 from herder.machine.host.local import image as machine_image
-from tests.support import oci
+from tests.support.clusters.site import require_local_machines
 from tests.support.processes import terminate
-from tests.support.site import require_local_machines
+from tests.support.registry import oci
 
 USER, PASSWORD = "dolly", "hidden"
 CONFIG = 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n'

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from herder.cli.cluster.create import DEFAULT_VERSION
-from tests.support.embedded_cluster import AGENT_PID, FOLDER, Cluster, embedded_cluster
+from tests.support.cloud.s3 import BUCKET, SECRET_KEY
+from tests.support.clusters.embedded_cluster import AGENT_PID, FOLDER, Cluster, embedded_cluster
 from tests.support.kube import Authority
-from tests.support.node_agents import eventually
+from tests.support.manager.node_agents import eventually
 from tests.support.peers import peer
-from tests.support.s3 import BUCKET, SECRET_KEY
 from tests.unit.cli.cluster.test_lifecycle import NAME, NAMESPACE
 
 CONFIG = "etc/rancher/herder/snapshots.json"

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 import pytest
 
 from herder.api.management.names import DEFAULT_WORKSPACE
-from tests.support.embedded import HERDER
-from tests.support.images import BUSYBOX
-from tests.support.k3s_clusters import (
+from tests.support.clusters.k3s_clusters import (
     COMPONENTS,
     CONTROL_PLANE,
     DATA,
@@ -37,8 +35,10 @@ from tests.support.k3s_clusters import (
     stand_in,
     write_installer,
 )
-from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
-from tests.support.site import HOST, REGISTRY, Cluster, Object, Site, site_in
+from tests.support.clusters.serving_pods import assert_pods_reach_each_other, serve_on_each_node
+from tests.support.clusters.site import HOST, REGISTRY, Cluster, Object, Site, site_in
+from tests.support.embedded import HERDER
+from tests.support.registry.images import BUSYBOX
 
 NAME, GO_AGENT_CLUSTER = "farm", "croft"
 LATER = "v1.36.4+k3s1"  # of the second cluster, whose installer is missing at first

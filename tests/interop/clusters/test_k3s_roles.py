@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.images import BUSYBOX
-from tests.support.k3s_clusters import (
+from tests.support.clusters.k3s_clusters import (
     CONTROL_PLANE,
     ETCD,
     REAL,
@@ -22,8 +21,9 @@ from tests.support.k3s_clusters import (
     push_installer,
     runs_go_agent,
 )
-from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
-from tests.support.site import REGISTRY, Cluster, Object, site_in
+from tests.support.clusters.serving_pods import assert_pods_reach_each_other, serve_on_each_node
+from tests.support.clusters.site import REGISTRY, Cluster, Object, site_in
+from tests.support.registry.images import BUSYBOX
 
 NAME = "croft"
 # Role labels of the machines of each pool, which are also their taints.

@@ -23,9 +23,7 @@ from herder.api.rke.node.plan_secret import PlanSecret
 from herder.cli.demo.site import ON_A_FULL_DISK
 from herder.installers import tag
 from herder.kubeadm.csr_approver import RECORD_PREFIX
-from tests.support.embedded import HERDER
-from tests.support.images import BUSYBOX
-from tests.support.kubeadm_clusters import (
+from tests.support.clusters.kubeadm_clusters import (
     CONTROL_PLANE,
     FENCED,
     NEXT,
@@ -40,12 +38,14 @@ from tests.support.kubeadm_clusters import (
     push_installer,
     server_processes,
 )
-from tests.support.serving_pods import (
+from tests.support.clusters.serving_pods import (
     assert_pods_reach_each_other,
     assert_service_reaches_pods,
     serve_on_each_node,
 )
-from tests.support.site import AGENT, MIRROR, REGISTRY, Cluster, Object, Site, site_in
+from tests.support.clusters.site import AGENT, MIRROR, REGISTRY, Cluster, Object, Site, site_in
+from tests.support.embedded import HERDER
+from tests.support.registry.images import BUSYBOX
 
 NAME = "farm"
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")

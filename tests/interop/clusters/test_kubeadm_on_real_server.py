@@ -16,11 +16,11 @@ from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.clusteragent.image import whole
 from herder.engine.meta.kinds import Object
 from herder.oci import Image, write_archive
+from tests.support.clusters.kubeadm_clusters import VERSION, kubeadm_cluster, programs
+from tests.support.clusters.serving_pods import assert_pods_reach_each_other, serve_on_each_node
+from tests.support.clusters.site import AGENT, HOST, PORT, REAL, Cluster, site_in
 from tests.support.embedded import HERDER
-from tests.support.images import BUSYBOX, busybox
-from tests.support.kubeadm_clusters import VERSION, kubeadm_cluster, programs
-from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
-from tests.support.site import AGENT, HOST, PORT, REAL, Cluster, site_in
+from tests.support.registry.images import BUSYBOX, busybox
 
 NAME = "croft"
 FROM_MANAGER = f"{HOST}:{PORT}"  # the manager as a registry

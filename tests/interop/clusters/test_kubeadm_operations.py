@@ -23,9 +23,8 @@ from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.names import INIT_NODE
 from herder.machine.host.local import cgroups
 from herder.machine.host.local.network import short_hash
-from tests.support.embedded import HERDER
-from tests.support.images import BUSYBOX
-from tests.support.kubeadm_clusters import (
+from tests.support.cloud.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.support.clusters.kubeadm_clusters import (
     CONTROL_PLANE,
     VERSION,
     kubeadm_cluster,
@@ -33,7 +32,7 @@ from tests.support.kubeadm_clusters import (
     push_installer,
     server_processes,
 )
-from tests.support.kubeadm_rotations import (
+from tests.support.clusters.kubeadm_rotations import (
     VALUE,
     create_secret,
     read_secret,
@@ -41,9 +40,10 @@ from tests.support.kubeadm_rotations import (
     rotate_keys,
     stored_prefixes,
 )
-from tests.support.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
-from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
-from tests.support.site import HOST, MIRROR, REGISTRY, Cluster, Object, Site, site_in
+from tests.support.clusters.serving_pods import assert_pods_reach_each_other, serve_on_each_node
+from tests.support.clusters.site import HOST, MIRROR, REGISTRY, Cluster, Object, Site, site_in
+from tests.support.embedded import HERDER
+from tests.support.registry.images import BUSYBOX
 
 NAME, CREDENTIAL, FOLDER = "farm", "s3-credential", "farm"
 LOST = "Restoration from etcd snapshot is required"

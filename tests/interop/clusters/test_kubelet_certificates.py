@@ -30,8 +30,8 @@ from herder.controllers.planner.distributions.kubeadm.bootstrap_files import TOK
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
 from herder.controllers.planner.distributions.kubeadm.paths import CONFIG_DIR, token
 from herder.kubeadm import csr_approver
+from tests.support.clusters.kubeadm_clusters import installer_function, kubelet_request, new_key
 from tests.support.kube import RealKube
-from tests.support.kubeadm_clusters import installer_function, kubelet_request, new_key
 from tests.support.peers import peer
 
 APPROVER = Path(csr_approver.__file__)

@@ -17,8 +17,8 @@ import pytest
 
 from herder.api.rke import operations
 from herder.machine.host.client import HostClient, HostedMachine
-from tests.support.embedded_cluster import AGENT_PID, Cluster, embedded_cluster
-from tests.support.node_agents import eventually
+from tests.support.clusters.embedded_cluster import AGENT_PID, Cluster, embedded_cluster
+from tests.support.manager.node_agents import eventually
 from tests.unit.cli.cluster.test_lifecycle import NAME
 
 pytestmark = pytest.mark.soak

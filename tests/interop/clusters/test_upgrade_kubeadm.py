@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.interop.test_upgrade import PLAN, previous_release
+from tests.support.clusters.kubeadm_clusters import VERSION, kubeadm_cluster, programs, push_installer
+from tests.support.clusters.site import MIRROR, REGISTRY, Site, site_in
 from tests.support.embedded import HERDER, Embedded
-from tests.support.kubeadm_clusters import VERSION, kubeadm_cluster, programs, push_installer
-from tests.support.site import MIRROR, REGISTRY, Site, site_in
 
 pytestmark = pytest.mark.extended
 

@@ -22,9 +22,9 @@ import yaml
 from herder.api.capi.crds import CRDS as CAPI_CRDS
 from tests.support.canaries import assert_no_secrets, canary, in_logs, in_store
 from tests.support.embedded import HERDER
+from tests.support.manager.registration import printed_registration
 from tests.support.peers import peer
 from tests.support.processes import terminate
-from tests.support.registration import printed_registration
 
 TIMEOUT = 90.0
 MANAGER_ADDRESS, CLUSTER_ADDRESS, PORT = "10.98.0.1", "10.98.0.2", 7443

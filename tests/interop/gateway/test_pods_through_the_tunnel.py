@@ -24,12 +24,12 @@ import yaml
 
 from herder.machine.host.local import image
 from tests.support.canaries import assert_no_secrets, canary, in_logs, in_store
+from tests.support.clusters.machine_cluster import KUBECONFIG, MachineCluster, kubelet_clients
+from tests.support.clusters.site import require_local_machines
 from tests.support.embedded import HERDER, Embedded
-from tests.support.images import BUSYBOX, PYTHON, Registry
-from tests.support.machine_cluster import KUBECONFIG, MachineCluster, kubelet_clients
+from tests.support.manager.registration import printed_registration
 from tests.support.peers import peer
-from tests.support.registration import printed_registration
-from tests.support.site import require_local_machines
+from tests.support.registry.images import BUSYBOX, PYTHON, Registry
 from tests.unit.machine.local.host import Host
 
 TIMEOUT = 90.0

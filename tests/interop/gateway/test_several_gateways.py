@@ -16,14 +16,14 @@ import pytest
 import yaml
 
 from herder.api.management.names import CONNECTED_TO
-from tests.support.balancer import Balancer
 from tests.support.canaries import assert_no_secrets, canary, in_logs
+from tests.support.clusters.balancer import Balancer
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS
 from tests.support.kube import RealKube, free_port
+from tests.support.manager.registration import printed_registration
 from tests.support.peers import peer
 from tests.support.processes import terminate
-from tests.support.registration import printed_registration
 
 TIMEOUT = 90.0
 

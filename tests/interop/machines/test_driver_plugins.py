@@ -23,7 +23,7 @@ from herder.engine.client.client import Client
 from tests.support.canaries import canary
 from tests.support.capi import none_left, wait_until
 from tests.support.embedded import HERDER
-from tests.support.machines import (
+from tests.support.manager.machines import (
     ENGINES,
     Provider,
     all_created,

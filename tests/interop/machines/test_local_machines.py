@@ -19,7 +19,7 @@ from herder.api.capi import kinds as capi
 from herder.api.inmemory.manifest import in_memory_cluster
 from herder.machine.host.local import image
 from tests.support.embedded import HERDER, Embedded
-from tests.support.machines import FLAGS, NAME, pool
+from tests.support.manager.machines import FLAGS, NAME, pool
 from tests.support.peers import peer
 
 MACHINES = 2

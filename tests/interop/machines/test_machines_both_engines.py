@@ -28,9 +28,9 @@ from herder.machine.host.client import HostClient
 from tests.support.api import Api
 from tests.support.canaries import canary
 from tests.support.capi import none_left, wait_until
-from tests.support.ec2 import IMAGE, REGION, ZONE, Ec2
+from tests.support.cloud.ec2 import IMAGE, REGION, ZONE, Ec2
 from tests.support.embedded import HERDER
-from tests.support.machines import (
+from tests.support.manager.machines import (
     ENGINES,
     NAME,
     Provider,

@@ -19,8 +19,8 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.machine.errors import MachineError
 from herder.machine.host.client import HostClient
 from tests.support.canaries import canary
-from tests.support.ec2 import IMAGE, REGION, ZONE, Ec2
-from tests.support.machines import (
+from tests.support.cloud.ec2 import IMAGE, REGION, ZONE, Ec2
+from tests.support.manager.machines import (
     Provider,
     all_created,
     create_cluster,

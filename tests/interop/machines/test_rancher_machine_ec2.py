@@ -15,7 +15,7 @@ import pytest
 from herder.api.machines.drivers.flags import FlagType
 from herder.machine.drivers import create_flags
 from herder.machine.probing import read_help
-from tests.support.ec2 import KEYS, Ec2
+from tests.support.cloud.ec2 import KEYS, Ec2
 from tests.support.peers import peer
 
 

@@ -22,7 +22,7 @@ from herder.agent.core import outputs
 from herder.agent.core.plan import File, PlanError, parse
 from herder.agent.log import Log
 from herder.agent.secret import transport
-from tests.support.node_agents import write_private
+from tests.support.manager.node_agents import write_private
 from tests.unit.agent.nodes import instruction
 
 

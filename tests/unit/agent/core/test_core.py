@@ -10,7 +10,7 @@ import pytest
 from herder.agent.core import outputs
 from herder.agent.core.events import AcquireInterlock, Event, Finished, RequestFailed, Run, Secret, SecretSeen, Write
 from herder.agent.core.plan import checksum
-from tests.support.node_agents import decoded_outputs, unpack
+from tests.support.manager.node_agents import decoded_outputs, unpack
 from tests.unit.agent.core.simulated_node import SimulatedNode, plan
 
 PENDING = {"plan": plan("one", "two"), "plan-state": "pending"}

@@ -12,7 +12,7 @@ import pytest
 
 from herder.agent.images import compression
 from herder.agent.images.reference import ImageError
-from tests.support.oci import Image, Registry, image, registry
+from tests.support.registry.oci import Image, Registry, image, registry
 from tests.unit.agent.nodes import StagingNode, image_archive
 
 TOOL = image({"run.sh": "one", "d/b": "two"})

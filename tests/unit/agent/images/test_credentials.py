@@ -15,7 +15,7 @@ from herder.agent.images import plugins
 from herder.agent.images.keychain import Keychain
 from herder.agent.images.reference import ImageError
 from tests.support.canaries import canary
-from tests.support.oci import Registry, image, registry
+from tests.support.registry.oci import Registry, image, registry
 from tests.unit.agent.nodes import StagingNode
 
 VERSION = "credentialprovider.kubelet.k8s.io/v1"

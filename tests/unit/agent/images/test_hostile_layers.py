@@ -15,7 +15,7 @@ import pytest
 
 from herder.agent.images import blobs, layers, trees
 from herder.agent.images.reference import ImageError
-from tests.support.oci import Image, Link, Registry, image, layer, registry
+from tests.support.registry.oci import Image, Link, Registry, image, layer, registry
 from tests.unit.agent.nodes import StagingNode
 
 VALID = image({"run.sh": "sound"})

@@ -24,7 +24,7 @@ from herder.agent.images.reference import ImageError
 from herder.agent.images.registries import Registries
 from herder.engine import certificates
 from tests.support.canaries import canary
-from tests.support.oci import Image, Link, Registry, digest_of, image, layer, registry
+from tests.support.registry.oci import Image, Link, Registry, digest_of, image, layer, registry
 from tests.unit.agent.nodes import StagingNode, image_archive
 
 TOOL = image({"a": "one", "d/b": "two"}, {"a": "three", "d/.wh.b": ""})

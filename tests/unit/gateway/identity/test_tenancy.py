@@ -29,7 +29,7 @@ from herder.engine.meta.errors import AlreadyExists, Forbidden, Invalid, StatusE
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.wire import User
 from tests.support.builders import new_manifest
-from tests.support.cluster_namespaces import create_with_namespace
+from tests.support.manager.cluster_namespaces import create_with_namespace
 from tests.support.tenancy.case import Case, create_for
 from tests.support.tenancy.clusters import IDENTIFIED, MOVED, OWNED, REPORTED, WITHHELD
 from tests.support.tenancy.cores import OTHER_WORKLOADS, SIGNS_OF_A_CORE

@@ -23,7 +23,7 @@ from herder.engine.runtime.remote import budget, observation
 from herder.engine.runtime.view import Observed, Unreachable, View
 from herder.engine.runtime.writer import Writer
 from herder.engine.wire import Request, Response
-from tests.support.turns import in_own_turns, measured_turns
+from tests.support.attacks.turns import in_own_turns, measured_turns
 from tests.unit.engine.runtime.envtest import CONFIG_MAP, START, new_object, now
 from tests.unit.engine.runtime.remote.remote_cluster import NODES, WATCHED, RemoteCluster, RemoteWire, run
 

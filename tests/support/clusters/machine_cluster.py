@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from tests.support.images import PAUSE
 from tests.support.kube import Authority
 from tests.support.peers import peer
+from tests.support.registry.images import PAUSE
 from tests.unit.machine.local.host import Booted
 
 INSIDE = "/var/lib/rancher"

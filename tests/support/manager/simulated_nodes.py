@@ -49,7 +49,7 @@ from herder.sim.lines import Line
 from herder.sim.nodes import MANIFEST, Pace, SimulatedNode, SimulationContext
 from herder.sim.provider import Provider
 from tests.support.capi import wait_until_served
-from tests.support.provisioned import MOST_CONFLICTS, ManagerSite, ProvisionedCluster
+from tests.support.manager.provisioned import MOST_CONFLICTS, ManagerSite, ProvisionedCluster
 
 DRIVER = "pod"
 POD = kinds_of(DRIVER)

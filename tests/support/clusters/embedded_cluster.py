@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from herder.machine.host.client import HostClient
+from tests.support.cloud.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.support.clusters.secret_readers import reading
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
-from tests.support.machines import host_shutdown
-from tests.support.node_agents import eventually
+from tests.support.manager.machines import host_shutdown
+from tests.support.manager.node_agents import eventually
 from tests.support.peers import peer
-from tests.support.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
-from tests.support.secret_readers import reading
 from tests.unit.cli.cluster.test_lifecycle import CLUSTERS, NAME, NAMESPACE, Site
 
 FOLDER = "farm"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tests.support.attacks import CONFIGMAPS, Attack
+from tests.support.attacks.requests import CONFIGMAPS, Attack
 
 BODY_BYTES = 3 << 20
 PIECE = b"a" * (64 << 10)

@@ -18,9 +18,9 @@ from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.sample import Pool, cluster_objects
 from herder.cli.demo.site import ON_A_FULL_DISK
 from herder.kubeadm.installer import PROGRAMS
+from tests.support.clusters.site import Cluster, Object, Site
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
-from tests.support.site import Cluster, Object, Site
 
 VERSION, REBUILT, NEXT = "v1.36.3+kubeadm1", "v1.36.3+kubeadm2", "v1.36.4+kubeadm1"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"

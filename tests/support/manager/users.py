@@ -20,8 +20,8 @@ from tests.support.capi import HerderRun, webhook_flags
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube, free_port
-from tests.support.machines import host_shutdown
-from tests.support.node_agents import eventually
+from tests.support.manager.machines import host_shutdown
+from tests.support.manager.node_agents import eventually
 from tests.support.peers import peer
 
 FLAGS = ("--capi-core=own", "--machines")

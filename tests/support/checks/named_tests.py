@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 

@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.attack_server import token_of
+from tests.support.attacks.server import token_of
 
 TIMEOUT = 20
 TURN_MS = 50
 CONNECTION_BYTES = 4 << 20  # a body of 3 MiB, and what is received ahead of it
 USER_BYTES = 24 << 20  # bodies of 16 MiB, and what all connections of a user receive ahead and have not sent
 PROCESS_BYTES = 72 << 20  # bodies of 64 MiB
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _LONGEST_LINE = 64 << 20
 
 
@@ -34,7 +34,7 @@ class Target:
     @classmethod
     async def start(cls) -> Target:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.attack_server",
+            sys.executable, "-m", "tests.support.attacks.server",
             cwd=_ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None

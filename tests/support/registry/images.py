@@ -1,6 +1,6 @@
 """Container images built by the tests, and a registry to pull them from: nothing is downloaded.
 
-python -m tests.support.images REGISTRY     push all images to a registry on this host, in the current network
+python -m tests.support.registry.images REGISTRY     push all images to a registry on this host, in the current network
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Registry:
             hidden.rename(tags / tag)
 
     def push_images(self) -> None:
-        here = Path(__file__).parents[2]
-        command = (sys.executable, "-m", "tests.support.images", f"127.0.0.1:{self.port}")
+        here = Path(__file__).parents[3]
+        command = (sys.executable, "-m", "tests.support.registry.images", f"127.0.0.1:{self.port}")
         subprocess.run([*self.command_prefix, *command], check=True, cwd=here, timeout=120)
 
 

@@ -46,7 +46,7 @@ from tests.support.capi import (
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine, unique
 from tests.support.kube import RealKube, free_port
-from tests.support.machines import environment, host_shutdown
+from tests.support.manager.machines import environment, host_shutdown
 from tests.unit.machine.host.hosts import Host
 
 PROCESS = kinds_of("process")

@@ -27,10 +27,10 @@ from herder.machine.host.local.network import short_hash
 from tests.support.capi import ADMISSION_PROBE, HerderRun, webhook_flags
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS, Engine
-from tests.support.images import PYTHON, Registry
-from tests.support.machines import host_shutdown
+from tests.support.manager.machines import host_shutdown
 from tests.support.peers import peer
 from tests.support.processes import terminate
+from tests.support.registry.images import PYTHON, Registry
 
 NETWORK, HOST = "10.96.0.0/24", "10.96.0.1"  # of the machines; the host is their gateway
 PORT = 7443
@@ -264,7 +264,7 @@ def _kube_inside(directory: Path, command_prefix: tuple[str, ...]) -> Iterator[N
     with (
         log_file.open("wb") as log,
         subprocess.Popen(
-            [*command, str(directory)], stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[2]
+            [*command, str(directory)], stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[3]
         ) as process,
     ):
         try:

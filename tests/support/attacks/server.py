@@ -32,7 +32,7 @@ from herder.engine.front.limits import Limits
 from herder.engine.meta.kinds import GroupVersionResource
 from herder.engine.store import Watch
 from herder.engine.wire import Request, User
-from tests.support.turns import Turns, measured_turns
+from tests.support.attacks.turns import Turns, measured_turns
 
 USERS = ("alice", "bob")
 NAMESPACES = ("alice", "bob")

@@ -24,7 +24,7 @@ IMAGE = "ami-0000000000000aaaa"  # an Ubuntu image that the emulator always has
 KEYS = {"AWS_ACCESS_KEY": "testing", "AWS_SECRET_KEY": canary("ec2 secret key")}
 """The environment of a Job: the emulator accepts any credentials."""
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 class Ec2:
@@ -34,7 +34,7 @@ class Ec2:
 
     def __enter__(self) -> Ec2:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.ec2_server"],
+            [sys.executable, "-m", "tests.support.cloud.ec2_server"],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -12,11 +12,11 @@ from cryptography import x509
 
 from herder.api.rke.node.certificates import certificates_of
 from herder.kubeadm.reencrypt import PREFIX
+from tests.support.clusters.kubeadm_clusters import CONTROL_PLANE
+from tests.support.clusters.secret_readers import reading
+from tests.support.clusters.site import Cluster
 from tests.support.embedded import HERDER
-from tests.support.kubeadm_clusters import CONTROL_PLANE
 from tests.support.peers import peer
-from tests.support.secret_readers import reading
-from tests.support.site import Cluster
 
 SECRET, VALUE = "rotated", "wool"
 READ = ("get", "secret", SECRET, "-o", "go-template={{.data.value | base64decode}}")

@@ -20,9 +20,9 @@ from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.sample import Pool, cluster_objects
 from herder.k3s.installer import version_of
 from tests.support import k3s_stand_in
+from tests.support.clusters.site import HOST, MIRROR, REGISTRY, Object, Site
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
-from tests.support.site import HOST, MIRROR, REGISTRY, Object, Site
 
 K3S, K3S_VERSION = (
     "HERDER_K3S",
