@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 
-from tests.support.attack import RawConnection, Target, request
+from tests.support.attacks.attacker import RawConnection, Target, request
 
 MIB = 1 << 20
 PATH = "/api/v1/namespaces/alice/configmaps"

@@ -25,8 +25,8 @@ from herder.snapshots.s3.answers import InvalidAnswer, page_of
 from herder.snapshots.s3.client import Bucket
 from herder.snapshots.s3.connection import ATTEMPTS, Connection, Request
 from herder.snapshots.s3.errors import S3Error
+from tests.support.cloud.s3 import BUCKET, SECRET_KEY, S3Server
 from tests.support.kube import Authority, free_port
-from tests.support.s3 import BUCKET, SECRET_KEY, S3Server
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.simulation.plans.crash_operations.snapshots import (
     SnapshotDeletion,
     SnapshotOnDemand,
 )
-from tests.simulation.plans.operated_cluster import HOUR
+from tests.simulation.plans.operations.operated_cluster import HOUR
 
 _POLL_SECONDS = 0.05
 

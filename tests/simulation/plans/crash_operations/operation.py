@@ -14,8 +14,8 @@ from herder.controllers.planner.operations.interface import Operation
 from herder.engine.meta.kinds import Object
 from herder.sim.host.disk import Snapshot
 from tests.simulation.plans.crash_page import ACTORS, NETWORK
-from tests.simulation.plans.operated_cluster import HOUR, OperatedCluster
-from tests.simulation.plans.test_rotations import plans
+from tests.simulation.plans.operations.operated_cluster import HOUR, OperatedCluster
+from tests.simulation.plans.operations.test_rotations import plans
 
 KINDS: dict[str, Operation] = {each.kind: each for each in (*OPERATIONS, *AUTOMATIC)}
 DISTRIBUTIONS = {"k3s": "+k3s1", "rke2": "+rke2r1", "kubeadm": "+kubeadm1", "embedded": "+herder1"}

@@ -8,8 +8,8 @@ from herder.api.rke import operations
 from herder.api.rke.services import NO_AUTHORITY_ROTATION
 from herder.sim.host.certificates import leaves
 from tests.simulation.plans.crash_operations.operation import CrashedOperation
-from tests.simulation.plans.test_redeployments import serve, versions
-from tests.simulation.plans.test_rotations import loaded_keys
+from tests.simulation.plans.operations.test_redeployments import serve, versions
+from tests.simulation.plans.operations.test_rotations import loaded_keys
 
 
 class Certificates(CrashedOperation):

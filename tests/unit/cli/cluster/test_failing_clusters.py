@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
-from tests.support.machines import host_shutdown
+from tests.support.manager.machines import host_shutdown
 from tests.support.peers import peer
 
 NAMESPACE = "fleet-default"

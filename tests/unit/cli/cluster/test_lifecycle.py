@@ -20,8 +20,8 @@ import yaml
 from herder.cli.cluster.create import DEFAULT_VERSION
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
-from tests.support.machines import host_shutdown
-from tests.support.node_agents import eventually
+from tests.support.manager.machines import host_shutdown
+from tests.support.manager.node_agents import eventually
 from tests.support.peers import peer
 from tests.unit.cli.commands import expect_failure, herder
 

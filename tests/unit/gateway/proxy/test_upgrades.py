@@ -14,9 +14,9 @@ from herder.engine.wire import Request
 from herder.gateway.proxy import relay
 from herder.gateway.proxy.origins import check_origin
 from herder.gateway.proxy.upstream.pump import Pump
-from tests.support.attack import TURN_MS
+from tests.support.attacks.attacker import TURN_MS
+from tests.support.attacks.turns import measured_turns
 from tests.support.kube import Authority
-from tests.support.turns import measured_turns
 from tests.unit.engine.front.sockets import Raw
 from tests.unit.gateway.proxy.proxy_gateway import Gateway
 from tests.unit.gateway.proxy.recorder import UNAUTHORIZED, Received, Recorder, StaticTokens
