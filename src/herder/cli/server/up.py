@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from herder.app.host.busy_port import explain_bind_error
 from herder.app.host.notification import notify_ready, take_notification_socket
 from herder.app.host.paths import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
 from herder.app.host.process import run_loop, stop_signal
@@ -18,7 +19,6 @@ from herder.app.settings import layers_from, settings_options
 from herder.cli.examples import examples
 from herder.cli.options import ALL_PODS, LOG_LEVELS, core_options, runner_pods_option
 from herder.cli.server import background
-from herder.cli.server.busy_port import explain_bind_error
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.snapshots.config import DEFAULT_RETENTION
 
