@@ -38,13 +38,17 @@ def build(output: Path, checkout: Path = ROOT) -> list[Path]:
 def run_backend(sources: Path, output: Path, epoch: str, *targets: str) -> None:
     """Run the build backend of pyproject.toml, without a network; `epoch` is the time of all files."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--directory", str(output), *targets],
         cwd=sources,
         env=environment | {"SOURCE_DATE_EPOCH": epoch},
-        stdout=subprocess.DEVNULL,
-        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
+    if done.returncode != 0:
+        raise SystemExit(f"packages: the build backend failed:\n{done.stdout}")
 
 
 def uncommitted(checkout: Path = ROOT) -> list[str]:
