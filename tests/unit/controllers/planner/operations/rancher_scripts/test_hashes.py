@@ -13,13 +13,7 @@ import pytest
 from herder.api.rke.node.snapshot_hashes import MAX_HASHES, parse_hashes
 from herder.controllers.planner.distributions.rancher import snapshots, tasks
 
-SHELLS = {
-    "sh": ("/bin/sh",),
-    "dash": ("dash",),
-    "bash": ("bash", "--posix"),
-    "busybox": ("busybox", "sh"),
-}
-"""Those that exist are used: nodes have one of them."""
+SHELLS = {"sh": ("/bin/sh",), "bash": ("bash", "--posix")}  # Debian's sh is dash
 BUDGET = 1 << 20
 
 
@@ -86,8 +80,6 @@ def server(tmp_path: Path) -> Server:
 
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
 def test_each_new_snapshot_is_hashed_once(tmp_path: Path, shell: tuple[str, ...]) -> None:
-    if not shutil.which(shell[0]):
-        pytest.skip(f"{shell[0]} does not exist")
     server = Server(tmp_path, shell)
     assert server.report() == {}
     first = server.save("etcd-snapshot-s1-1")
