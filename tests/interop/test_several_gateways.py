@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from herder.api.management.names import CONNECTED_TO
+from tests.support import manager_account
 from tests.support.balancer import Balancer
 from tests.support.canaries import assert_no_secrets, canary, in_logs
 from tests.support.embedded import HERDER, Embedded
@@ -54,10 +55,11 @@ class Site:
         return process
 
     def start_gateways(self, url: str) -> None:
+        account = manager_account.account_on(self.kube.kubeconfig, ("base", "gateway"))
         for number, port in enumerate(self.ports):
             bare = ("--no-machines", "--capi-core=external", "--no-webhooks", "--set", f"server-url={url}")
             listen = ("--gateway-listen", f"127.0.0.1:{port}", "--data-dir", self.directory / f"gateway-{number}")
-            command = (HERDER, "run", "--kubeconfig", self.kube.kubeconfig, *bare, *listen)
+            command = (HERDER, "run", "--kubeconfig", account, *bare, *listen)
             self.gateways.append(self.start(*command, log=f"gateway-{number}"))
 
     def log(self, name: str) -> str:
@@ -125,6 +127,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             for process in reversed(site.started):
                 terminate(process)
             assert_no_secrets(in_logs(directory))
+            manager_account.assert_nothing_denied(kube.kubeconfig)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from herder.api.inmemory import kinds as inmemory
 from herder.engine.client.client import Client, WatchEvent
 from herder.engine.meta.errors import InternalError, Invalid, NotFound, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
+from tests.support import manager_account
 from tests.support.canaries import assert_no_secrets, in_logs
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
@@ -45,7 +46,7 @@ TIMEOUT = 150.0
 
 
 class HerderRun:
-    """`herder run` on an engine, in its own process."""
+    """`herder run` on an engine, in its own process. On kube-apiserver, it has only the rights that it needs."""
 
     def __init__(self, engine: Engine, directory: Path, *flags: str, command_prefix: tuple[str, ...] = ()) -> None:
         """`command_prefix` is a command prefix, such as one that enters a network namespace."""
@@ -58,11 +59,13 @@ class HerderRun:
 
     def start(self) -> HerderRun:
         self.directory.mkdir(parents=True, exist_ok=True)
+        parts = manager_account.parts_of(self.flags)
+        account = manager_account.account_on(self.kubeconfig, parts, self.command_prefix)
         with (self.directory / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [
                     *self.command_prefix,
-                    *(HERDER, "run", "--kubeconfig", self.kubeconfig, "--data-dir", self.directory),
+                    *(HERDER, "run", "--kubeconfig", account, "--data-dir", self.directory),
                     *self.flags,
                 ],
                 stdout=log,
@@ -76,9 +79,13 @@ class HerderRun:
         return (self.directory / "run.log").read_text(errors="replace")
 
     def stop(self) -> int:
-        """Stop the process and return its exit status, 0 after a clean shutdown. It must not have leaked a secret."""
+        """Stop the process and return its exit status, 0 after a clean shutdown.
+
+        It must not have leaked a secret, nor lacked a right.
+        """
         status = terminate(self.process)
         assert_no_secrets(in_logs(self.directory))
+        manager_account.assert_nothing_denied(self.kubeconfig)
         return status
 
     def __enter__(self) -> HerderRun:

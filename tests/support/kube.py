@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from tests.support import manager_account
 from tests.support.canaries import assert_no_secrets, in_etcd, in_logs
 from tests.support.peers import peer
 
@@ -140,6 +141,8 @@ class RealKube:
         self.authority = Authority(self.directory / "pki")
         self.admin = self.authority.issue("admin", groups=("system:masters",))
         self._write_kubeconfig(self.kubeconfig, *self.admin)
+        account = self.authority.issue(manager_account.USER, groups=manager_account.GROUPS)
+        self._write_kubeconfig(self.directory / manager_account.KUBECONFIG, *account)
         self._start_etcd()
         self._start_apiserver()
         self._wait_ready()
@@ -220,6 +223,7 @@ class RealKube:
             "--endpoint-reconciler-type=none",
             "--authorization-mode=RBAC",
             f"--cert-dir={self.directory / 'certs'}",
+            *manager_account.audit_flags(self.directory),
             *self.flags,
         ]
         self._spawn("kube-apiserver", arguments)

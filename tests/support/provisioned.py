@@ -125,10 +125,12 @@ async def embedded_site(directory: Path) -> AsyncIterator[ManagerSite]:
 
 
 @asynccontextmanager
-async def real_site(directory: Path, *, webhooks: bool = True) -> AsyncIterator[ManagerSite]:
+async def real_site(directory: Path, *more: str, webhooks: bool = True) -> AsyncIterator[ManagerSite]:
+    """`more` are flags of the manager."""
     kube_dir, data_dir, gateway = directory / "kube", directory / "herder", f"127.0.0.1:{free_port()}"
     kube_dir.mkdir()
-    flags = ("--runner", "--gateway-listen", gateway, *FLAGS, *(webhook_flags() if webhooks else ("--no-webhooks",)))
+    hooks = webhook_flags() if webhooks else ("--no-webhooks",)
+    flags = ("--runner", "--gateway-listen", gateway, *FLAGS, *hooks, *more)
     with RealKube(kube_dir, controller_manager=True, controllers=CONTROLLERS) as kube, environment(**VARIABLES):
         engine = Engine("real", kube.kubeconfig)
         with host_shutdown(data_dir), HerderRun(engine, data_dir, *flags) as manager:
