@@ -72,6 +72,7 @@ _CONFIG_MAP = archive.CONFIG_MAP
 _WEBHOOKS = (cores.MUTATING_WEBHOOKS, cores.VALIDATING_WEBHOOKS)
 _CONFIGURATIONS = (CLUSTER_API_NAME, CLUSTERS_NAME, MACHINES_NAME, reference_review.NAME)
 _REFERENCES = "look up objects that users reference"
+_CONTENTS = "look up objects that users reference, and mount them in pods of the runner"
 ELECTION_LEASE = "herder-controllers"
 
 BASE = (
@@ -86,7 +87,7 @@ BASE = (
     _on(PROVIDERS, LISTED, "find another Cluster API core"),
     Right("authorization.k8s.io", ("subjectaccessreviews",), ("create",), "check the rights of users"),
     *(Right(group, ("*",), ("get",), _REFERENCES) for group in sorted(VERSIONS) if group),
-    _on((capi.SECRET, _CONFIG_MAP), ("get",), _REFERENCES),
+    _on((capi.SECRET, _CONFIG_MAP), ("get",), _CONTENTS),
     _on(management.PROVISIONING_CLUSTER, ("list",), _REFERENCES),
     _on(rke.CONTROL_PLANE, ("list",), _REFERENCES),
     _on(cores.LEASE, ("create",), "elect a leader", namespace=NAMESPACE),
@@ -231,7 +232,6 @@ RUNNER = (
     _on(capi.POD, (*READ, "delete"), "run the pods of this Node"),
     _on(capi.POD, STATUS, "report the status of the pods", subresource="status"),
     _on(capi.POD, ("create",), "bind pods to this Node", subresource="binding"),
-    _on((capi.SECRET, _CONFIG_MAP), ("get",), "mount them in pods"),
     _on(jobs.SERVICE_ACCOUNT, ("get",), "run pods with their accounts"),
     _on(jobs.SERVICE_ACCOUNT, ("create",), "issue tokens for pods", subresource="token"),
     _on(
