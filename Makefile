@@ -1,13 +1,16 @@
 # Each target does all of its own set-up. `make demo` needs Python 3.11; the others Go 1.26 too, for the peers.
 PY := .venv/bin/python
 
-.PHONY: demo setup dev peers peers-extended machine-image lint test interop soak bench clean
+.PHONY: demo setup packages dev peers peers-extended machine-image lint test interop soak bench clean
 
 demo: setup ## the main job, visible
 	@.venv/bin/herder demo
 
 setup: ## .venv/bin/herder, and nothing else
 	@scripts/setup runtime
+
+packages: setup ## wheel and sdist of the last commit in dist/, reproducibly
+	@$(PY) -m tools.packages
 
 dev:
 	@scripts/setup dev

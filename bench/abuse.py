@@ -20,8 +20,9 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import RestConfig, load
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionResource
-from tests.support import attacks, socket_attacks
-from tests.support.socket_attacks import Target
+from tests.support.attacks import requests as attacks
+from tests.support.attacks import sockets as socket_attacks
+from tests.support.attacks.sockets import Target
 
 ATTACK_SECONDS = 10.0
 COMPUTATION_SECONDS = 4.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from herder.engine.client import kubeconfig
 from tests.support.api import Api
 from tests.support.embedded import Embedded
-from tests.support.node_agents import GO, OURS, NodeAgent, decoded, encoded, plan_secret
+from tests.support.manager.node_agents import GO, OURS, NodeAgent, decoded, encoded, plan_secret
 
 ROUNDS = 60
 REST_SECONDS = 0.25  # the Go agent exits if a plan arrives while it still reports the previous one

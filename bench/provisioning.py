@@ -20,7 +20,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.kinds import GroupVersionResource
 from herder.machine.host.client import HostClient
 from tests.support.capi import none_left, wait_until
-from tests.support.machines import Provider, all_created, create_cluster, create_machines, embedded
+from tests.support.manager.machines import Provider, all_created, create_cluster, create_machines, embedded
 
 SIZES = (10, 100, 200)
 MORE = 5

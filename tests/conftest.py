@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 
 from tests.support.canaries import SCANNER
+from tests.support.checks.status_writers import STATUS_WRITERS
 from tests.support.engines import admin, api, client, embedded_engine, engine, real_engine
-from tests.support.status_writers import STATUS_WRITERS
 
 # Workload clusters of tests listen on loopback addresses, which an administrator must allow.
 os.environ.setdefault("CATTLE_LOCAL_CLUSTER_ADDRESSES", "true")

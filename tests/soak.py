@@ -104,7 +104,7 @@ def run_branches(first: int, last: int) -> list[dict[str, Any]]:
 
 
 def planner_mutants(scale: float) -> str:
-    from tests.simulation.plans.mutants import run
+    from tests.simulation.plans.mutants.planner_mutants import run
 
     return run(max(int(300 * scale), 5), 1, report=lambda _line: None)
 
@@ -126,12 +126,12 @@ def guard_mutants(scale: float) -> str:
 def operation_mutants(scale: float) -> str:
     recorded = ("--record",) if scale == 1.0 else ()
     count = str(max(int(200 * scale), 5))
-    return command("tests.simulation.plans.operation_mutants", "--count", count, *recorded).rpartition("; ")[2]
+    return command("tests.simulation.plans.mutants.operation_mutants", "--count", count, *recorded).rpartition("; ")[2]
 
 
 def machine_kills(scale: float) -> str:
     seeds = max(int(20 * scale), 1)
-    command("pytest", "-q", "tests/interop/test_machines_survive.py", HERDER_SEEDS=str(seeds))
+    command("pytest", "-q", "tests/interop/machines/test_machines_survive.py", HERDER_SEEDS=str(seeds))
     return f"seeds 1–{seeds}, of each: no instance leaked, none created twice, no machine lost, nothing left behind"
 
 
@@ -140,7 +140,7 @@ def operation_scenarios(_scale: float) -> str:
 
 
 def operation_crashes(_scale: float) -> str:
-    return passed("tests/interop/test_operation_crashes.py")
+    return passed("tests/interop/clusters/test_operation_crashes.py")
 
 
 def passed(path: str) -> str:
@@ -153,7 +153,7 @@ def passed(path: str) -> str:
 
 
 def manager_upgrade(_scale: float) -> str:
-    command("pytest", "-q", "tests/interop/test_upgrade_kubeadm.py")
+    command("pytest", "-q", "tests/interop/clusters/test_upgrade_kubeadm.py")
     return "a running kubeadm cluster is taken over from the previous release: same plans, same processes"
 
 
@@ -165,7 +165,7 @@ def tunnels(scale: float) -> str:
         "HERDER_TUNNEL_STORM": str(reconnects),
         "HERDER_TUNNEL_QUIET": "130",
     }
-    command("pytest", "-q", "tests/interop/test_remotedialer.py", **variables)
+    command("pytest", "-q", "tests/interop/gateway/test_remotedialer.py", **variables)
     summary = (
         f"{mebibytes} MiB in each transfer, {reconnects} reconnects in each role one by one and {reconnects} at once"
     )

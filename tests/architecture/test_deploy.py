@@ -11,7 +11,7 @@ import pytest
 
 from herder.api.settings import Settings
 from herder.app.rbac.roles import role_objects
-from tests.support.chart_stand_in import Chart, ChartError, Values, merged
+from tests.support.manager.chart_stand_in import Chart, ChartError, Values, merged
 from tools import deploy_manifests
 
 REQUIRED = {"hostname": "herder.example.com", "image": {"repository": "herder.invalid/herder", "tag": "none"}}

@@ -15,10 +15,10 @@ from herder.api.inmemory import names
 from herder.api.inmemory.kinds import GROUP, IN_MEMORY_CLUSTER
 from herder.api.machines.kinds import kinds_of
 from herder.api.settings import DEFINITIONS
-from tests.support import machines
 from tests.support.capi import CORE_KINDS, PROVIDER_KINDS, wait_until, wait_until_served
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import Engine
+from tests.support.manager import machines
 from tools import compatibility_page, fields_page, rights_page
 
 ROOT = Path(__file__).parents[2]

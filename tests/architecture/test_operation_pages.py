@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.named_tests import ROOT, TEST, missing_tests
+from tests.support.checks.named_tests import ROOT, TEST, missing_tests
 
 OVERVIEW = ROOT / "docs" / "operations.md"
 PAGES = sorted((ROOT / "docs" / "operations").glob("*.md"))

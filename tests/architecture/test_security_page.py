@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.named_tests import ROOT, TEST, missing_tests
+from tests.support.checks.named_tests import ROOT, TEST, missing_tests
 
 PAGE = ROOT / "docs" / "security.md"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.objects import custom, define, definition
-from tests.support.admission_servers import admission_server
 from tests.support.api import Api
 from tests.support.engines import unique
+from tests.support.manager.admission_servers import admission_server
 
 
 @dataclass(frozen=True)

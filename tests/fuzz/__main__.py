@@ -11,7 +11,7 @@ from pathlib import Path
 
 from herder.engine.client import kubeconfig
 from tests.fuzz import memory, roundtrip, sockets
-from tests.fuzz.generators import generate
+from tests.fuzz.inputs.generators import generate
 from tests.fuzz.runner import run
 from tests.fuzz.server_pair import Pair
 from tests.support.embedded import Embedded

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from tests.fuzz import definitions
 from tests.fuzz.cases.patches import MERGE
-from tests.fuzz.generators import rich_widget
-from tests.fuzz.mutation import mutated, mutated_repeatedly
+from tests.fuzz.inputs import definitions
+from tests.fuzz.inputs.generators import rich_widget
+from tests.fuzz.inputs.mutation import mutated, mutated_repeatedly
 from tests.fuzz.server_pair import CONFIG_MAPS, DEFINITIONS, SAMPLES, SECRETS, WIDGETS, Pair, posted
 from tests.fuzz.wire import Input, NoResponse, Reply, Wire
 

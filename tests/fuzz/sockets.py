@@ -8,7 +8,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.fuzz.mutation import mangled
+from tests.fuzz.inputs.mutation import mangled
 from tests.fuzz.server_pair import CONFIG_MAPS, Pair
 from tests.fuzz.wire import Input, NoResponse, Wire, read_reply
 

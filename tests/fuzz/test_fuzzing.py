@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.fuzz import memory, roundtrip, sockets
-from tests.fuzz.generators import generate
+from tests.fuzz.inputs.generators import generate
 from tests.fuzz.runner import run
 from tests.fuzz.server_pair import Pair
 from tests.support.embedded import Embedded

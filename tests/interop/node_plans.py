@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.node_agents import new_plan, sh
+from tests.support.manager.node_agents import new_plan, sh
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 

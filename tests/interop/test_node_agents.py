@@ -25,7 +25,7 @@ from herder.engine import certificates
 from tests.interop.node_plans import CASES, FAILED, Case, fill_placeholders
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import (
+from tests.support.manager.node_agents import (
     GO,
     OURS,
     NodeAgent,
@@ -37,7 +37,7 @@ from tests.support.node_agents import (
     sh,
     unpack,
 )
-from tests.support.oci import Registry, image, registry
+from tests.support.registry.oci import Registry, image, registry
 
 _TIMEOUT = 20.0
 AGENTS = (OURS, GO)

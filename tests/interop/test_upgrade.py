@@ -18,7 +18,7 @@ from cryptography import x509
 from herder.api.rke.node.certificates import certificates_of
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
-from tests.support.machines import host_shutdown
+from tests.support.manager.machines import host_shutdown
 from tests.support.peers import peer
 
 PREVIOUS = "558573ca90de44815902287b281b7e04d1adb3fd"

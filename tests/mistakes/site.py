@@ -18,9 +18,9 @@ from tests.mistakes.table import FILES, Mistake
 from tests.support.canaries import canary
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import Authority, free_port
-from tests.support.machines import host_shutdown
-from tests.support.oci import registry
+from tests.support.manager.machines import host_shutdown
 from tests.support.peers import peer
+from tests.support.registry.oci import registry
 
 PASSWORD = canary("password of dolly")
 TIMEOUT = 90

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.provisioning.scenarios import ScenarioRuns
-from tests.support.provisioned import SITES
-from tests.support.simulated_nodes import install_driver
+from tests.support.manager.provisioned import SITES
+from tests.support.manager.simulated_nodes import install_driver
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from herder.engine.meta.kinds import Object
 from herder.machine.host.kinds import Place
 from tests.support.capi import condition_status, none_left, wait_until
 from tests.support.engines import unique
-from tests.support.provisioned import ManagerSite, ProvisionedCluster
-from tests.support.simulated_nodes import SimulatedNodes, simulated
+from tests.support.manager.provisioned import ManagerSite, ProvisionedCluster
+from tests.support.manager.simulated_nodes import SimulatedNodes, simulated
 from tests.unit.machine.process.machine_ssh import run
 
 ALL_ROLES = ("--worker", "--etcd", "--controlplane")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from herder.api.settings import SETTING
-from tests.support.provisioned import VARIABLES, ManagerSite
+from tests.support.manager.provisioned import VARIABLES, ManagerSite
 
 
 async def _assert_setting_from_environment(setting: str, site: ManagerSite) -> None:

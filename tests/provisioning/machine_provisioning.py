@@ -19,8 +19,8 @@ from herder.api.rke import names, operations
 from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Object
 from tests.support.builders import new_manifest
-from tests.support.provisioned import PROCESS, ManagerSite, ProvisionedCluster
-from tests.support.simulated_nodes import simulated
+from tests.support.manager.provisioned import PROCESS, ManagerSite, ProvisionedCluster
+from tests.support.manager.simulated_nodes import simulated
 
 ALL_ROLES = {"etcdRole": True, "controlPlaneRole": True, "workerRole": True}
 SERVER_ROLES = {"etcdRole": True, "controlPlaneRole": True}

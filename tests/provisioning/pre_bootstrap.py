@@ -14,8 +14,8 @@ from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 from tests.provisioning.custom import ALL_ROLES
 from tests.support.capi import condition_status
-from tests.support.provisioned import ManagerSite, ProvisionedCluster, bare_object
-from tests.support.simulated_nodes import simulated
+from tests.support.manager.provisioned import ManagerSite, ProvisionedCluster, bare_object
+from tests.support.manager.simulated_nodes import simulated
 
 
 async def generic_secret_sync(site: ManagerSite) -> None:

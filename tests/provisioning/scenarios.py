@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from tests.provisioning import custom, general, machine_provisioning, pre_bootstrap, simulated_machine_provisioning
-from tests.support.provisioned import ManagerSite
+from tests.support.manager.provisioned import ManagerSite
 
 MAX_PARALLEL = 6
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from herder.api.capi.kinds import MACHINE, MACHINE_SET, NODE
 from herder.engine.meta.kinds import Object
 from tests.support.capi import condition_status
-from tests.support.provisioned import ManagerSite, ProvisionedCluster
-from tests.support.simulated_nodes import POD, simulated
+from tests.support.manager.provisioned import ManagerSite, ProvisionedCluster
+from tests.support.manager.simulated_nodes import POD, simulated
 
 ALL_ROLES = {"etcdRole": True, "controlPlaneRole": True, "workerRole": True}
 TEMPLATE_HASH = "machine-template-hash"

@@ -10,7 +10,7 @@ from herder.api.capi.kinds import MACHINE_DEPLOYMENT
 from herder.api.capi.names import CLUSTER_NAME, DEPLOYMENT_NAME
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from tests.support.capi import condition_status, none_left
-from tests.support.provisioned import PROCESS, ManagerSite, real_site
+from tests.support.manager.provisioned import PROCESS, ManagerSite, real_site
 
 SERVER = {"etcdRole": True, "controlPlaneRole": True, "workerRole": True, "quantity": 1}
 WORKER = {"workerRole": True}  # one machine, as with webhooks

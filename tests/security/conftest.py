@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.attack import Target
+from tests.support.attacks.attacker import Target
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pytest
 
 from herder.engine.client.client import EVENT_BYTES, _Splitter
 from herder.engine.wire import ResponseTooLarge
-from tests.support.attack import TURN_MS
-from tests.support.turns import in_own_turns, measured_turns
+from tests.support.attacks.attacker import TURN_MS
+from tests.support.attacks.turns import in_own_turns, measured_turns
 
 
 class CountingBuffer(bytearray):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.attack import RawConnection, Target, request
+from tests.support.attacks.attacker import RawConnection, Target, request
 
 PATH = "/api/v1/namespaces/alice/configmaps"
 

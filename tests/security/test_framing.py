@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tests.support.attack import RawConnection, Target, request
+from tests.support.attacks.attacker import RawConnection, Target, request
 
 MIB = 1 << 20
 CHUNKED = request("POST", "/api/v1/namespaces/alice/configmaps", "", None, "Transfer-Encoding: chunked")

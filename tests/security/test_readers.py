@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.attack import RawConnection, Target, request
+from tests.support.attacks.attacker import RawConnection, Target, request
 
 MIB = 1 << 20
 PATH = "/api/v1/namespaces/alice/configmaps"

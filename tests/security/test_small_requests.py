@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.attack import Target, request
+from tests.support.attacks.attacker import Target, request
 
 CONFIGMAPS = "/api/v1/namespaces/alice/configmaps"
 RBAC = "rbac.authorization.k8s.io"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.attack import TURN_MS, Target, request
+from tests.support.attacks.attacker import TURN_MS, Target, request
 
 PATH = "/api/v1/namespaces/default/configmaps"  # no other test writes there
 WATCHES = 1000

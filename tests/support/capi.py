@@ -14,11 +14,11 @@ from herder.api.inmemory import kinds as inmemory
 from herder.engine.client.client import Client, WatchEvent
 from herder.engine.meta.errors import InternalError, Invalid, NotFound, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
-from tests.support import manager_account
 from tests.support.canaries import assert_no_secrets, in_logs
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
 from tests.support.kube import free_port
+from tests.support.manager import account as manager_account
 from tests.support.processes import terminate
 
 CORE_KINDS = (
@@ -46,21 +46,32 @@ TIMEOUT = 150.0
 
 
 class HerderRun:
-    """`herder run` on an engine, in its own process. On kube-apiserver, it has only the rights that it needs."""
+    """`herder run` on an engine, in its own process."""
 
-    def __init__(self, engine: Engine, directory: Path, *flags: str, command_prefix: tuple[str, ...] = ()) -> None:
-        """`command_prefix` is a command prefix, such as one that enters a network namespace."""
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        *flags: str,
+        command_prefix: tuple[str, ...] = (),
+        restricted: bool = False,
+    ) -> None:
+        """`command_prefix` is a command prefix, such as one that enters a network namespace. `restricted`: with only the
+        rights that the manager needs, on an audited kube-apiserver."""
         self.engine = engine
         self.kubeconfig = engine.kubeconfig
         self.directory = directory
         self.flags = flags
         self.command_prefix = command_prefix
+        self.restricted = restricted
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> HerderRun:
         self.directory.mkdir(parents=True, exist_ok=True)
-        parts = manager_account.parts_of(self.flags)
-        account = manager_account.account_on(self.kubeconfig, parts, self.command_prefix)
+        account = self.kubeconfig
+        if self.restricted:
+            parts = manager_account.parts_of(self.flags)
+            account = manager_account.account_on(self.kubeconfig, parts, self.command_prefix)
         with (self.directory / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [
@@ -85,7 +96,8 @@ class HerderRun:
         """
         status = terminate(self.process)
         assert_no_secrets(in_logs(self.directory))
-        manager_account.assert_nothing_denied(self.kubeconfig)
+        if self.restricted:
+            manager_account.assert_nothing_denied(self.kubeconfig)
         return status
 
     def __enter__(self) -> HerderRun:

@@ -35,6 +35,7 @@ from herder.gateway.cluster_objects import ClusterObjects
 from herder.gateway.ha.peers import Peers
 from herder.gateway.ha.replicas import Replicas, SingleReplica
 from herder.gateway.ha.shared_secret import PeerConfig
+from herder.gateway.identity.logins import PUBLIC_PATHS
 from herder.gateway.identity.services import IdentityServices, assemble
 from herder.gateway.nodes.routes import NodeRoutes
 from herder.gateway.proxy.forward import refusal
@@ -69,8 +70,8 @@ class GatewayHandler:
 
     async def handle(self, request: Request) -> Response:
         if self.gateway is None:
-            # The API server alone would answer 401, and clients would discard a token that is valid.
-            if credential_of(request.method, request.headers) is not None:
+            # The API server alone would answer 401, and clients would discard a token that is valid; 403 to logins.
+            if credential_of(request.method, request.headers) is not None or request.path in PUBLIC_PATHS:
                 return refusal(ServiceUnavailable(STARTING, headers={"retry-after": "1"}))
             return await self._api.handle(request)
         if request.path == HEALTH:
@@ -79,7 +80,7 @@ class GatewayHandler:
             return await self._api.handle(replace(request, headers=headers))
         return await self.gateway.handle(request)
 
-    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool | Response:
         return await self.gateway.upgrade(hijack, request) if self.gateway is not None else False
 
 

@@ -18,7 +18,7 @@ INSTALLER = "herder-install"
 
 
 async def install(client: Client, settings: Settings, roles: Roles) -> None:
-    await install_kinds(client, _definitions(roles))
+    await install_kinds(client, definitions_of(roles))
     for obj in setting_objects(settings):
         await client.apply(SETTING.resource, obj, field_manager=INSTALLER)
     if roles.machines:
@@ -27,7 +27,7 @@ async def install(client: Client, settings: Settings, roles: Roles) -> None:
         await _install_roles(client)
 
 
-def _definitions(roles: Roles) -> list[Object]:
+def definitions_of(roles: Roles) -> list[Object]:
     definitions = [SETTING_CRD]
     if roles.core:
         from herder.api.capi.crds import CRDS as CORE_CRDS

@@ -18,6 +18,7 @@ COMMANDS = {
     "up": ("server.up", "Run the API server and all controllers in this process"),
     "down": ("server.down", "Stop the server that runs in the background"),
     "run": ("server.run", "Run the controllers on an existing Kubernetes cluster"),
+    "doctor": ("server.doctor", "Check a host or a cluster before Herder is installed"),
     "demo": ("demo.demo", "Create, change and delete a demo cluster on this host"),
     "create": ("cluster.create", "Create a cluster and its machines"),
     "scale": ("cluster.scale", "Scale the machine pools of a cluster"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode
 
@@ -130,12 +131,18 @@ class Request:
     target: str = ""  # raw path and query as sent, still percent-encoded; used by proxies
     incoming: Incoming | None = None  # None: an in-process client
     has_body: bool = True  # False: call `receive_body` before reading `body`
-    checks: tuple[RequestCheck, ...] = ()  # what is repeated after a wait
+    checks: tuple[Check, ...] = ()  # what is repeated after a wait
 
-    async def admit(self, user: User | None, *, long_running: bool = False) -> None:
-        """Take a request slot of this user. Handlers call it as soon as the request is authenticated."""
-        if self.incoming is not None:
-            await self.incoming.admit(user, long_running=long_running)
+    async def admit(self, user: User | None, *, long_running: bool = False) -> bool:
+        """Take a request slot of this user. Handlers call it as soon as the request is authenticated.
+
+        Return whether the request waited so long for the slot that it must be authenticated again.
+        """
+        if self.incoming is None:
+            return False
+        begun = asyncio.get_running_loop().time()
+        await self.incoming.admit(user, long_running=long_running)
+        return _has_waited(begun)
 
     async def receive_body(self, limit: int | None = None) -> None:
         """Read the body into `body`. Handlers call it only after authentication and authorization.
@@ -153,22 +160,27 @@ class Request:
     def repeat_after_wait(self, check: RequestCheck) -> None:
         """Repeat a check of this request, which has succeeded, if the request waits for its body or in a queue.
 
-        Checks get the request as an argument. If they referred to it, each request would be a reference cycle, and
-        stay in memory, with its watch, until the next garbage collection.
+        A check gets a copy of this request without its body as an argument. It needs the path and headers that it was
+        made for: the next handler can have removed the credentials. If it referred to this request itself, each request
+        would be a reference cycle, and stay in memory, with its watch, until the next garbage collection.
         """
         if self.incoming is not None:
-            self.checks = (*self.checks, check)
+            self.checks = (*self.checks, partial(check, replace(self, body=b"", checks=())))
 
     async def check_again(self, since: float) -> None:
         """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError."""
-        if asyncio.get_running_loop().time() - since >= RECHECK_SECONDS:
+        if _has_waited(since):
             for check in self.checks:
-                await check(self)
+                await check()
 
     @property
     def is_streaming(self) -> bool:
         """Whether the response is an endless stream: a watch or a followed log."""
         return self.query.enabled("watch") or self.query.enabled("follow")
+
+
+def _has_waited(since: float) -> bool:
+    return asyncio.get_running_loop().time() - since >= RECHECK_SECONDS
 
 
 @dataclass(slots=True, eq=False)

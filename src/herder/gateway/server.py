@@ -27,8 +27,8 @@ from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.services import IdentityServices
 from herder.gateway.proxy.management_api import RemoteManagementApi
 from herder.gateway.proxy.proxy import ClusterProxy
-from herder.gateway.proxy.rewrite import forbid_caching
-from herder.gateway.proxy.targets import PREFIXES, is_watch
+from herder.gateway.proxy.rewrite import forbid_caching, requested_upgrade
+from herder.gateway.proxy.targets import PREFIXES, is_long_running
 from herder.tunnel import websocket
 from herder.tunnel.registry import Registry
 
@@ -118,11 +118,11 @@ class Gateway:
             response = self._proxy.bind_local_stream(response, request, caller.user, request.path)
         return self._bind_stream(response, request, caller)
 
-    async def _identified(self, request: Request) -> Identified:
+    async def _identified(self, request: Request, *, upgrades: bool = False) -> Identified:
         """Authenticate and apply the user's limits. Bodies are read later, after authorization."""
         caller = await self._identity.identity.identify(request)
-        long_running = request.is_streaming or "upgrade" in request.headers or is_watch(request)
-        await request.admit(caller.user, long_running=long_running)
+        if await request.admit(caller.user, long_running=upgrades or is_long_running(request)):
+            caller = await self._identity.identity.identify(request)
         request.repeat_after_wait(self._identity.identity.identify)
         return caller
 
@@ -136,11 +136,14 @@ class Gateway:
 
     # --- upgrades ---------------------------------------------------------------------------------------------------
 
-    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
-        """True if the connection was hijacked; otherwise the request is answered normally."""
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool | Response:
+        """True if the connection was hijacked, or the response that refuses the upgrade; otherwise the request is
+        answered normally."""
         if request.path in TUNNELS:
             return await self._tunnel(hijack, request)
-        if request.path.startswith(PREFIXES):
+        if not requested_upgrade(request.headers):
+            return False
+        if self._proxy.forwards_upgrade(request):
             upgrade = self._proxy.upgrade
         elif isinstance(self._api, RemoteManagementApi) and request.path.startswith(_API):
             if credential_of(request.method, request.headers) is None:
@@ -149,7 +152,7 @@ class Gateway:
         else:
             return False
         try:
-            caller = await self._identified(request)
+            caller = await self._identified(request, upgrades=True)
         except StatusError:
             return False  # The normal path answers with the error.
         bind = partial(self._identity.identity.bind, caller, request.path)

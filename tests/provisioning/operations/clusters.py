@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from herder.api.management.names import DEFAULT_WORKSPACE
+from tests.support.clusters.site import CLUSTERS, MIRROR, REGISTRY, Cluster, Object, Site
 from tests.support.embedded import HERDER
-from tests.support.site import CLUSTERS, MIRROR, REGISTRY, Cluster, Object, Site
 
 HERDER_MACHINE = Path(sys.executable).parent / "herder-machine"
 INTERFACE = "host0"  # of a machine, in the network of the site

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from herder.api.management.names import DEFAULT_WORKSPACE
 from tests.provisioning.operations.clusters import Distribution, OperatedCluster, create
-from tests.support import kubeadm_rotations
+from tests.support.cloud.s3 import S3Server
+from tests.support.clusters import kubeadm_rotations
+from tests.support.clusters.site import CLUSTERS, Object, Site
 from tests.support.embedded import HERDER
-from tests.support.s3 import S3Server
-from tests.support.site import CLUSTERS, Object, Site
 
 KUBEADM, K3S = "kubeadm", "k3s"
 CREDENTIAL = "s3-credential"

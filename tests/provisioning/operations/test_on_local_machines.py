@@ -14,9 +14,9 @@ import pytest
 from herder.api.management.names import DEFAULT_WORKSPACE
 from tests.provisioning.operations.clusters import Distribution
 from tests.provisioning.operations.scenarios import CREDENTIAL, K3S, KUBEADM, SCENARIOS, Run
-from tests.support import k3s_clusters, kubeadm_clusters
-from tests.support.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
-from tests.support.site import HOST, Object, Site, site_in
+from tests.support.cloud.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.support.clusters import k3s_clusters, kubeadm_clusters
+from tests.support.clusters.site import HOST, Object, Site, site_in
 
 pytestmark = pytest.mark.soak
 

@@ -34,15 +34,11 @@ from herder.api.rke.operations import Run
 from herder.sim import loop
 from herder.sim.nodes import SimulatedNode
 from tests.simulation.plans import crash_page
-from tests.simulation.plans.crash_operations import (
-    DISTRIBUTIONS,
-    MATRIX,
-    CrashedOperation,
-    short,
-)
+from tests.simulation.plans.crash_operations.matrix import MATRIX
+from tests.simulation.plans.crash_operations.operation import DISTRIBUTIONS, CrashedOperation, short
 from tests.simulation.plans.crash_page import ACTORS, API_SERVER, BROKEN, NOT_RUN, Cell
-from tests.simulation.plans.operated_cluster import OperatedCluster
-from tests.simulation.plans.test_rotations import plans, reading
+from tests.simulation.plans.operations.operated_cluster import OperatedCluster
+from tests.simulation.plans.operations.test_rotations import plans, reading
 
 OFF_SECONDS = 60.0
 SAMPLE_SECONDS = 0.1

@@ -35,7 +35,7 @@ from herder.sim.nodes import NO_AGENT_FAULTS, FaultRates, SimulatedNode
 from herder.sim.provisioned import NAME, Provisioned, pool
 from herder.sim.world import SAME_MOMENT
 from tests.simulation.plans.invariants import WATCHED, PlanInvariants
-from tests.simulation.plans.task_scripts import SCRIPTS
+from tests.simulation.plans.scripts.task_scripts import SCRIPTS
 
 TIMEOUT = 3600.0
 MARKER_OPTION = "kubelet-arg"

@@ -11,7 +11,8 @@ from herder.api.rke.operations import AUTHORITIES, SCHEDULED_SNAPSHOT
 from herder.api.rke.services import NO_AUTHORITY_ROTATION
 from herder.controllers.planner.distributions.lookup import distribution_of
 from tests.simulation.plans.crash_matrix import all_cells, reason_of
-from tests.simulation.plans.crash_operations import DISTRIBUTIONS, KINDS, MATRIX
+from tests.simulation.plans.crash_operations.matrix import MATRIX
+from tests.simulation.plans.crash_operations.operation import DISTRIBUTIONS, KINDS
 from tests.simulation.plans.crash_page import ACTORS, BROKEN, NETWORK, NOT_RUN, Cell, read_page
 
 SAMPLE, SEED = 8, 8

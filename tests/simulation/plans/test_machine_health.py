@@ -13,8 +13,8 @@ from herder.api.capi.kinds import MACHINE, MACHINE_HEALTH_CHECK
 from herder.api.rke import operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.sim.provisioned import pool
-from tests.simulation.plans.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
-from tests.simulation.plans.test_restores import servers_of
+from tests.simulation.plans.operations.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
+from tests.simulation.plans.operations.test_restores import servers_of
 
 
 async def add_workers(cluster: OperatedCluster, quantity: int, timeout: str = "60s") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from herder.api.capi.names import labels_of
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.rke import names
-from tests.simulation.plans.operated_cluster import OperatedCluster, run
+from tests.simulation.plans.operations.operated_cluster import OperatedCluster, run
 
 
 def test_the_name_of_a_removed_worker_is_marked() -> None:

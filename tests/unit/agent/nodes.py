@@ -12,8 +12,8 @@ from herder.agent.core.plan import Instruction
 from herder.agent.images.keychain import Keychain
 from herder.agent.images.staging import Stager
 from herder.agent.log import Log
-from tests.support.node_agents import write_private
-from tests.support.oci import Image
+from tests.support.manager.node_agents import write_private
+from tests.support.registry.oci import Image
 
 
 def new_executor(directory: Path, **settings: str) -> NodeExecutor:

@@ -26,7 +26,7 @@ from herder.agent.core import outputs
 from herder.engine import certificates
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import (
+from tests.support.manager.node_agents import (
     NodeAgent,
     decoded,
     decoded_outputs,

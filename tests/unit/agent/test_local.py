@@ -26,7 +26,7 @@ from herder.agent.local.directory import Local
 from herder.agent.local.inotify import StopSignal
 from herder.agent.local.plan_file import Positions
 from herder.agent.log import Log
-from tests.support.node_agents import NodeAgent, decoded_outputs, eventually, new_plan, sh, zipapp
+from tests.support.manager.node_agents import NodeAgent, decoded_outputs, eventually, new_plan, sh, zipapp
 from tests.unit.agent.nodes import new_executor
 
 NEVER = 1e5  # seconds

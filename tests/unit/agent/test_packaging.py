@@ -16,8 +16,8 @@ import pytest
 from herder.agent.build import build
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import NodeAgent, decoded, decoded_outputs, eventually, plan_secret
-from tests.support.oci import image
+from tests.support.manager.node_agents import NodeAgent, decoded, decoded_outputs, eventually, plan_secret
+from tests.support.registry.oci import image
 
 SOURCE = Path(__file__).parents[3] / "src" / "herder" / "agent"
 SHIPPED = sorted(path for path in SOURCE.rglob("*.py") if path.name != "build.py")

@@ -10,7 +10,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Delete, Effect, Ref
 from herder.engine.runtime.view import View
 from tests.support.views import view_of
-from tests.unit.api.test_plan_guards import HEALTHY, READER
+from tests.unit.api.guards.plan_writes import HEALTHY, READER
 from tests.unit.controllers.planner.objects import NAMESPACE, machine, plan_secret
 
 POD_P = Ref(POD, "p", "default")

@@ -29,8 +29,8 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch, Ref
 from tests.support.views import NOW
 from tests.unit.api import test_guards, test_machine_guards
+from tests.unit.api.guards.plan_writes import RELEASE, deletion, denied_by, mark_init
 from tests.unit.api.test_eviction_guards import denial_reason
-from tests.unit.api.test_plan_guards import RELEASE, deletion, denied_by, mark_init
 from tests.unit.controllers.example.objects import flock, member
 from tests.unit.controllers.example.objects import view as flock_view
 from tests.unit.controllers.planner import objects

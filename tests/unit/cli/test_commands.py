@@ -38,6 +38,7 @@ def test_help_lists_every_command() -> None:
         "up",
         "down",
         "run",
+        "doctor",
         "demo",
         "create",
         "scale",

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clusters.kubeadm_clusters import VERSION, kubernetes
+from tests.support.clusters.site import network_namespace, require_local_machines
 from tests.support.embedded import HERDER
-from tests.support.kubeadm_clusters import VERSION, kubernetes
-from tests.support.machines import host_shutdown
+from tests.support.manager.machines import host_shutdown
 from tests.support.peers import peer
-from tests.support.site import network_namespace, require_local_machines
 
 WITH_KUBEADM = ("--driver", "local", "--kubernetes", "kubeadm")
 PATIENCE = 400  # for a busy host; these tests have their own timeouts

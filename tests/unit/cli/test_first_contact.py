@@ -16,8 +16,8 @@ import yaml
 
 from tests.support.embedded import HERDER
 from tests.support.kube import free_port
-from tests.support.machines import host_shutdown
-from tests.support.node_agents import eventually
+from tests.support.manager.machines import host_shutdown
+from tests.support.manager.node_agents import eventually
 from tests.support.peers import peer
 from tests.unit.cli.commands import Terminal, expect_failure, herder
 

@@ -12,7 +12,7 @@ import pytest
 from herder.engine.wire import Request
 from herder.gateway.registry.archives import Archives
 from herder.gateway.registry.images import Images
-from tests.support.oci import MANIFEST, Image, Registry, digest_of, image, registry
+from tests.support.registry.oci import MANIFEST, Image, Registry, digest_of, image, registry
 from tests.unit.cli.commands import expect_failure, herder
 
 NAME, TAG = "team/app", "v1"

@@ -23,8 +23,8 @@ from herder.api.management.commands import ca_checksum
 from herder.cli.auth.kubeconfig_merge import merge_into
 from tests.support.canaries import canary
 from tests.support.embedded import HERDER, Embedded
+from tests.support.manager.registration import printed_registration
 from tests.support.peers import peer
-from tests.support.registration import printed_registration
 
 PASSWORD = canary("password of the first user")
 OTHER = {

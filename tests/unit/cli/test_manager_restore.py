@@ -14,10 +14,10 @@ import pytest
 from herder.api.management.differences import is_server
 from tests.support.embedded import Embedded
 from tests.support.kube import free_port
-from tests.support.machines import host_shutdown
-from tests.support.node_agents import eventually
+from tests.support.manager.machines import host_shutdown
+from tests.support.manager.node_agents import eventually
+from tests.unit.cli.cluster.test_lifecycle import CLUSTERS, NAME, NAMESPACE, Site
 from tests.unit.cli.commands import expect_failure, herder
-from tests.unit.cli.test_cluster_commands import CLUSTERS, NAME, NAMESPACE, Site
 
 OLD, NEW = "v1.36.3+herder1", "v1.36.4+herder1"
 FLAGS = ("--capi-core=own", "--machines", "--gateway")

@@ -14,10 +14,10 @@ import pytest
 
 from herder.snapshots.config import load_s3
 from herder.snapshots.remote import Remote
+from tests.support.cloud.s3 import SECRET_KEY, S3Server
 from tests.support.embedded import Embedded
-from tests.support.node_agents import eventually
+from tests.support.manager.node_agents import eventually
 from tests.support.peers import peer
-from tests.support.s3 import SECRET_KEY, S3Server
 from tests.unit.cli.commands import expect_failure, herder
 
 

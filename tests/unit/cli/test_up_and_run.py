@@ -18,10 +18,10 @@ from herder.api.capi.inventory import NAMESPACE, PROVIDERS
 from herder.engine.client import kubeconfig
 from tests.support.api import Api
 from tests.support.capi import HerderRun, webhook_flags
+from tests.support.cloud.s3 import S3Server
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 from tests.support.kube import free_port
-from tests.support.s3 import S3Server
 from tests.unit.cli.commands import expect_failure, herder, replica
 
 SETTINGS = "management.cattle.io/v3/settings"

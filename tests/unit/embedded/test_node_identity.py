@@ -23,7 +23,7 @@ from herder.engine.client.kubeconfig import RestConfig, load
 from herder.engine.meta.errors import Forbidden, Invalid, StatusError, Unauthorized
 from herder.engine.meta.kinds import Object
 from tests.support.builders import new_manifest
-from tests.unit.controllers.planner.test_embedded import NODE, READY
+from tests.unit.controllers.planner.distributions.test_embedded import NODE, READY
 from tests.unit.embedded.test_cluster import NODES, Machine, eventually, ready
 
 CLUSTER = replace(READY, server_token="for-servers", agent_token="for-nodes")

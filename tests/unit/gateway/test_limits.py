@@ -44,3 +44,41 @@ async def test_every_watch_is_a_long_running_request(gateway: GatewayServer, wat
         while gateway.http.usage()["connections"]:
             await asyncio.sleep(0.01)
     assert (usage["in_flight"]["total"], usage["long_running"]["total"]) == (0, 1)
+
+
+NAMESPACES = "/api/v1/namespaces"
+SHORT = {
+    "upgrade without a connection header": (NAMESPACES, "Upgrade: websocket"),
+    "another protocol": (NAMESPACES, "Connection: Upgrade\r\nUpgrade: h2c"),
+    "follow": (f"{NAMESPACES}?follow=true", "X: y"),
+    "watch of a path that is not watched": ("/apis?watch=true", "X: y"),
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "/k8s/clusters/local"], ids=["management API", "cluster"])
+@pytest.mark.parametrize(("path", "headers"), SHORT.values(), ids=SHORT)
+async def test_clients_cannot_declare_a_request_long_running(
+    gateway: GatewayServer, path: str, headers: str, prefix: str
+) -> None:
+    """Each user may have ten times as many long-running requests as others, beyond the limit for all users."""
+    issued = await gateway.parts.identity.issuer.issue_ext(NewToken("u-person", "u-person", ttl_ms=3_600_000))
+    slots, holder = gateway.http.flow.in_flight, ("u-person", "")
+    while slots.try_acquire(holder):
+        pass
+    taken = slots.usage()["largest_user"]
+    try:
+        trusted = ssl.create_default_context(cadata=gateway.ca.decode())
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]), ssl=trusted)
+        lines = [f"GET {prefix}{path} HTTP/1.1", "Host: manager", f"Authorization: Bearer {issued.bearer}", headers]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        async with asyncio.timeout(PATIENCE):
+            while not slots.usage()["waiting"]:
+                assert gateway.http.usage()["long_running"]["total"] == 0
+                assert not reader._buffer  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
+    finally:
+        for _ in range(taken):
+            slots.release(holder)
+    async with asyncio.timeout(PATIENCE):
+        assert await reader.readuntil(b"\r\n\r\n")
+    writer.close()

@@ -23,14 +23,19 @@ class ApiServer:
         return Response(401, {}, b"")
 
 
-async def respond(headers: dict[str, str]) -> Response:
-    return await GatewayHandler(ApiServer()).handle(Request("GET", "/api/v1/namespaces", Query(), headers))
+async def respond(headers: dict[str, str], path: str = "/api/v1/namespaces") -> Response:
+    return await GatewayHandler(ApiServer()).handle(Request("GET", path, Query(), headers))
 
 
 async def test_a_token_that_cannot_be_looked_up_yet_gets_503() -> None:
     response = await respond(TOKEN)
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert json.loads(response.content())["reason"] == "ServiceUnavailable"
+
+
+@pytest.mark.parametrize("path", ["/v1-public/login", "/v3-public/authProviders"])
+async def test_logins_get_503(path: str) -> None:
+    assert (await respond({}, path)).status == 503
 
 
 @pytest.mark.parametrize("client", OTHERS)

@@ -1,11 +1,12 @@
-"""A request can wait for its body, or in the queue of large documents. Rights that end meanwhile do not count."""
+"""A request can wait for its slot, its body, the thread of large documents or a cluster. Rights that end meanwhile do
+not count."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from herder.engine.apiserver.compute import LARGE_BYTES, shared_executor
 from herder.engine.apiserver.request.yaml_body import LARGE_YAML_BYTES
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
+from herder.gateway.proxy import dial_tcp
+from herder.gateway.proxy.upstream.channel import Channel
 from tests.support.builders import new_manifest
 from tests.support.kube import Authority
 from tests.unit.gateway.gateway_server import GatewayServer, create_namespace, running_gateway
@@ -60,6 +63,9 @@ class SlowRequest:
     async def finish(self) -> int:
         """Send the body, and return the status."""
         self.writer.write(self.body)
+        return await self.status()
+
+    async def status(self) -> int:
         async with asyncio.timeout(30):
             line = await self.reader.readline()
         self.writer.close()
@@ -84,10 +90,10 @@ async def begin(
 
 
 async def user(gateway: GatewayServer, name: str) -> tuple[str, str]:
-    """Create a user who may create Secrets. Return the token, and its name."""
+    """Create a user who may write Secrets. Return the token, and its name."""
     body = {"apiVersion": USER.api_version, "kind": USER.kind, "metadata": {"name": name}, "username": name}
     await gateway.client.apply(USER.resource, body)
-    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}]
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "update", "delete"]}]
     await gateway.client.apply(ROLE.resource, new_manifest(ROLE, name, TEAM) | {"rules": rules})
     group = "rbac.authorization.k8s.io"
     binding: dict[str, Any] = new_manifest(ROLE_BINDING, name, TEAM)
@@ -131,6 +137,37 @@ async def test_no_token_outlasts_the_one_that_requested_it(gateway: GatewayServe
     assert [await each.finish() for each in requests] == [401, 401]
 
 
+async def test_a_token_that_ends_in_the_queue_for_a_slot_is_rejected(gateway: GatewayServer) -> None:
+    """Users wait up to 15 s for a slot if they have 100 requests in flight, which may be requests with slow bodies."""
+    bearer, name = await user(gateway, "u-queues-up")
+    slots, holder = gateway.http.flow.in_flight, ("u-queues-up", "")
+    while slots.try_acquire(holder):
+        pass
+    taken = slots.usage()["largest_user"]
+    body = {"apiVersion": "ext.cattle.io/v1", "kind": "Token", "spec": {"description": "another"}}
+    late = new_manifest(SECRET, "queued", TEAM)
+    requests = [await send(gateway, path, bearer, content) for path, content in ((TOKENS, body), (SECRETS, late))]
+    while slots.usage()["waiting"] < len(requests):
+        await asyncio.sleep(0.01)
+    await gateway.client.delete(SECRET.resource, name, namespace="cattle-tokens")
+    while gateway.parts.identity.identity.known.cached_token(name, ext=True) is not None:
+        await asyncio.sleep(0.01)
+    for _ in range(taken):
+        slots.release(holder)
+    assert [await each.status() for each in requests] == [401, 401]
+
+
+async def send(gateway: GatewayServer, path: str, bearer: str, body: Object, method: str = "POST") -> SlowRequest:
+    """Send a whole request, without waiting for its response."""
+    content = json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {bearer}"]
+    lines += ["Content-Type: application/json", f"Content-Length: {len(content)}", "", ""]
+    context = ssl.create_default_context(cadata=gateway.ca.decode())
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]), ssl=context)
+    writer.write("\r\n".join(lines).encode() + content)
+    return SlowRequest(reader, writer, b"")
+
+
 SECRET_OF = {"x": "A" * LARGE_BYTES}
 LARGE: dict[str, Object | bytes] = {
     "JSON": new_manifest(SECRET, "queued", TEAM) | {"data": SECRET_OF},
@@ -171,6 +208,38 @@ async def test_a_right_that_ends_in_the_queue_of_large_documents_does_not_count(
         assert await sent == 403
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_a_right_that_ends_in_the_thread_of_large_documents_does_not_count(
+    method: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of a large request waits for steps of other users, which take seconds."""
+    executor, waiting, may_continue = shared_executor(), asyncio.Event(), asyncio.Event()
+    run = executor.run
+
+    async def run_later(name: str, function: Callable[[], Any]) -> Any:
+        if name == "u-computes":
+            waiting.set()
+            await may_continue.wait()
+        return await run(name, function)
+
+    monkeypatch.setattr(executor, "run", run_later)
+    async with running_gateway("embedded", tmp_path_factory.mktemp("front")) as gateway:
+        await create_namespace(gateway.client, TEAM)
+        bearer, _ = await user(gateway, "u-computes")
+        secret = new_manifest(SECRET, "computed", TEAM) | {"data": SECRET_OF}
+        path = SECRETS
+        if method != "POST":
+            await gateway.client.create(SECRET.resource, secret, namespace=TEAM)
+            path, secret["data"] = f"{SECRETS}/computed", {"x": "B" * LARGE_BYTES}
+        request = await send(gateway, path, bearer, {} if method == "DELETE" else secret, method)
+        await waiting.wait()
+        await gateway.client.delete(ROLE_BINDING.resource, "u-computes", namespace=TEAM)
+        may_continue.set()
+        assert await request.status() == 403
+        if method != "POST":
+            assert (await gateway.client.get(SECRET.resource, "computed", namespace=TEAM))["data"] == SECRET_OF
+
+
 # --- managed clusters -------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +269,52 @@ async def test_the_right_to_impersonate_an_account_is_checked_again(tmp_path_fac
         request = await begin(gateway.port, None, BINDINGS, "token-alice", {}, ACCOUNT)
         recorder.answer = deny
         assert await request.finish() == 403
+        assert not [each for each in recorder.received if "clusterrolebindings" in each.line]
+    finally:
+        await gateway.stop()
+        await recorder.stop()
+
+
+@pytest.mark.parametrize("upgrade", [False, True], ids=["request", "upgrade"])
+async def test_a_member_who_is_removed_while_the_gateway_connects_does_not_reach_the_cluster(
+    upgrade: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A connection takes up to 20 s, and its user may be able to slow the cluster down."""
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+
+    async def dial(cluster: str, address: str) -> Channel:
+        gateway.removed.add(ALICE.name)
+        return await dial_tcp(cluster, address)
+
+    gateway = await Gateway({CLUSTER: recorder.target()}, dial=dial, tokens=StaticTokens()).start()
+    try:
+        headers = ("Connection: Upgrade", "Upgrade: websocket") if upgrade else ()
+        lines = [f"GET {BINDINGS} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", *headers, "", ""]
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write("\r\n".join(lines).encode())
+        assert await SlowRequest(reader, writer, b"").status() == 403
+        assert not recorder.received
+    finally:
+        await gateway.stop()
+        await recorder.stop()
+
+
+async def test_a_member_who_is_removed_while_the_cluster_issues_a_token_does_not_reach_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+
+    async def issue(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if "/token" in received.line:
+            gateway.removed.add(ALICE.name)
+        await review(received, reader, writer)
+
+    recorder.answer = issue
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+    try:
+        request = await begin(gateway.port, None, BINDINGS, "token-alice", {}, ACCOUNT)
+        assert await request.finish() == 403
+        assert gateway.removed
         assert not [each for each in recorder.received if "clusterrolebindings" in each.line]
     finally:
         await gateway.stop()

@@ -14,8 +14,8 @@ from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.installers import InstallerError, tag
 from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, SCRIPTS, SNAPSHOTS, build
 from herder.oci import Image, opened
+from tests.support.clusters.kubeadm_clusters import installer_function
 from tests.support.embedded import HERDER
-from tests.support.kubeadm_clusters import installer_function
 
 KUBEADM = """#!/bin/sh
 for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy coredns/coredns pause etcd; do

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.s3 import BUCKET, S3Server
+from tests.support.cloud.s3 import BUCKET, S3Server
+from tests.support.clusters.static_pods import StaticPodServer
 from tests.support.snapshots import SnapshotProgram
-from tests.support.static_pods import StaticPodServer
 
 
 @pytest.fixture(scope="session")

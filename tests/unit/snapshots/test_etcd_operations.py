@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.clusters.static_pods import StaticPodServer
 from tests.support.snapshots import SnapshotProgram
-from tests.support.static_pods import StaticPodServer
 from tests.unit.snapshots.stores.test_etcd import assert_runs
 
 RUN_STEPS = ("stopped", "replacing", "replaced", "restored")

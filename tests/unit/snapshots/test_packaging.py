@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from herder.kubeadm.installer import SNAPSHOTS, _snapshots
-from tests.support.kubeadm_clusters import installer_function
-from tests.support.s3 import S3Server
+from tests.support.cloud.s3 import S3Server
+from tests.support.clusters.kubeadm_clusters import installer_function
 from tests.support.snapshots import SnapshotProgram
 
 SOURCE = Path(__file__).parents[3] / "src" / "herder" / "snapshots"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -22,8 +25,8 @@ from herder.snapshots.s3.answers import InvalidAnswer, page_of
 from herder.snapshots.s3.client import Bucket
 from herder.snapshots.s3.connection import ATTEMPTS, Connection, Request
 from herder.snapshots.s3.errors import S3Error
+from tests.support.cloud.s3 import BUCKET, SECRET_KEY, S3Server
 from tests.support.kube import Authority, free_port
-from tests.support.s3 import BUCKET, SECRET_KEY, S3Server
 
 
 @pytest.fixture
@@ -201,13 +204,49 @@ def test_entities_are_not_expanded() -> None:
         answers.page_of(bomb)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<a>" * 500_000 + b"</a>" * 500_000,
+        b"<a>" + b"<b/>" * 900_000 + b"</a>",
+        b"<a " + b" ".join(b"b%d=''" % number for number in range(300_000)) + b"/>",
+        b"<a b='>' " + b" ".join(b"b%d=''" % number for number in range(300_000)) + b"/>",
+        b"<a>" + b"".join(b"<b%d/>" % number for number in range(300_000)) + b"</a>",
+    ],
+    ids=["depth", "elements", "attributes", "closed", "names"],
+)
+def test_a_large_answer_does_not_stop_other_threads(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scheduled backups of the manager run in a thread. The parser of the standard library took half a second, in which
+    no other thread ran. The time is that of the thread: other processes do not count."""
+    times: list[float] = []
+
+    class Measured(ElementTree.XMLParser):
+        def feed(self, data: str | bytes, /) -> None:
+            begun = time.thread_time()
+            try:
+                super().feed(data)
+            finally:
+                times.append(time.thread_time() - begun)
+
+    monkeypatch.setattr(ElementTree, "XMLParser", Measured)
+    gc.disable()  # a collection would look at all objects of the tests
+    try:
+        with pytest.raises(InvalidAnswer, match="too"):
+            answers.page_of(content)
+    finally:
+        gc.enable()
+    assert max(times) < 0.05
+
+
 # --- a misbehaving server ---------------------------------------------------------------------------------------------
 
 
 class Scripted:
-    """Answers each connection with the next bytes of a script; empty bytes reset the connection."""
+    """Answers each connection with the next bytes of a script; empty bytes reset the connection. Then it sends `drips`
+    one after the other, until the client closes the connection."""
 
-    def __init__(self, authority: Authority, script: list[bytes], names: bool) -> None:
+    def __init__(self, authority: Authority, script: list[bytes], names: bool, drips: bytes) -> None:
+        self._drips = drips
         self.port = free_port()
         self.requests: list[bytes] = []
         self._script = script
@@ -225,8 +264,16 @@ class Scripted:
                 self.requests.append(_whole_request(connection))
                 if answer:
                     connection.sendall(answer)
+                    self._drip(connection)
                 else:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    def _drip(self, connection: ssl.SSLSocket) -> None:
+        until = time.monotonic() + 20
+        with suppress(OSError):
+            while self._drips and time.monotonic() < until:
+                connection.sendall(self._drips)
+                time.sleep(0.05)
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
@@ -247,14 +294,15 @@ def _whole_request(connection: ssl.SSLSocket) -> bytes:
 
 
 @contextmanager
-def scripted(tmp_path: Path, *script: bytes, names: bool = True) -> Iterator[tuple[Scripted, Bucket, list[float]]]:
+def scripted(
+    tmp_path: Path, *script: bytes, names: bool = True, drips: bytes = b"", timeout: float = 5
+) -> Iterator[tuple[Scripted, Bucket, list[float]]]:
     authority = Authority(tmp_path / "pki")
-    server = Scripted(authority, list(script), names)
+    server = Scripted(authority, list(script), names, drips)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
-    config = S3Config(
-        f"127.0.0.1:{server.port}", BUCKET, "us-east-1", "", "key", SECRET_KEY, authority.path.read_text(), timeout=5
-    )
+    endpoint, ca = f"127.0.0.1:{server.port}", authority.path.read_text()
+    config = S3Config(endpoint, BUCKET, "us-east-1", "", "key", SECRET_KEY, ca, timeout=timeout)
     delays: list[float] = []
     bucket = Bucket(config, connection=Connection(config, sleep=delays.append))
     try:
@@ -326,6 +374,30 @@ def test_an_answer_that_is_not_http_is_reported(tmp_path: Path) -> None:
         pytest.raises(S3Error, match="not HTTP"),
     ):
         bucket.get_bytes("key", 100)
+
+
+@pytest.mark.parametrize(
+    ("begin", "drips"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    ],
+    ids=["head", "interim", "content", "error", "chunks"],
+)
+def test_an_answer_that_arrives_byte_by_byte_has_a_time_limit(
+    begin: bytes, drips: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte ends a wait of the socket. A save that waits holds its lock: no other plan is applied, and no other
+    backup of the manager is made."""
+    monkeypatch.setattr(connection, "SLOWEST", 100 << 20)
+    with scripted(tmp_path, begin, drips=drips, timeout=0.5) as (_, bucket, _delays):
+        begun = time.monotonic()
+        with pytest.raises(S3Error, match="no answer in time"):
+            bucket.get_bytes("key", 100_000)
+        assert time.monotonic() - begun < 5
 
 
 def test_the_secret_key_is_not_sent(tmp_path: Path) -> None:

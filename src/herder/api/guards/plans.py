@@ -194,16 +194,15 @@ def deny_downgrade(change: PlanChange, view: View, _before: Sequence[Action]) ->
     """
     if not change.writes_plan or (wanted := release_in(change.plan)) is None or _is_restored(view, change, wanted):
         return None
-    kubelet = _kubelet_release(machine_of(view, change.before))
-    if kubelet is None and change.before.newer_applied:
-        message = "denied; the machine has applied a newer plan, and the version of its Node is not known yet"
-        return change.refuse("deny-downgrade", message)
-    reason = lowered_version(change.before, wanted, kubelet)
+    reason = lowered_version(change.before, machine_of(view, change.before), wanted)
     return change.refuse("deny-downgrade", f"denied; {reason}") if reason else None
 
 
-def lowered_version(before: PlanSecret, wanted: Release, kubelet: Release | None = None) -> str:
-    """Return which version the machine has, if it is higher than this one."""
+def lowered_version(before: PlanSecret, machine: Object | None, wanted: Release) -> str:
+    """Return which version the machine has, if it is higher than this one, or if that is not known yet."""
+    kubelet = _kubelet_release(machine)
+    if kubelet is None and before.newer_applied:
+        return "the machine has applied a newer plan, and the version of its Node is not known yet"
     known = [found for plan in (before.plan, before.applied_plan) if (found := release_in(plan))]
     known += [kubelet] if kubelet else []
     return f"{wanted} is lower than the current {max(known)}" if known and wanted < max(known) else ""
@@ -226,6 +225,17 @@ def deny_minor_version_skip(change: PlanChange, view: View, _before: Sequence[Ac
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
     reason = skipped_minors(change.before, machine_of(view, change.before) or {}, control_plane, wanted)
     return change.refuse("deny-minor-version-skip", f"denied; {reason}") if reason else None
+
+
+def version_refusal(act: Action, view: View) -> Refusal | None:
+    """Return why a plan is refused for what its machine reports: the version of its Node, or a newer plan.
+
+    Others must not wait for a worker whose plan is refused: a worker reports what it likes.
+    """
+    change = plan_change(act, view)
+    if change is None:
+        return None
+    return deny_downgrade(change, view, ()) or deny_minor_version_skip(change, view, ())
 
 
 def skipped_minors(before: PlanSecret, machine: Object, control_plane: Object, wanted: Release) -> str:

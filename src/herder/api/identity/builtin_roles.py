@@ -28,7 +28,7 @@ EVERYTHING = [_rule("*", "*", "*"), {"nonResourceURLs": ["*"], "verbs": ["*"]}]
 _BASE = [_rule(GROUP, ("features", "settings"), _READ), _rule("ext.cattle.io", "selfusers", "create")]
 _CREATE_CLUSTERS = [_rule(GROUP, "clusters", "create")]
 # Users may create these objects only in the listed namespaces, and get permissions only on the objects they create;
-# `api/identity/tenancy.py` restricts which Secrets these may be.
+# `api/identity/tenancy/secrets.py` restricts which Secrets these may be.
 _CREATE_OWN = {
     CREDENTIALS_NAMESPACE: [_rule("", "secrets", "create")],
     DEFAULT_WORKSPACE: [

@@ -1,4 +1,4 @@
-"""The rules of `api/identity/tenancy.py` as ValidatingAdmissionPolicies, for API servers that do not call us.
+"""The rules of `api/identity/tenancy` as ValidatingAdmissionPolicies, for API servers that do not call us.
 
 A check by the authorizer costs 350,000 units of the 1,000,000 that one expression may cost: no expression has more than
 two of them.
@@ -10,9 +10,10 @@ from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
 from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
-from herder.api.identity import restore_records, tenancy
+from herder.api.identity import cel, restore_records
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
+from herder.api.identity.tenancy import clusters, rules, secrets
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.clusters import NAMESPACE_CREATED
@@ -25,71 +26,38 @@ from herder.api.rke.kinds import CONTROL_PLANE, ETCD_SNAPSHOT
 from herder.engine.meta.kinds import Kind
 
 _WRITTEN = ("CREATE", "UPDATE")
-_CREATED = "request.operation == 'CREATE'"
 
 _IS_MANAGER = (
     f"authorizer.group('{MANAGEMENT_CLUSTER.group}')"
     f".resource('{MANAGEMENT_CLUSTER.plural}').check('escalate').allowed()"
 )
 
-
-def _text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _list(values: tuple[str, ...]) -> str:
-    return f"[{', '.join(_text(each) for each in values)}]"
-
-
-def _new(path: str) -> str:
-    return f"object.{path}.orValue('')"
-
-
-def _before(path: str) -> str:
-    """Return the old value, "" if there is none."""
-    return f"({_CREATED} ? '' : oldObject.{path}.orValue(''))"
-
-
-def _changed(path: str) -> str:
-    return f"{_new(path)} != '' && {_new(path)} != {_before(path)}"
-
-
-def _marked(path: str) -> str:
-    """Whether a write adds, changes or removes a value; an empty one counts."""
-    return f"({_CREATED} ? object.{path}.hasValue() : object.{path} != oldObject.{path})"
-
-
-def _annotation(name: str) -> str:
-    return f"metadata.?annotations[?'{name}']"
-
-
 # --- clusters -------------------------------------------------------------------------------------------------------
 
 _NAME = (
     "(object.metadata.?name.orValue('') != '' ? object.metadata.name"
-    f" : object.metadata.?generateName.orValue('') + '{tenancy.RANDOM_SUFFIX}')"
+    f" : object.metadata.?generateName.orValue('') + '{clusters.RANDOM_SUFFIX}')"
 )
 
 
 def _may_be_chosen(text: str) -> str:
-    reserved = (tenancy.PROJECT_NAMESPACE, tenancy.GENERATED_CLUSTER_NAME)
-    others = " && ".join(f"!{text}.matches({_text(each)})" for each in reserved)
-    return f"({text}.matches({_text(tenancy.CLUSTER_NAME)}) && {others})"
+    reserved = (clusters.PROJECT_NAMESPACE, clusters.GENERATED_CLUSTER_NAME)
+    others = " && ".join(f"!{text}.matches({cel.text(each)})" for each in reserved)
+    return f"({text}.matches({cel.text(clusters.CLUSTER_NAME)}) && {others})"
 
 
 def _is_system(text: str) -> str:
-    prefixes = " || ".join(f"{text}.startsWith('{each}')" for each in tenancy.SYSTEM_PREFIXES)
-    return f"({text} in {_list(tuple(sorted(SYSTEM_NAMESPACES)))} || {prefixes})"
+    prefixes = " || ".join(f"{text}.startsWith('{each}')" for each in clusters.SYSTEM_PREFIXES)
+    return f"({text} in {cel.strings(tuple(sorted(SYSTEM_NAMESPACES)))} || {prefixes})"
 
 
 _INTERNAL = "?spec.?internal.orValue(false) == true"
 _WORKSPACE = "?spec.?fleetWorkspaceName"
 _MAY_PROVISION = (
     f"authorizer.group('{PROVISIONING_CLUSTER.group}').resource('{PROVISIONING_CLUSTER.plural}')"
-    f".namespace({_new(_WORKSPACE)}).check('create').allowed()"
+    f".namespace({cel.new(_WORKSPACE)}).check('create').allowed()"
 )
-_ASKED = _annotation(MANAGEMENT_NAME)
+_ASKED = cel.annotation(MANAGEMENT_NAME)
 
 # --- projects -------------------------------------------------------------------------------------------------------
 
@@ -97,29 +65,29 @@ _IS_PROJECT = (
     "object.metadata.name.matches('^p-[a-z0-9]+$') && object.?spec.?clusterName.orValue('') == request.namespace"
     " && size(request.namespace) + size(object.metadata.name) < 63"
 )
-_JOINED = _annotation(PROJECT_ID)
+_JOINED = cel.annotation(PROJECT_ID)
 _MAY_JOIN = (
-    f"{_new(_JOINED)}.matches('^[^:]+:[^:]+$') && authorizer.group('{PROJECT.group}').resource('{PROJECT.plural}')"
-    f".namespace({_new(_JOINED)}.split(':')[0]).name({_new(_JOINED)}.split(':')[1])"
+    f"{cel.new(_JOINED)}.matches('^[^:]+:[^:]+$') && authorizer.group('{PROJECT.group}').resource('{PROJECT.plural}')"
+    f".namespace({cel.new(_JOINED)}.split(':')[0]).name({cel.new(_JOINED)}.split(':')[1])"
     ".check('manage-namespaces').allowed()"
 )
 
 # --- Secrets --------------------------------------------------------------------------------------------------------
 
-_IS_TOKEN = f"object.?type.orValue('') == '{tenancy.ACCOUNT_TOKEN_TYPE}'"
-_TOKEN = f"?data[?'{tenancy.TOKEN_KEY}']"
-_ACCOUNT = _annotation(tenancy.TOKEN_OF)
+_IS_TOKEN = f"object.?type.orValue('') == '{secrets.ACCOUNT_TOKEN_TYPE}'"
+_TOKEN = f"?data[?'{secrets.TOKEN_KEY}']"
+_ACCOUNT = cel.annotation(secrets.TOKEN_OF)
 _IS_TOKEN_CONTROLLER = (
     "request.userInfo.username == 'system:kube-controller-manager'"
     " || request.userInfo.username.startsWith('system:serviceaccount:kube-system:')"
 )
 _GIVEN_TOKEN = (
     f"object.{_TOKEN}.hasValue() && size(object.{_TOKEN}.value()) > 0"
-    f" && ({_CREATED} || object.{_TOKEN} != oldObject.{_TOKEN})"
+    f" && ({cel.CREATED} || object.{_TOKEN} != oldObject.{_TOKEN})"
 )
 _MAY_USE_ACCOUNT = (
     "(authorizer.group('').resource('serviceaccounts').subresource('token').namespace(request.namespace)"
-    f".name({_new(_ACCOUNT)}).check('create').allowed()"
+    f".name({cel.new(_ACCOUNT)}).check('create').allowed()"
     " || authorizer.group('').resource('pods').namespace(request.namespace).check('create').allowed())"
 )
 
@@ -127,11 +95,11 @@ _MAY_USE_ACCOUNT = (
 def _labelled(name: str) -> str:
     """Whether a write sets a label, also to an empty value: the manager finds objects by labels that exist."""
     label = f"metadata.?labels[?'{name}']"
-    return f"(object.{label}.hasValue() && ({_CREATED} || object.{label} != oldObject.{label}))"
+    return f"(object.{label}.hasValue() && ({cel.CREATED} || object.{label} != oldObject.{label}))"
 
 
-_ISSUED_LABEL = " || ".join(_labelled(each) for each in tenancy.ISSUED_LABELS)
-_ISSUED = f"{_ISSUED_LABEL} || ({_CREATED} && object.?type.orValue('') in {_list(tenancy.ISSUED_TYPES)})"
+_ISSUED_LABEL = " || ".join(_labelled(each) for each in secrets.ISSUED_LABELS)
+_ISSUED = f"{_ISSUED_LABEL} || ({cel.CREATED} && object.?type.orValue('') in {cel.strings(secrets.ISSUED_TYPES)})"
 
 
 def _is_controlled(of: str) -> str:
@@ -139,10 +107,10 @@ def _is_controlled(of: str) -> str:
 
 
 _IS_OWN = (
-    f"(object.?type.orValue('Opaque') in {_list(tenancy.OWN_TYPES)} && !{_is_controlled('object')}"
-    f" && !{_NAME}.matches({_text(tenancy.GENERATED_NAME)}))"
+    f"(object.?type.orValue('Opaque') in {cel.strings(secrets.OWN_TYPES)} && !{_is_controlled('object')}"
+    f" && !{_NAME}.matches({cel.text(secrets.GENERATED_NAME)}))"
 )
-_NOT_OWN = f"({_CREATED} ? !{_IS_OWN} : ({_is_controlled('object')} && !{_is_controlled('oldObject')}))"
+_NOT_OWN = f"({cel.CREATED} ? !{_IS_OWN} : ({_is_controlled('object')} && !{_is_controlled('oldObject')}))"
 _ALL_SECRETS = "authorizer.group('').resource('secrets').namespace(request.namespace)"
 _MAY_CHANGE_ALL = f"({_ALL_SECRETS}.check('update').allowed() || {_ALL_SECRETS}.check('patch').allowed())"
 _IS_SYSTEM = "request.userInfo.username.startsWith('system:')"
@@ -160,15 +128,15 @@ def _has_rights(of: str) -> str:
 
 
 def _holds_orphans(of: str) -> str:
-    return f"'{tenancy.ORPHAN_FINALIZER}' in {of}.metadata.?finalizers.orValue([])"
+    return f"'{rules.ORPHAN_FINALIZER}' in {of}.metadata.?finalizers.orValue([])"
 
 
 _DELETED = "request.operation == 'DELETE'"
 _ORPHANING = (
     f"({_DELETED}"
-    f" ? (request.options.?propagationPolicy.orValue('') == '{tenancy.ORPHAN_POLICY}'"
+    f" ? (request.options.?propagationPolicy.orValue('') == '{rules.ORPHAN_POLICY}'"
     " || request.options.?orphanDependents.orValue(false) == true)"
-    f" : ({_holds_orphans('object')} && !({_CREATED} ? false : {_holds_orphans('oldObject')})))"
+    f" : ({_holds_orphans('object')} && !({cel.CREATED} ? false : {_holds_orphans('oldObject')})))"
     f" && !{_IS_COMPONENT}"
 )
 _TYPE = f"({_DELETED} ? oldObject.?type.orValue('') : object.?type.orValue(''))"
@@ -178,7 +146,7 @@ def _released(kind: Kind, grants_rights: str) -> str:
     """Whether a write removes the manager's finalizer from a cluster being deleted, or deletes a cluster without it."""
 
     def is_held(of: str) -> str:
-        return f"('{tenancy.HELD_BY[kind]}' in {of}.metadata.?finalizers.orValue([]))"
+        return f"('{rules.HELD_BY[kind]}' in {of}.metadata.?finalizers.orValue([]))"
 
     going = "has(oldObject.metadata.deletionTimestamp)"
     return (
@@ -189,7 +157,7 @@ def _released(kind: Kind, grants_rights: str) -> str:
 
 _HAS_MANAGEMENT = "oldObject.?status.?clusterName.orValue('') != ''"
 _HAS_MEMBERS = (
-    f"(oldObject.{_annotation(CREATOR_BOUND)}.orValue('') == 'true' || oldObject.?status.?conditions.orValue([])"
+    f"(oldObject.{cel.annotation(CREATOR_BOUND)}.orValue('') == 'true' || oldObject.?status.?conditions.orValue([])"
     f".exists(each, each.type == '{NAMESPACE_CREATED}' && each.status == 'True'))"
 )
 
@@ -199,17 +167,17 @@ def _owners(of: str) -> str:
 
 
 _NEW_OWNER = (
-    f"{_owners('object')}.exists(each, {_CREATED} || !{_owners('oldObject')}.exists(known, known.uid == each.uid))"
+    f"{_owners('object')}.exists(each, {cel.CREATED} || !{_owners('oldObject')}.exists(known, known.uid == each.uid))"
 )
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
-_OF_MACHINE = " || ".join(f"each.apiVersion.startsWith('{group}')" for group in tenancy.MACHINE_OWNERS)
+_OF_MACHINE = " || ".join(f"each.apiVersion.startsWith('{group}')" for group in rules.MACHINE_OWNERS)
 _FILLS_ROLE = (
-    f"({_NAME}.matches({_text(tenancy.GRANTED_ROLE)})"
-    f" || (!({_CREATED}) && oldObject.metadata.?ownerReferences.orValue([])"
+    f"({_NAME}.matches({cel.text(rules.GRANTED_ROLE)})"
+    f" || (!({cel.CREATED}) && oldObject.metadata.?ownerReferences.orValue([])"
     f".exists(each, each.?controller.orValue(false) && ({_OF_MACHINE}))))"
-    f" && ({_CREATED} || object.?rules.orValue([]) != oldObject.?rules.orValue([]))"
+    f" && ({cel.CREATED} || object.?rules.orValue([]) != oldObject.?rules.orValue([]))"
 )
 
 # --- Cluster API cores ----------------------------------------------------------------------------------------------
@@ -222,40 +190,40 @@ def _is_core(of: str) -> str:
 
 
 _BECOMES_CORE = (
-    f"{_is_core('object')} && ({_CREATED} || !({_is_core('oldObject')})"
+    f"{_is_core('object')} && ({cel.CREATED} || !({_is_core('oldObject')})"
     " || object.spec.?replicas.orValue(1) != oldObject.spec.?replicas.orValue(1))"
 )
 
 # --- restores -------------------------------------------------------------------------------------------------------
 
 
-_IS_GENERATED = f"oldObject.{_annotation(restore_records.SPEC_COPIES[0])}.hasValue()"
-_OTHER_MARKS = " || ".join(_marked(_annotation(mark)) for mark in names.COPIED_TO_CONTROL_PLANE)
-_OTHER_RECORDS = " || ".join(_marked(f"?status.?{name}") for name in restore_records.RECORDS)
+_IS_GENERATED = f"oldObject.{cel.annotation(restore_records.SPEC_COPIES[0])}.hasValue()"
+_OTHER_MARKS = " || ".join(cel.marked(cel.annotation(mark)) for mark in names.COPIED_TO_CONTROL_PLANE)
+_OTHER_RECORDS = " || ".join(cel.marked(f"?status.?{name}") for name in restore_records.RECORDS)
 _OTHER_SNAPSHOT = " || ".join(
     (
-        _CREATED,
+        cel.CREATED,
         _NEW_OWNER,
         *(f"object.?{field} != oldObject.?{field}" for field in restore_records.SNAPSHOT_FIELDS),
-        *(_marked(_annotation(mark)) for mark in restore_records.SNAPSHOT_MARKS),
+        *(cel.marked(cel.annotation(mark)) for mark in restore_records.SNAPSHOT_MARKS),
     )
 )
 
-_CREATOR = _annotation(CREATOR)
-_CREATED_BY = _annotation(CREATED_BY)
+_CREATOR = cel.annotation(CREATOR)
+_CREATED_BY = cel.annotation(CREATED_BY)
 _READER = (
     f"(oldObject.{_CREATED_BY}.orValue('') != '' ? oldObject.{_CREATED_BY}.value() : oldObject.{_CREATOR}.orValue(''))"
 )
 """Who created a Secret without the right to change others. An empty annotation names nobody."""
-_OTHER_CREATOR = f"{_changed(_CREATOR)} && !({_CREATED} && {_new(_CREATOR)} == request.userInfo.username)"
+_OTHER_CREATOR = f"{cel.changed(_CREATOR)} && !({cel.CREATED} && {cel.new(_CREATOR)} == request.userInfo.username)"
 
 _PROJECT_NAMESPACES = policy(
     "herder-project-namespaces",
     (NAMESPACE,),
     _WRITTEN,
-    f"{_changed(_JOINED)} && !({_MAY_JOIN})",
+    f"{cel.changed(_JOINED)} && !({_MAY_JOIN})",
     _IS_MANAGER,
-    tenancy.BAD_MOVE,
+    clusters.BAD_MOVE,
     subresources=True,
 )
 
@@ -269,39 +237,39 @@ POLICIES = (
         ("CREATE",),
         f"!{_may_be_chosen(_NAME)}",
         _IS_MANAGER,
-        tenancy.BAD_CLUSTER_NAME,
+        clusters.BAD_CLUSTER_NAME,
     ),
     policy(
         "herder-internal-cluster",
         (MANAGEMENT_CLUSTER,),
         _WRITTEN,
-        f"object.{_INTERNAL} && !({_CREATED} ? false : oldObject.{_INTERNAL})",
+        f"object.{_INTERNAL} && !({cel.CREATED} ? false : oldObject.{_INTERNAL})",
         _IS_MANAGER,
-        tenancy.BAD_INTERNAL,
+        clusters.BAD_INTERNAL,
     ),
     policy(
         "herder-workspaces",
         (MANAGEMENT_CLUSTER,),
         _WRITTEN,
-        f"{_changed(_WORKSPACE)} && ({_is_system(_new(_WORKSPACE))} || !{_MAY_PROVISION})",
+        f"{cel.changed(_WORKSPACE)} && ({_is_system(cel.new(_WORKSPACE))} || !{_MAY_PROVISION})",
         _IS_MANAGER,
-        tenancy.BAD_WORKSPACE,
+        clusters.BAD_WORKSPACE,
     ),
     policy(
         "herder-kept-workspaces",
         (MANAGEMENT_CLUSTER,),
         _WRITTEN,
-        f"{_before(_WORKSPACE)} != '' && {_new(_WORKSPACE)} != {_before(_WORKSPACE)}",
+        f"{cel.before(_WORKSPACE)} != '' && {cel.new(_WORKSPACE)} != {cel.before(_WORKSPACE)}",
         _IS_MANAGER,
-        tenancy.BAD_MOVED,
+        clusters.BAD_MOVED,
     ),
     policy(
         "herder-requested-names",
         (PROVISIONING_CLUSTER,),
         _WRITTEN,
-        f"{_changed(_ASKED)} && !{_may_be_chosen(_new(_ASKED))}",
+        f"{cel.changed(_ASKED)} && !{_may_be_chosen(cel.new(_ASKED))}",
         _IS_MANAGER,
-        f"annotation {MANAGEMENT_NAME}: {tenancy.BAD_CLUSTER_NAME}",
+        f"annotation {MANAGEMENT_NAME}: {clusters.BAD_CLUSTER_NAME}",
     ),
     policy(
         "herder-cluster-places",
@@ -309,7 +277,7 @@ POLICIES = (
         ("CREATE",),
         _is_system("request.namespace"),
         _IS_MANAGER,
-        tenancy.BAD_PLACE,
+        clusters.BAD_PLACE,
     ),
     policy(
         "herder-cluster-ids",
@@ -317,18 +285,18 @@ POLICIES = (
         ("UPDATE",),
         "object.?status.?clusterName.orValue('') != oldObject.?status.?clusterName.orValue('')",
         _IS_MANAGER,
-        tenancy.BAD_ID,
+        clusters.BAD_ID,
         subresources=True,
     ),
     policy(
         "herder-pair-names",
         (PROVISIONING_CLUSTER,),
         ("CREATE",),
-        f"{_NAME}.matches({_text(LEGACY_NAME)})",
+        f"{_NAME}.matches({cel.text(LEGACY_NAME)})",
         _IS_MANAGER,
-        tenancy.BAD_PAIR_NAME,
+        clusters.BAD_PAIR_NAME,
     ),
-    policy("herder-projects", (PROJECT,), ("CREATE",), f"!({_IS_PROJECT})", _IS_MANAGER, tenancy.BAD_PROJECT),
+    policy("herder-projects", (PROJECT,), ("CREATE",), f"!({_IS_PROJECT})", _IS_MANAGER, clusters.BAD_PROJECT),
     _PROJECT_NAMESPACES,
     policy(
         "herder-account-tokens",
@@ -336,32 +304,32 @@ POLICIES = (
         _WRITTEN,
         f"{_IS_TOKEN} && {_GIVEN_TOKEN} && !({_IS_TOKEN_CONTROLLER})",
         _IS_MANAGER,
-        tenancy.BAD_TOKEN,
+        secrets.BAD_TOKEN,
     ),
     policy(
         "herder-token-accounts",
         (SECRET,),
         _WRITTEN,
-        f"{_IS_TOKEN} && ({_CREATED} || {_new(_ACCOUNT)} != {_before(_ACCOUNT)}) && !{_MAY_USE_ACCOUNT}",
+        f"{_IS_TOKEN} && ({cel.CREATED} || {cel.new(_ACCOUNT)} != {cel.before(_ACCOUNT)}) && !{_MAY_USE_ACCOUNT}",
         f"{_ALL_SECRETS}.check('get').allowed() || {_IS_MANAGER}",
-        tenancy.BAD_ACCOUNT,
+        secrets.BAD_ACCOUNT,
     ),
     policy(
         "herder-registration-tokens",
         (REGISTRATION_TOKEN,),
         _WRITTEN,
-        _changed(f"?status.?{tenancy.TOKEN_KEY}"),
+        cel.changed(f"?status.?{secrets.TOKEN_KEY}"),
         _IS_MANAGER,
-        tenancy.BAD_REGISTRATION,
+        secrets.BAD_REGISTRATION,
     ),
-    policy("herder-issued-secrets", (SECRET,), _WRITTEN, _ISSUED, _IS_MANAGER, tenancy.BAD_ISSUED),
+    policy("herder-issued-secrets", (SECRET,), _WRITTEN, _ISSUED, _IS_MANAGER, secrets.BAD_ISSUED),
     policy(
         "herder-own-secrets",
         (SECRET,),
         _WRITTEN,
         f"{_NOT_OWN} && !{_IS_SYSTEM} && !{_MAY_CHANGE_ALL}",
         _IS_MANAGER,
-        tenancy.BAD_OWN,
+        secrets.BAD_OWN,
     ),
     policy(
         "herder-orphans-of-clusters",
@@ -369,7 +337,7 @@ POLICIES = (
         (*_WRITTEN, "DELETE"),
         _ORPHANING,
         _IS_MANAGER,
-        tenancy.BAD_ORPHANS,
+        rules.BAD_ORPHANS,
     ),
     policy(
         "herder-orphans-of-secrets",
@@ -377,7 +345,7 @@ POLICIES = (
         (*_WRITTEN, "DELETE"),
         f"{_ORPHANING} && ({_TYPE} == '{CREDENTIAL_TYPE}' || !{_MAY_CHANGE_ALL})",
         _IS_MANAGER,
-        tenancy.BAD_ORPHANS,
+        rules.BAD_ORPHANS,
     ),
     policy(
         "herder-held-clusters",
@@ -385,7 +353,7 @@ POLICIES = (
         ("UPDATE", "DELETE"),
         _released(PROVISIONING_CLUSTER, _HAS_MANAGEMENT),
         _IS_MANAGER,
-        tenancy.BAD_RELEASE,
+        rules.BAD_RELEASE,
     ),
     policy(
         "herder-held-management-clusters",
@@ -393,29 +361,29 @@ POLICIES = (
         ("UPDATE", "DELETE"),
         _released(MANAGEMENT_CLUSTER, _HAS_MEMBERS),
         _IS_MANAGER,
-        tenancy.BAD_RELEASE,
+        rules.BAD_RELEASE,
     ),
     policy(
         "herder-owners-of-clusters",
-        tenancy.OWNED_CLUSTERS,
+        rules.OWNED_CLUSTERS,
         _WRITTEN,
         f"{_NEW_OWNER} && !{_IS_SYSTEM}",
         _IS_MANAGER,
-        tenancy.BAD_OWNERS,
+        rules.BAD_OWNERS,
     ),
     policy(
         "herder-observe-only-clusters",
         MARKED_KINDS,
         _WRITTEN,
-        _marked(_annotation(OBSERVE_ONLY)),
+        cel.marked(cel.annotation(OBSERVE_ONLY)),
         _IS_MANAGER,
-        tenancy.BAD_OBSERVE_ONLY,
+        rules.BAD_OBSERVE_ONLY,
     ),
     policy(
         "herder-spec-copies",
         (CONTROL_PLANE,),
         _WRITTEN,
-        " || ".join(_marked(_annotation(mark)) for mark in restore_records.SPEC_COPIES),
+        " || ".join(cel.marked(cel.annotation(mark)) for mark in restore_records.SPEC_COPIES),
         _IS_MANAGER,
         restore_records.BAD_COPY,
         subresources=True,
@@ -438,14 +406,14 @@ POLICIES = (
         subresources=True,
     ),
     policy("herder-snapshots", (ETCD_SNAPSHOT,), _WRITTEN, _OTHER_SNAPSHOT, _IS_MANAGER, restore_records.BAD_SNAPSHOT),
-    policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, tenancy.BAD_ROLE),
+    policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, rules.BAD_ROLE),
     policy(
         "herder-core-leases",
         (LEASE,),
         _WRITTEN,
         f"{_NAME} == '{LEASE_NAME}'",
         f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
-        tenancy.BAD_CORE,
+        rules.BAD_CORE,
     ),
     policy(
         "herder-core-providers",
@@ -453,7 +421,7 @@ POLICIES = (
         _WRITTEN,
         f"object.?type.orValue('') == '{CORE_PROVIDER}'",
         f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
-        tenancy.BAD_CORE,
+        rules.BAD_CORE,
     ),
     policy(
         "herder-core-deployments",
@@ -461,7 +429,7 @@ POLICIES = (
         _WRITTEN,
         _BECOMES_CORE,
         f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
-        tenancy.BAD_CORE,
+        rules.BAD_CORE,
     ),
     policy(
         "herder-creator-rights",
@@ -469,32 +437,32 @@ POLICIES = (
         ("UPDATE",),
         f"{_has_rights('oldObject')} && !({_has_rights('object')})",
         _IS_MANAGER,
-        tenancy.BAD_FINALIZER,
+        secrets.BAD_FINALIZER,
     ),
     policy(
         "herder-credential-creators",
         (SECRET,),
         _WRITTEN,
-        " || ".join(_marked(_annotation(mark)) for mark in tenancy.MANAGED_MARKS),
+        " || ".join(cel.marked(cel.annotation(mark)) for mark in secrets.MANAGED_MARKS),
         _IS_MANAGER,
-        tenancy.BAD_MARK,
+        secrets.BAD_MARK,
     ),
     policy(
         "herder-credential-contents",
         (SECRET,),
         ("UPDATE",),
-        f"oldObject.?type.orValue('Opaque') in {_list(tenancy.OWN_TYPES)} && {_READER} != '' && "
+        f"oldObject.?type.orValue('Opaque') in {cel.strings(secrets.OWN_TYPES)} && {_READER} != '' && "
         f"{_READER} != request.userInfo.username && object.?data.orValue({{}}) != oldObject.?data.orValue({{}})",
         "false",
-        tenancy.BAD_OVERWRITE.format(f"{CREATED_BY} or {CREATOR}"),
+        secrets.BAD_OVERWRITE.format(f"{CREATED_BY} or {CREATOR}"),
     ),
     policy(
         "herder-named-creators",
         (SECRET,),
         ("CREATE",),
-        f"{_new(_CREATOR)} == '' && !{_IS_SYSTEM} && !{_MAY_CHANGE_ALL}",
+        f"{cel.new(_CREATOR)} == '' && !{_IS_SYSTEM} && !{_MAY_CHANGE_ALL}",
         _IS_MANAGER,
-        tenancy.BAD_UNNAMED,
+        secrets.BAD_UNNAMED,
     ),
-    policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
+    policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, secrets.BAD_CREATOR),
 )

@@ -64,9 +64,9 @@ def limited_concat(limit: int, *parts: str) -> str:
 def granted_role(suffix: str, *parts: str) -> str:
     """Name of a Role that the manager fills, and of its RoleBinding. It ends in the suffix even if it is truncated.
 
-    Users cannot create Roles with these suffixes (`GRANTED_ROLE` in `api/identity/tenancy.py`). Otherwise they could
-    create one first and bind it while it is empty. The binding would stay without its Role, and grant what the manager
-    puts into the next one of that name.
+    Users cannot create Roles with these suffixes (`GRANTED_ROLE` in `api/identity/tenancy/rules.py`). Otherwise they
+    could create one first and bind it while it is empty. The binding would stay without its Role, and grant what the
+    manager puts into the next one of that name.
     """
     joined = "-".join((*parts, suffix))
     if len(joined) <= MAX_OBJECT_NAME:

@@ -122,13 +122,26 @@ def _unknown_nodes(state: ClusterState) -> Iterator[Difference]:
 
 
 def _missing_nodes(state: ClusterState) -> Iterator[Difference]:
-    present = {node["metadata"].get("name") for node in state.nodes or ()}
-    uids = {labels_of(node).get(names.MACHINE_UID) for node in state.nodes or ()}
+    present, renamed = {node["metadata"].get("name") for node in state.nodes or ()}, _with_renamed_nodes(state)
     for machine in state.machines:
         name = _node_name(machine)
-        if name and name not in present and machine["metadata"]["uid"] not in uids:
+        if name and name not in present and machine["metadata"]["uid"] not in renamed:
             message = f"its Node {printable(name, _MAX_NAME)} is gone: health checks may replace it after the resume"
             yield Difference("MissingNode", _machine(machine), message, True)
+
+
+def _with_renamed_nodes(state: ClusterState) -> set[str]:
+    """UIDs of Machines whose Nodes may have other names now.
+
+    A worker can label its own Node with any Machine, to hide that the Node of that Machine is gone.
+    """
+    named = {_node_name(machine) for machine in state.machines}
+    others = [node for node in state.nodes or () if node["metadata"].get("name") not in named]
+    plans = [PlanSecret(secret) for secret in state.plans]
+    servers = {plan.labels.get(names.MACHINE_NAME) for plan in plans if plan.is_etcd or plan.is_control_plane}
+    ids = {each["metadata"]["uid"] for each in state.machines if each["metadata"]["name"] in servers}
+    found = ((labels_of(node).get(names.MACHINE_UID, ""), is_server(node)) for node in others)
+    return {uid for uid, of_server in found if of_server or uid not in ids}
 
 
 def is_server(node: Object) -> bool:

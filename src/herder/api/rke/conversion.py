@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from herder.api.capi.kinds import SECRET
-from herder.api.identity.tenancy import ACCOUNT_TOKEN_TYPE, GENERATED_NAME, ISSUED_TYPES
+from herder.api.identity.tenancy.secrets import ACCOUNT_TOKEN_TYPE, GENERATED_NAME, ISSUED_TYPES
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.credentials import CREATED_BY, CREATOR
 from herder.api.machines.kinds import CONFIG_GROUP

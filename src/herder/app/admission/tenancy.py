@@ -1,11 +1,12 @@
-"""Admission plugins of the embedded server for the rules in `api/identity/tenancy.py`."""
+"""Admission plugins of the embedded server for the rules in `api/identity/tenancy`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
-from herder.api.identity import tenancy
+from herder.api.identity.tenancy import clusters, rules, secrets
+from herder.api.identity.tenancy.rights import Rights
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, Attributes
@@ -25,14 +26,14 @@ _WITH_SUBRESOURCES = (NAMESPACE, PROVISIONING_CLUSTER, CONTROL_PLANE)
 
 
 def install_tenancy_admission(server: ApiServer, client: Client) -> None:
-    for kind in tenancy.KINDS:
+    for kind in rules.KINDS:
         check = _check_of(kind, server.deps.authorizer)
         subresources = None if kind in _WITH_SUBRESOURCES else ("",)
         server.deps.admission.add_validating(
             f"{kind.kind} tenancy", [kind.resource.group_resource], check, subresources=subresources
         )
 
-    for kind in tenancy.GRANTED_BY_NAME:
+    for kind in rules.GRANTED_BY_NAME:
         deletion = _deletion_check_of(kind, server.deps.authorizer)
         resources = [kind.resource.group_resource]
         server.deps.admission.add_validating(f"{kind.kind} orphans", resources, deletion, operations=(DELETE,))
@@ -41,7 +42,7 @@ def install_tenancy_admission(server: ApiServer, client: Client) -> None:
         user, obj = attributes.user, attributes.obj
         if obj is not None and SUPERUSERS not in user.groups:
             may = _rights(server.deps.authorizer, user)
-            attributes.obj = tenancy.with_creator(obj, attributes.namespace, user.name, may)
+            attributes.obj = secrets.with_creator(obj, attributes.namespace, user.name, may)
 
     resources = [SECRET.resource.group_resource]
     server.deps.admission.add_mutating("creator of Secrets", resources, name_creator, operations=(CREATE,))
@@ -58,11 +59,11 @@ def _check_of(kind: Kind, authorizer: Authorizer) -> Callable[[Attributes], Awai
         user, new = attributes.user, attributes.obj
         if new is None:
             return
-        reason = tenancy.overwrite_refusal(attributes.old, new, user.name) if kind == SECRET else ""
+        reason = secrets.overwrite_refusal(attributes.old, new, user.name) if kind == SECRET else ""
         if not reason and SUPERUSERS not in user.groups:
-            reason = tenancy.refusal(kind, attributes.old, new, user.name, _rights(authorizer, user))
+            reason = rules.refusal(kind, attributes.old, new, user.name, _rights(authorizer, user))
         if reason:
-            raise forbidden(kind.resource.group_resource, attributes.name or tenancy.name_of(new), reason)
+            raise forbidden(kind.resource.group_resource, attributes.name or clusters.name_of(new), reason)
 
     return check
 
@@ -73,14 +74,14 @@ def _deletion_check_of(kind: Kind, authorizer: Authorizer) -> Callable[[Attribut
         if old is None or SUPERUSERS in user.groups:
             return
         options = attributes.options or {}
-        reason = tenancy.deletion_refusal(kind, old, options, user.name, _rights(authorizer, user))
+        reason = rules.deletion_refusal(kind, old, options, user.name, _rights(authorizer, user))
         if reason:
             raise forbidden(kind.resource.group_resource, attributes.name, reason)
 
     return check
 
 
-def _rights(authorizer: Authorizer, user: User) -> tenancy.Rights:
+def _rights(authorizer: Authorizer, user: User) -> Rights:
     def may(verb: str, kind: Kind, *, namespace: str = "", name: str = "", subresource: str = "") -> bool:
         attributes = AccessAttributes(
             verb,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -18,6 +19,9 @@ from herder.app.host.notification import READY, SOCKET
 START_SECONDS = 60.0
 LOG_TAIL_BYTES = 3000
 LOG = "up.log"
+STATE_DIRECTORIES = Path("/var/lib")
+SYSTEM_DATA_DIRECTORY = STATE_DIRECTORIES / "herder"
+FIRST_UNPRIVILEGED_PORT = 1024
 
 
 def start_in_background(directory: Path, arguments: Sequence[str]) -> int:
@@ -67,10 +71,12 @@ def _last_error(log: str) -> str:
     return last.removeprefix("Error: ") if last.startswith("Error: ") else ""
 
 
-def systemd_unit(arguments: Sequence[str]) -> str:
-    """A service that runs `herder up`: of the system for root, else of the user."""
+def systemd_unit(arguments: Sequence[str], directory: Path, *, user: str = "", port: int = 0) -> str:
+    """A service that runs `herder up`: of the system for root or with `user`, else of the calling user."""
+    of_system = bool(user) or os.geteuid() == 0
     command = shlex.join([str(_program()), "up", *arguments])
-    target = "multi-user.target" if os.geteuid() == 0 else "default.target"
+    account = f"User={user}\n" if user else ""
+    hardening = "\n" + _hardening(port) if user else ""
     return f"""[Unit]
 Description=Herder manager
 Wants=network-online.target
@@ -78,14 +84,47 @@ After=network-online.target
 
 [Service]
 Type=notify
-ExecStart={command.replace("%", "%%")}
+{account}ExecStart={command.replace("%", "%%")}
 Restart=on-failure
-# Machines of the drivers process and local outlive the manager.
+RestartSec=5
+TimeoutStartSec=5min
+# Machines of the drivers process and local outlive the manager. They count as tasks of this service, and a machine
+# that runs out of memory does not stop it.
 KillMode=process
-UMask=0077
-
+OOMPolicy=continue
+TasksMax=infinity
+{_state_directory(directory) if of_system else ""}UMask=0077
+{hardening}
 [Install]
-WantedBy={target}
+WantedBy={"multi-user.target" if of_system else "default.target"}
+"""
+
+
+def _state_directory(directory: Path) -> str:
+    """systemd creates directories below /var/lib for the user of the service; an administrator creates others."""
+    below = directory.relative_to(STATE_DIRECTORIES) if directory.is_relative_to(STATE_DIRECTORIES) else None
+    if below is None or ".." in below.parts or re.fullmatch(r"\w[\w./@-]*", str(below)) is None:
+        return ""
+    return f"StateDirectory={below}\nStateDirectoryMode=0700\n"
+
+
+def _hardening(port: int) -> str:
+    """Options that process machines and the runner can do with; other options break them, see docs/install.md."""
+    capability = "CAP_NET_BIND_SERVICE" if 0 < port < FIRST_UNPRIVILEGED_PORT else ""
+    ambient = f"AmbientCapabilities={capability}\n" if capability else ""
+    return f"""# Machines and Jobs inherit these limits. They need namespaces with a /proc of their own, so
+# RestrictNamespaces, ProtectKernelTunables, ProtectKernelLogs and ProcSubset must stay off.
+CapabilityBoundingSet={capability}
+{ambient}NoNewPrivileges=yes
+ProtectSystem=full
+ProtectHome=read-only
+ProtectControlGroups=yes
+ProtectKernelModules=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+SystemCallArchitectures=native
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,6 +46,9 @@ EXAMPLES = examples(
     "herder resume cluster meadow --drop-operations",
     "herder resume cluster --all",
 )
+NODES_SECONDS = 120.0
+MAX_NODES, MAX_NODES_BYTES = 10_000, 64 << 20
+"""Most Nodes of a cluster, and their size: the same limits as in the manager."""
 _COLUMNS = ("CLUSTER", "DIFFERENCE", "OBJECT", "BLOCKS", "MESSAGE")
 
 
@@ -216,11 +220,22 @@ async def _nodes(client: Client, here: RestConfig, target: Target) -> tuple[list
     except KubeconfigError as error:
         return None, str(error)
     try:
-        return [NODE_RECORD.project(each) for each in (await downstream.list_all(NODE.resource)).items], ""
+        return await _read_nodes(downstream), ""
+    except TimeoutError:
+        return None, f"the list of its Nodes is not complete after {NODES_SECONDS:g} s"
     except (StatusError, OSError) as error:
         return None, printable(str(error), 200)
     finally:
         await downstream.close()
+
+
+async def _read_nodes(downstream: Client) -> list[Object]:
+    """A hostile cluster could send Nodes, or pages, without end: others would not be resumed after it."""
+    async with asyncio.timeout(NODES_SECONDS):
+        listed = await downstream.list_all(
+            NODE.resource, transform=NODE_RECORD.project, max_items=MAX_NODES, max_bytes=MAX_NODES_BYTES
+        )
+    return listed.items
 
 
 async def _connection(client: Client, here: RestConfig, target: Target) -> RestConfig:

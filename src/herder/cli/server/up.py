@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from herder.app.host.busy_port import explain_bind_error
 from herder.app.host.notification import notify_ready, take_notification_socket
 from herder.app.host.paths import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
 from herder.app.host.process import run_loop, stop_signal
@@ -18,7 +19,6 @@ from herder.app.settings import layers_from, settings_options
 from herder.cli.examples import examples
 from herder.cli.options import ALL_PODS, LOG_LEVELS, core_options, runner_pods_option
 from herder.cli.server import background
-from herder.cli.server.busy_port import explain_bind_error
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.snapshots.config import DEFAULT_RETENTION
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "herder up",
         "herder up --detach",
-        "sudo herder up --systemd-unit > /etc/systemd/system/herder.service",
+        "herder up --systemd-unit --systemd-user herder | sudo tee /etc/systemd/system/herder.service",
         "herder up --listen 0.0.0.0:7443 --advertise manager.example.com",
         "herder up --backup-schedule '0 */6 * * *' --backup-s3-config s3.json",
         "herder up --in-memory --data-dir /tmp/herder --set history-retention=1h",
@@ -101,6 +101,12 @@ if TYPE_CHECKING:
     "--detach", is_flag=True, help="Run in the background, and return when the server is ready. Stop: herder down."
 )
 @click.option("--systemd-unit", is_flag=True, help="Print a systemd unit that runs this command, and exit.")
+@click.option(
+    "--systemd-user",
+    metavar="NAME",
+    help="With --systemd-unit: run the service of the system as this user, hardened. It can create process machines, "
+    "but no local ones.",
+)
 @click.pass_context
 def command(
     context: click.Context,
@@ -124,6 +130,7 @@ def command(
     log_level: str | None,
     detach: bool,
     systemd_unit: bool,
+    systemd_user: str | None,
 ) -> None:
     """Run the API server and all controllers in this process.
 
@@ -131,7 +138,10 @@ def command(
     """
     host, port = split_listen(listen)
     layers = layers_from(set_flags, settings_file)
-    directory = (data_dir or data_directory()).absolute()
+    if systemd_user and not systemd_unit:
+        raise click.UsageError("--systemd-user needs --systemd-unit")
+    of_service = background.SYSTEM_DATA_DIRECTORY if systemd_user else data_directory()
+    directory = (data_dir or of_service).absolute()
     backups = _schedule(directory, backup_schedule, backup_dir, backup_retention, backup_s3_config)
     if detach or systemd_unit:
         _run_elsewhere(context, directory, detach=detach)
@@ -213,7 +223,8 @@ def _run_elsewhere(context: click.Context, directory: Path, *, detach: bool) -> 
     """Start the server in the background, or print the unit of a service that runs it."""
     arguments = _same_arguments(context, directory)
     if not detach:
-        click.echo(background.systemd_unit(arguments), nl=False)
+        user, (_, port) = context.params["systemd_user"] or "", split_listen(context.params["listen"])
+        click.echo(background.systemd_unit(arguments, directory, user=user, port=port), nl=False)
         return
     pid = background.start_in_background(directory, arguments)
     kubeconfig = directory / "kubeconfig"
@@ -227,7 +238,7 @@ def _same_arguments(context: click.Context, directory: Path) -> list[str]:
     arguments = ["--data-dir", str(directory)]
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name in ("data_dir", "detach", "systemd_unit") or not isinstance(parameter, click.Option):
+        if name in ("data_dir", "detach", "systemd_unit", "systemd_user") or not isinstance(parameter, click.Option):
             continue
         if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET
 from herder.api.capi.names import CLUSTER_NAME, UNINITIALIZED_TAINT, annotations_of, labels_of
-from herder.api.identity.tenancy import ISSUED_LABELS, MANAGED_MARKS
+from herder.api.identity.tenancy.secrets import ISSUED_LABELS, MANAGED_MARKS
 from herder.api.machines.credentials import CREATOR
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from herder.api.machines.names import BACKUP_LABEL

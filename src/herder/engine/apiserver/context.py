@@ -60,6 +60,7 @@ class RequestContext:
     rendering: Rendering
     warnings: list[str] = field(default_factory=list)
     large: bool = False  # process its documents in the executor's thread
+    begun: float = 0.0  # time of the event loop when the request was authorized
 
     @property
     def kind(self) -> GroupVersionKind:
@@ -105,6 +106,11 @@ class RequestContext:
             except TooMuchWork:
                 pass
         return await self.deps.executor.run(self.user.name, partial(function, *args, **options))
+
+    async def check_rights(self) -> None:
+        """Called right before a write: the thread serves all users in turn, and rights may have ended meanwhile. Raises
+        StatusError."""
+        await self.request.check_again(self.begun)
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -58,6 +58,7 @@ class Dispatcher:
             _check_path(request, info, resource)
         except NotFound:
             raise self._unknown_path_error(info) from None
+        begun = asyncio.get_running_loop().time()
         call = RequestContext(
             self._deps,
             request,
@@ -66,8 +67,8 @@ class Dispatcher:
             resource,
             version,
             negotiate(request, transforms=_supports_tables(resource, info)),
+            begun=begun,
         )
-        begun = asyncio.get_running_loop().time()
         if request.body and _prepare_body(call):
             body = await self._deps.executor.convert_yaml(user.name, request.body)
             call.request = replace(request, body=body)

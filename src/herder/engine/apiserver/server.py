@@ -158,8 +158,8 @@ class ApiServer:
         """Authenticate the caller, and raise Forbidden unless it may send this request."""
         user = await self.authenticator.authenticate(request)
         caller.user = user or ANONYMOUS
-        if request.incoming is not None:
-            await request.incoming.admit(user, long_running=is_long_running(request, info))
+        if await request.admit(user, long_running=is_long_running(request, info)):
+            caller.user = await self.authenticator.authenticate(request) or ANONYMOUS
         authorizer = self.deps.authorizer
         if wants_impersonation(request.headers):
             acting = impersonated(request, caller.user, authorizer, attributes)

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 _BODILESS = frozenset({204, 304})
 
-Upgrade = Callable[["Hijack", Request], Awaitable[bool]]
-"""Handler that may hijack the connection for a protocol upgrade; returns True if it did."""
+Upgrade = Callable[["Hijack", Request], Awaitable[bool | Response]]
+"""May hijack the connection for a protocol upgrade; returns True if it did, False to decline, or an error response."""
 
 
 class Front(Protocol):
@@ -150,9 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _pause_reading(self) -> None:
-        if (
-            self._intake.long_running
-        ):  # no client sends this much during a watch, and a paused connection does not notice its end
+        if self._intake.long_running:
+            # No client sends this much during a watch, and a paused connection does not notice its end.
             self._transport.abort()
         elif self._reading:
             self._reading = False
@@ -285,8 +284,8 @@ class Connection(asyncio.BufferedProtocol):
         """Continue with the next request after a response."""
         if not self._open:
             return
-        unread_body, self._intake.parsed = self._intake.has_unread_body, None
-        if unread_body:
+        unread, self._intake.parsed = self._intake.has_unread_body or self._parser.upgrade_pending, None
+        if unread:
             self._end_after_lingering()
         elif self._waiting and not (self._closing and self._front.stopping):
             next_request = self._waiting.popleft()
@@ -314,11 +313,11 @@ class Connection(asyncio.BufferedProtocol):
             has_body=parsed.pending is None,
         )
         try:
-            if parsed.upgrade and self._front.upgrade is not None and await self._hijack(request):
+            upgraded = parsed.upgrade and self._front.upgrade is not None and await self._hijack(request)
+            if upgraded is True:
                 return
             handle = self._front.handle if self._front.handler_receives_body else self._handle_with_body
-            response = await handle(request)
-            await self._respond(parsed, response)
+            await self._respond(parsed, upgraded or await handle(request))
         except asyncio.CancelledError:
             if self._open:  # cancelled by the server, not by a disconnect
                 self._transport.abort()
@@ -355,13 +354,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- upgrades and rejected requests -------------------------------------------------------------------------
 
-    async def _hijack(self, request: Request) -> bool:
+    async def _hijack(self, request: Request) -> bool | Response:
         from herder.engine.front.hijack import Hijack
 
         assert self._front.upgrade is not None
         hijack = Hijack(self._transport, self._take_rest, self._detach)
-        if await self._front.upgrade(hijack, request) or hijack.taken:
+        outcome = await self._front.upgrade(hijack, request)
+        if outcome is True or hijack.taken:
             return True
+        if isinstance(outcome, Response):
+            self._closing = True  # What follows may be the other protocol.
+            return outcome
         self._parser.decline_upgrade()
         self._resume_reading()
         return False
@@ -388,8 +391,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end_after_lingering()
 
     def _end_after_lingering(self) -> None:
-        """Close after a delay: closing immediately would reset the connection, and the client might not see the
-        response."""
+        """Close after a delay: a reset at once could reach the client before it reads the response."""
         self._parser.end()
         self._unparsed = b""
         if not self._reading:

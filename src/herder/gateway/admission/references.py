@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from herder.api.capi import kinds as capi
 from herder.api.capi.admission.values import count_values
 from herder.api.capi.names import annotations_of, is_deleting
-from herder.api.identity.tenancy import OWN_TYPES
+from herder.api.identity.tenancy.secrets import OWN_TYPES
 from herder.api.machines.credentials import CREATED_BY, CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of, kinds_of

@@ -34,8 +34,11 @@ from herder.api.settings import (
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Unauthorized
 from herder.engine.meta.kinds import Object
+from herder.engine.wire import User
+from herder.gateway.identity.identity import MUST_AUTHENTICATE, REQUEST_TOKEN
 from herder.gateway.identity.token_cache import IdentityCache
 
+_EXT = token_id("", ext=True)
 _SUFFIX_LENGTH = 10  # Characters from an alphabet of 27, so that collisions are negligible.
 
 
@@ -99,11 +102,25 @@ class Issuer:
         self._known.wrote(made)
         return Issued(from_secret(made), made, key)
 
+    async def issue_derived(self, wanted: NewToken, caller: User) -> Issued:
+        """Create a token for the user of a request, unless the token of the request was deleted meanwhile.
+
+        A request can take seconds, for example to check which of many clusters its user may use.
+        """
+        issued = await self.issue_ext(wanted)
+        for token in caller.extra.get(REQUEST_TOKEN, ()):
+            name = token.removeprefix(_EXT)
+            if self._known.cached_token(name, ext=token != name) is None:
+                await self._client.delete(SECRET.resource, issued.record.name, namespace=TOKENS_NAMESPACE)
+                self._known.removed(issued.record)
+                raise Unauthorized(MUST_AUTHENTICATE)
+        return issued
+
     async def _with_owner(self, wanted: NewToken) -> NewToken:
         """Own the token by its user, so that it is deleted with the user and not inherited by a namesake."""
         user = await self._known.user(wanted.user)
         if user is None:
-            raise Unauthorized("must authenticate")
+            raise Unauthorized(MUST_AUTHENTICATE)
         return replace(wanted, owners=(user_reference(user),))
 
     def _named(self, prefix: str) -> str:

@@ -86,7 +86,7 @@ class Kubeconfigs:
         current = self._current(wanted, manager, entries)
         token = None
         if self._setting(KUBECONFIG_GENERATE_TOKEN) == "true":
-            token = await self._issuer.issue_ext(self._token(wanted, user, login))
+            token = await self._issuer.issue_derived(self._token(wanted, user, login), user)
         credentials = bearer_user(token.bearer) if token else exec_user(manager, login)
         return IssuedKubeconfig(text(config(manager, entries, {login: credentials}, current)), token)
 

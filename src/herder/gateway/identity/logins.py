@@ -11,7 +11,7 @@ from contextlib import suppress
 from herder.api.capi.kinds import SECRET
 from herder.api.identity.authn import passwords as rules
 from herder.api.identity.authn.credentials import Credential
-from herder.api.identity.authn.tokens import NewToken, timestamp
+from herder.api.identity.authn.tokens import NewToken, TokenRecord, timestamp
 from herder.api.identity.names import KUBECONFIG, LOCAL_PROVIDER, SESSION, SESSION_COOKIE
 from herder.api.management.kinds import TOKEN
 from herder.api.management.names import TOKENS_NAMESPACE
@@ -33,6 +33,7 @@ log = get_logger(__name__)
 FAILED = "authentication failed"
 _LOGINS = frozenset({"/v1-public/login", "/v3-public/localProviders/local", "/v3-public/localproviders/local"})
 _PROVIDERS = frozenset({"/v1-public/authproviders", "/v3-public/authProviders", "/v3-public/authproviders"})
+PUBLIC_PATHS = _LOGINS | _PROVIDERS
 _LOGOUTS = frozenset({"/v1/logout"})
 _LONGEST_NAME = 253
 _PROVIDER = {"id": LOCAL_PROVIDER, "type": "localProvider", "baseType": "authProvider", "enabled": True}
@@ -78,19 +79,23 @@ class Logins:
         body = await body_of(request)
         if text_of(body, "type", "localProvider") not in {"localProvider", "basicLogin", ""}:
             raise BadRequest('type: must be "localProvider", the only provider that is enabled')
-        user = await self._authenticated(request, text_of(body, "username"), text_of(body, "password"))
+        user, verified = await self._authenticated(request, text_of(body, "username"), text_of(body, "password"))
         response_type = text_of(body, "responseType")
         wanted = self._wanted(user, response_type, body)
         if wanted.kind != SESSION and user.get("mustChangePassword"):
             raise Forbidden(MUST_CHANGE)  # Only sessions are restricted until the password is changed.
         issued = await self._issuer.issue(wanted)
+        if not await self._passwords.is_current(wanted.user, verified):
+            await self._delete(issued.record)  # A change of the password ended only the sessions before it.
+            raise Unauthorized(FAILED)
         log.info("login", user=user["metadata"]["name"], token=issued.record.id, address=request.remote)
         if response_type == "cookie":
             cookie = _COOKIE.format(SESSION_COOKIE, issued.bearer)
             return answer(_rendered(issued, with_key=False), 201, set_cookie=cookie)
         return answer(_rendered(issued, with_key=True), 201)
 
-    async def _authenticated(self, request: Request, username: str, password: str) -> Object:
+    async def _authenticated(self, request: Request, username: str, password: str) -> tuple[Object, str]:
+        """Return the user, and the hash of the password."""
         if not username or not password:
             raise BadRequest("username and password: required")
         if len(username) > _LONGEST_NAME or len(password) > rules.MAX_LENGTH:
@@ -105,12 +110,13 @@ class Logins:
         user = self._identity.known.user_of_login(username)
         name = user["metadata"]["name"] if user else None
         known = self._throttle.has_succeeded(username, source)
-        fits = await self._passwords.fits(name, username, password, known=known)
-        if user is None or not fits or user.get("enabled") is False or user["metadata"].get("deletionTimestamp"):
-            self._log_attempt(source, user, fits)
+        verified = await self._passwords.verify(name, username, password, known=known)
+        user = self._identity.known.cached_user(name) if name else None  # It may have been disabled meanwhile.
+        if user is None or not verified or user.get("enabled") is False or user["metadata"].get("deletionTimestamp"):
+            self._log_attempt(source, user, bool(verified))
             raise Unauthorized(FAILED)
         self._throttle.succeeded(username, source)
-        return user
+        return user, verified
 
     def _log_attempt(self, source: str, user: Object | None, fits: bool) -> None:
         """Do not log an unknown user name: users type passwords there."""
@@ -142,12 +148,14 @@ class Logins:
 
     async def _log_out(self, request: Request) -> Response:
         """Delete the token of this request only."""
-        token = (await self._identity.identify(request)).token
+        await self._delete((await self._identity.identify(request)).token)
+        return answer({}, set_cookie=_COOKIE.format(SESSION_COOKIE, "") + "; Max-Age=0")
+
+    async def _delete(self, token: TokenRecord) -> None:
         resource, namespace = (SECRET.resource, TOKENS_NAMESPACE) if token.ext else (TOKEN.resource, "")
         with suppress(NotFound):
             await self._client.delete(resource, token.name, namespace=namespace, uid=token.uid)
         self._identity.known.removed(token)
-        return answer({}, set_cookie=_COOKIE.format(SESSION_COOKIE, "") + "; Max-Age=0")
 
 
 def _require_method(request: Request, method: str) -> None:

@@ -33,21 +33,32 @@ class Passwords:
         self._slots = asyncio.Semaphore(CONCURRENT_HASHES)
         self._waiting = 0
 
-    async def set(self, user: str, password: str) -> None:
-        """`user` is the object's name. The caller checks the password rules (`passwords.rule_broken`)."""
+    async def set(self, user: str, password: str, *, replaces: str = "") -> bool:
+        """`user` is the object's name. The caller checks the password rules (`passwords.rule_broken`).
+
+        `replaces`: the stored hash of the password that this one replaces. Return False if there is another one now.
+        """
         async with self._slots:
             stored_hash = await asyncio.to_thread(passwords.hash_password, password, self._entropy)
+        metadata: Object = {"name": user, "namespace": PASSWORDS_NAMESPACE}
+        if replaces:
+            current = await self._secret(user)
+            if _hash_in(current) != replaces:
+                return False
+            metadata["resourceVersion"] = current["metadata"]["resourceVersion"]
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": user, "namespace": PASSWORDS_NAMESPACE},
+            "metadata": metadata,
             "type": "Opaque",
             "data": {_KEY: base64.b64encode(stored_hash.encode()).decode()},
         }
         await self._client.apply(SECRET.resource, secret, field_manager="herder-passwords")
+        return True
 
-    async def fits(self, user: str | None, login: str, password: str, *, known: bool = False) -> bool:
-        """Whether this is the user's password; takes the same time for unknown users and missing passwords.
+    async def verify(self, user: str | None, login: str, password: str, *, known: bool = False) -> str:
+        """The stored hash, if this is the user's password, otherwise ""; takes the same time for unknown users and
+        missing passwords.
 
         `known`: the request comes from a source where this user logged in before.
         """
@@ -60,14 +71,21 @@ class Passwords:
                 found = await asyncio.to_thread(passwords.matches, password, stored_hash or passwords.UNKNOWN)
         finally:
             self._waiting -= 1
-        return found and user is not None and bool(stored_hash)
+        is_password = found and user is not None and bool(stored_hash)
+        return stored_hash if is_password and await self.is_current(user or "", stored_hash) else ""
+
+    async def is_current(self, user: str, stored_hash: str) -> bool:
+        """Whether the password has not been changed: comparisons wait for each other, which takes seconds."""
+        return await self._stored_hash(user) == stored_hash
 
     async def _stored_hash(self, user: str) -> str:
+        return _hash_in(await self._secret(user))
+
+    async def _secret(self, user: str) -> Object:
         try:
-            secret = await self._client.get(SECRET.resource, user, namespace=PASSWORDS_NAMESPACE)
+            return await self._client.get(SECRET.resource, user, namespace=PASSWORDS_NAMESPACE)
         except NotFound:
-            return ""
-        return _hash_in(secret)
+            return {}
 
 
 def _hash_in(secret: Object) -> str:

@@ -67,12 +67,15 @@ class Users:
                 await self._client.create(GLOBAL_ROLE_BINDING.resource, binding)
         return user
 
-    async def set_password(self, user: Object, password: str) -> None:
+    async def set_password(self, user: Object, password: str, *, replaces: str = "") -> bool:
+        """`replaces`: see `Passwords.set`, as the result."""
         check_password(user.get("username") or "", password)
         name = user["metadata"]["name"]
-        await self._passwords.set(name, password)
+        if not await self._passwords.set(name, password, replaces=replaces):
+            return False
         if user.get("mustChangePassword"):
             await self._client.patch(USER.resource, name, {"mustChangePassword": False})
+        return True
 
     async def end_sessions(self, user: str, but: Collection[str] = ()) -> None:
         """Delete sessions that were created with the previous password."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from herder.engine.front.framing import head
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import StatusError
 from herder.engine.wire import Check, Request, Response, User
@@ -25,7 +25,7 @@ from herder.gateway.proxy.rewrite import (
 from herder.gateway.proxy.targets import ClusterPath, Target
 from herder.gateway.proxy.upstream.connections import Connections, unchecked
 from herder.gateway.proxy.upstream.exchange import Exchange
-from herder.gateway.proxy.upstream.pump import ClosingProtocol, Pump
+from herder.gateway.proxy.upstream.pump import Pump
 
 _SWITCHING_PROTOCOLS = 101
 _REFUSAL_SECONDS = 10.0  # to read the response to a refused upgrade; refusals are short
@@ -127,6 +127,7 @@ class ForwardedRequest:
         request must not be sent any more."""
         self.bind = bind
         self._check = check
+        self._authorized_at = asyncio.get_running_loop().time()
         self._connections = connections
         self._target = target
         self._wanted = wanted
@@ -171,7 +172,13 @@ class ForwardedRequest:
 
     async def _asked(self, request: Request, *, upgrade: str = "") -> Exchange:
         outgoing = await self._who.outgoing(request, self._wanted, self._target, upgrade)
-        return await self._connections.ask(self._target, outgoing, fresh=bool(upgrade), check=self._check)
+        check = partial(self._check_again, request)
+        return await self._connections.ask(self._target, outgoing, fresh=bool(upgrade), check=check)
+
+    async def _check_again(self, request: Request) -> None:
+        """Credentials of the cluster and a connection to it can take minutes, and rights can end meanwhile."""
+        await self._check()
+        await request.check_again(self._authorized_at)
 
     async def _response_of(self, exchange: Exchange) -> Response:
         return await relay(self._connections, self._target, exchange, response_headers(exchange.headers, self._wanted))
@@ -199,13 +206,14 @@ class UpgradedConnections:
     def __init__(self) -> None:
         self._pumps: dict[Pump, Release] = {}
 
-    def answer(self, hijack: Hijack, outcome: Exchange | Response, protocol: str, bind: Bind) -> None:
+    def answer(self, hijack: Hijack, outcome: Exchange | Response, protocol: str, bind: Bind) -> bool | Response:
+        """True if the connection is upgraded, otherwise the response, which the listener sends within its limits."""
         if isinstance(outcome, Response):
-            _send_response(hijack, forbid_caching(outcome))
-            return
+            return forbid_caching(outcome)
         pump = Pump(outcome.channel, outcome.upgraded_data, self._over)
         hijack.take(pump, switching_head(outcome.headers, protocol))
         self._pumps[pump] = bind(pump.end)
+        return True
 
     async def close(self) -> None:
         for pump in list(self._pumps):
@@ -213,10 +221,3 @@ class UpgradedConnections:
 
     def _over(self, pump: Pump) -> None:
         self._pumps.pop(pump)()
-
-
-def _send_response(hijack: Hijack, response: Response) -> None:
-    body = response.content()
-    start = head(response, "", length=len(body), chunked=False, keep_alive=False)
-    transport: asyncio.Transport = hijack.take(ClosingProtocol(), start + body)
-    transport.close()

@@ -31,7 +31,7 @@ from herder.gateway.proxy.local import Remote
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.relay import discard
 from herder.gateway.proxy.rewrite import check_connection, requested_upgrade
-from herder.gateway.proxy.targets import asked, is_watch
+from herder.gateway.proxy.targets import asked, is_long_running
 from herder.gateway.proxy.upstream.channel import Dial, dial_tcp
 from herder.gateway.proxy.upstream.connections import Connections
 from herder.gateway.proxy.upstream.exchange import Exchange
@@ -66,17 +66,17 @@ class RemoteManagementApi:
         try:
             forwarded = self._forwarded(request)
             # Only the API server knows the owner of the token, so the client is limited by address.
-            await request.admit(None, long_running=request.is_streaming or is_watch(request))
+            await request.admit(None, long_running=is_long_running(request))
             await request.receive_body()
             return await self._bind_stream(await forwarded.response(request), _token(request))
         except StatusError as error:
             return refusal(error)
 
-    async def upgrade(self, hijack: Hijack, request: Request, user: User, bind: Bind = unbound) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request, user: User, bind: Bind = unbound) -> bool | Response:
         return await self._proxy.upgrade(hijack, _inside(request), user, bind)
 
-    async def upgrade_direct(self, hijack: Hijack, request: Request) -> bool:
-        """True if the connection was hijacked: by the upgrade, or by the response that refuses it."""
+    async def upgrade_direct(self, hijack: Hijack, request: Request) -> bool | Response:
+        """True if the connection was hijacked, or the response that refuses the upgrade."""
         protocol = requested_upgrade(request.headers)
         if not protocol:
             return False
@@ -87,11 +87,9 @@ class RemoteManagementApi:
             await request.admit(None, long_running=True)
             outcome = await forwarded.switched(request, protocol, bind)
         except StatusError as error:
-            self._upgraded.answer(hijack, refusal(error), protocol, unbound)
-            return True
+            return self._upgraded.answer(hijack, refusal(error), protocol, unbound)
         outcome = await self._checked(outcome, bind, _token(request))
-        self._upgraded.answer(hijack, outcome, protocol, hold_slot(request, bind))
-        return True
+        return self._upgraded.answer(hijack, outcome, protocol, hold_slot(request, bind))
 
     async def _checked(self, outcome: Exchange | Response, bind: Bind, token: str) -> Exchange | Response:
         """The outcome of an upgrade, or a refusal if the token does not exist any more."""

@@ -45,7 +45,7 @@ from herder.gateway.proxy.local import InProcess, Remote
 from herder.gateway.proxy.origins import check_origin
 from herder.gateway.proxy.rewrite import check_connection, requested_upgrade
 from herder.gateway.proxy.stream_rights import CHECK_SECONDS, MayUse, StreamRights
-from herder.gateway.proxy.targets import ClusterPath, Target, TargetOf, asked
+from herder.gateway.proxy.targets import PREFIXES, ClusterPath, Target, TargetOf, asked
 from herder.gateway.proxy.upstream.channel import Dial, dial_tcp
 from herder.gateway.proxy.upstream.connections import Connections
 from herder.gateway.proxy.upstream.exchange import Exchange
@@ -59,6 +59,7 @@ MayRequest = Callable[[User, RequestInfo], Awaitable[bool]]
 
 
 _ACCOUNTS = "system:serviceaccount:"
+_LOCAL_PREFIXES = tuple(f"{prefix}{LOCAL}/" for prefix in PREFIXES)
 
 
 CheckAvailable = Callable[[User, str], Awaitable[None]]
@@ -219,8 +220,13 @@ class ClusterProxy:
 
     # --- upgrades ---------------------------------------------------------------------------------------------------
 
-    async def upgrade(self, hijack: Hijack, request: Request, user: User, bind: Bind = unbound) -> bool:
-        """True if the connection was hijacked: by the upgrade, or by the response that refuses it."""
+    def forwards_upgrade(self, request: Request) -> bool:
+        """Whether an upgrade of this request is forwarded. The embedded server supports none."""
+        in_process = isinstance(self._local, InProcess) and request.path.startswith(_LOCAL_PREFIXES)
+        return request.path.startswith(PREFIXES) and not in_process
+
+    async def upgrade(self, hijack: Hijack, request: Request, user: User, bind: Bind = unbound) -> bool | Response:
+        """True if the connection was hijacked, or the response that refuses the upgrade."""
         protocol = requested_upgrade(request.headers)
         if not protocol:
             return False
@@ -230,12 +236,12 @@ class ClusterProxy:
             if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
                 return False
             forwarded = await self._forwarded(request, wanted, user)
+            request.repeat_after_wait(partial(self._forwarded, wanted=wanted, user=user))
             bind = combine_binds(bind, forwarded.bind)
             outcome = await forwarded.switched(request, protocol, bind)
         except StatusError as error:
             outcome = refusal(error)
-        self._upgraded.answer(hijack, outcome, protocol, hold_slot(request, bind))
-        return True
+        return self._upgraded.answer(hijack, outcome, protocol, hold_slot(request, bind))
 
 
 def _local_identity(request: Request, user: User) -> User:

@@ -10,7 +10,7 @@ from herder.gateway.proxy.upstream.exchange import Exchange, InvalidResponse
 from herder.tunnel.errors import TunnelError
 
 _BUFFERED_BYTES = 64 << 10  # up to this size a response is buffered and sent with its length
-_REFUSAL_BYTES = 1 << 20
+_REFUSAL_BYTES = 64 << 10  # a user may have a thousand
 _SWITCHING_PROTOCOLS = 101
 
 

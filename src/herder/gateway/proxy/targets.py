@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from herder.api.management.names import PROXY_PREFIX
+from herder.engine.apiserver.request.info import is_long_running as may_stay_open
 from herder.engine.apiserver.request.info import request_info
 from herder.engine.meta.errors import BadRequest, NotFound
 from herder.engine.wire import Request
@@ -71,11 +72,12 @@ def asked(request: Request) -> ClusterPath:
     return ClusterPath(cluster, root + cluster, slash + rest or "/", query)
 
 
-def is_watch(request: Request) -> bool:
-    """Whether the request is a watch, in any notation."""
+def is_long_running(request: Request) -> bool:
+    """Whether the request may stay open, such as a watch in any notation. Headers and parameters that clients can add
+    to any request do not count: the limit for short requests is lower."""
     root = next((root for root in PREFIXES if request.path.startswith(root)), None)
-    inside = request.path.removeprefix(root).partition("/")[2] if root else request.path
-    return request_info(request.method, inside, request.query).verb == "watch"
+    inside = "/" + request.path.removeprefix(root).partition("/")[2] if root else request.path
+    return may_stay_open(request, request_info(request.method, inside, request.query))
 
 
 def has_dot_segments(path: str) -> bool:

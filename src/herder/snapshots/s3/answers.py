@@ -1,14 +1,21 @@
-"""XML answers of S3: size limits, no document types, only the elements that the client needs."""
+"""XML answers of S3: size limits, no document types, only the elements that the client needs.
+
+Backups of the manager run in a thread of its process. The parser does not let other threads run before it returns, so
+it gets the text in small pieces, and no piece may contain too much.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 LIMIT = 4 << 20  # a page of 1,000 keys of 1 KiB fits
+_PIECE = 16 << 10
+_MAX_ELEMENTS = 50_000  # a page of 1,000 keys has about 10,000
+_MAX_DEPTH = 16
 _CODE_LIMIT = 80
 _SIZE = re.compile(r"[0-9]{1,18}")
 
@@ -30,7 +37,7 @@ class Answer:
         if "<!" in text:  # entities could expand without limit
             raise InvalidAnswer("it contains a document type")
         try:
-            self._root = ElementTree.fromstring(text)  # noqa: S314 - without document types there are no entities
+            self._root = _parsed(text)
         except ElementTree.ParseError as error:
             raise InvalidAnswer(str(error)) from None
 
@@ -43,6 +50,38 @@ class Answer:
 
     def elements(self, name: str) -> Iterator[ElementTree.Element]:
         return (each for each in self._root if _local(each) == name)
+
+
+class _Builder(ElementTree.TreeBuilder):
+    """Fails when the text has too many elements, or too many within each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._elements = self._depth = 0
+
+    def start(self, tag: str, attributes: dict[str, Any], /) -> ElementTree.Element:
+        self._elements += 1
+        self._depth += 1
+        if self._elements > _MAX_ELEMENTS or self._depth > _MAX_DEPTH:
+            raise InvalidAnswer("it has too many elements")
+        return super().start(tag, attributes)
+
+    def end(self, tag: str, /) -> ElementTree.Element:
+        self._depth -= 1
+        return super().end(tag)
+
+
+def _parsed(text: str) -> ElementTree.Element:
+    """A piece without the begin of an element belongs to a long text, or to an element with many attributes, which the
+    parser would handle at once."""
+    parser = ElementTree.XMLParser(target=_Builder())  # noqa: S314 - without document types there are no entities
+    for start in range(0, len(text), _PIECE):
+        piece = text[start : start + _PIECE]
+        if len(piece) == _PIECE and "<" not in piece:
+            raise InvalidAnswer("it has too long an element")
+        parser.feed(piece)
+    root: ElementTree.Element = parser.close()
+    return root
 
 
 def error_of(content: bytes) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import random
 import ssl
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from herder.snapshots.config import S3Config
 from herder.snapshots.errors import SnapshotError, TooLarge
@@ -82,12 +83,50 @@ class _Transient(Exception):
         self.error = error
 
 
+class _Socket(ssl.SSLSocket):
+    """Each read and write ends at the deadline. Without it, a server that sends a byte from time to time, such as of
+    a head or of a part of the content, would be waited for without end."""
+
+    deadline = math.inf  # of the monotonic clock
+    patience = 60.0
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        self._check_deadline()
+        return super().recv_into(buffer, nbytes, flags)
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        self._check_deadline()
+        return super().send(data, flags)
+
+    def _check_deadline(self) -> None:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(min(left, self.patience))
+
+
+class _Deadline:
+    """The time that a transfer may take, which grows with what has been transferred."""
+
+    def __init__(self, sock: _Socket) -> None:
+        self._socket = sock
+        self._base = time.monotonic() + sock.patience
+
+    def begin(self, transferred: int, piece: int) -> None:
+        """Before the next piece of so many bytes."""
+        self._socket.deadline = self._base + (transferred + piece) / SLOWEST
+
+    def check(self, transferred: int) -> None:
+        if time.monotonic() > self._base + transferred / SLOWEST:
+            raise TimeoutError
+
+
 class Answered:
     """The response to a request. The deadline covers the transfer of its body."""
 
-    def __init__(self, response: http.client.HTTPResponse, check: Callable[[int], None]) -> None:
+    def __init__(self, response: http.client.HTTPResponse, deadline: _Deadline) -> None:
         self._response = response
-        self._check = check
+        self._deadline = deadline
         self.length = int(response.headers.get("Content-Length") or 0)
 
     def header(self, name: str) -> str:
@@ -95,20 +134,27 @@ class Answered:
 
     def pieces(self) -> Iterator[bytes]:
         received = 0
-        while piece := self._response.read(PIECE):
+        while piece := self._piece(received, PIECE):
             received += len(piece)
-            self._check(received)
+            self._deadline.check(received)
             yield piece
 
     def read(self, limit: int = LIMIT) -> bytes:
         content = bytearray()
         while len(content) <= limit:
-            piece = self._response.read(min(PIECE, limit + 1 - len(content)))
+            piece = self._piece(len(content), min(PIECE, limit + 1 - len(content)))
             if not piece:
                 return bytes(content)
-            self._check(len(content))
+            self._deadline.check(len(content))
             content += piece
         raise TooLarge(f"S3: an answer is larger than {limit} bytes")
+
+    def beginning(self, limit: int) -> bytes:
+        return self._piece(0, limit)
+
+    def _piece(self, received: int, size: int) -> bytes:
+        self._deadline.begin(received, size)
+        return self._response.read(size)
 
 
 class Connection:
@@ -120,6 +166,7 @@ class Connection:
         self._context = _tls(config)
         self._sleep = sleep
         self._http: http.client.HTTPSConnection | None = None
+        self._socket: _Socket | None = None
         self._spent = 0.0  # seconds, in requests that transfer no snapshot
 
     def close(self) -> None:
@@ -157,9 +204,10 @@ class Connection:
         response = None
         try:
             response = self._send(request)
+            answered = Answered(response, self._deadline())
             if 200 <= response.status < 300:
-                return receive(Answered(response, self._deadline()))
-            content = b"" if request.method == "HEAD" else response.read(LIMIT)
+                return receive(answered)
+            content = b"" if request.method == "HEAD" else answered.beginning(LIMIT)
             error = refusal(self.config, request.what, response.status, *error_of(content))
             if response.status >= 500:
                 raise _Transient(error)
@@ -180,24 +228,32 @@ class Connection:
         http_connection = self._connection()
         path = encoded_path(self.config.bucket, request.key)
         query = encoded_query(request.query)
+        deadline = self._deadline()
+        deadline.begin(0, 0)
         http_connection.putrequest(
             request.method, f"{path}?{query}" if query else path, skip_host=True, skip_accept_encoding=True
         )
         for name, value in self._headers(request, path).items():
             http_connection.putheader(name, value)
         http_connection.endheaders()
-        check, sent = self._deadline(), 0
+        sent = 0
         try:
             for piece in request.body.pieces():
+                deadline.begin(sent, len(piece))
                 http_connection.send(piece)
                 sent += len(piece)
-                check(sent)
+                deadline.check(sent)
         except (BrokenPipeError, ConnectionResetError):
             # A server that refuses a request may answer and close before it has read the body.
             try:
-                return http_connection.getresponse()
+                return self._head(http_connection)
             except (OSError, http.client.HTTPException):
                 raise ConnectionResetError from None
+        return self._head(http_connection)
+
+    def _head(self, http_connection: http.client.HTTPSConnection) -> http.client.HTTPResponse:
+        """Receive the head of the answer, and any number of interim answers before it."""
+        self._deadline().begin(0, 0)
         return http_connection.getresponse()
 
     def _headers(self, request: Request, path: str) -> dict[str, str]:
@@ -212,26 +268,26 @@ class Connection:
         return {**headers, "Authorization": authorization(unsigned, self._credentials, now)}
 
     def _connection(self) -> http.client.HTTPSConnection:
-        if self._http is None:
+        """The connection, which is opened here: the deadlines are those of its socket."""
+        if self._http is None or self._http.sock is None:  # the last answer has closed it
             self._http = http.client.HTTPSConnection(
                 self.config.endpoint, timeout=self.config.timeout, context=self._context
             )
+            self._http.connect()
+            assert isinstance(self._http.sock, _Socket)
+            self._socket = self._http.sock
+            self._socket.patience = self.config.timeout
         return self._http
 
-    def _deadline(self) -> Callable[[int], None]:
-        """Return a check that fails when a transfer of so many bytes takes too long."""
-        started = time.monotonic()
-
-        def check(transferred: int) -> None:
-            if time.monotonic() > started + self.config.timeout + transferred / SLOWEST:
-                raise TimeoutError
-
-        return check
+    def _deadline(self) -> _Deadline:
+        assert self._socket is not None  # there is a connection
+        return _Deadline(self._socket)
 
 
 def _tls(config: S3Config) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslsocket_class = _Socket
     context.verify_flags |= _PARTIAL_CHAIN
     if config.skip_ssl_verify:
         context.check_hostname = False

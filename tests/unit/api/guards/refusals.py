@@ -11,7 +11,7 @@ from herder.engine.runtime.decision import Observe, Refusal
 from herder.engine.runtime.executor import Action, Guard
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.support.views import NOW, view_of
-from tests.unit.api.test_plan_guards import HEALTHY, READER
+from tests.unit.api.guards.plan_writes import HEALTHY, READER
 from tests.unit.controllers.planner.objects import NAMESPACE
 
 

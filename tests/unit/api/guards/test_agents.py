@@ -20,7 +20,7 @@ from herder.engine.runtime.decision import Patch, Ref, Refusal
 from herder.engine.runtime.executor import Action
 from herder.engine.runtime.view import View
 from tests.support.views import NOW, view_of
-from tests.unit.api.test_plan_guards import READER
+from tests.unit.api.guards.plan_writes import READER
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import (
     ETCD,

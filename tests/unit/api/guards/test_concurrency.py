@@ -10,10 +10,10 @@ from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch, Ref
+from tests.unit.api.guards.plan_writes import NEW, write
 from tests.unit.api.guards.refusals import refusal
 from tests.unit.api.guards.test_plans import BY_DISTRIBUTION, PLAN_A, with_cluster
 from tests.unit.api.test_guards_by_distribution import Sample
-from tests.unit.api.test_plan_guards import NEW, write
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import (
     ETCD,

@@ -13,8 +13,8 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Delete, Effect, Ref
 from tests.support.views import view_of
+from tests.unit.api.guards.plan_writes import READER
 from tests.unit.api.test_eviction_guards import eviction
-from tests.unit.api.test_plan_guards import READER
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import NAMESPACE, machine, plan_secret
 

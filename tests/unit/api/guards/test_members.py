@@ -18,10 +18,10 @@ from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Delete, Patch, Ref, Update
 from tests.support.builders import object_reference
 from tests.support.views import view_of
+from tests.unit.api.guards.plan_writes import HEALTHY, RELEASE, deletion, mark_init, members
 from tests.unit.api.guards.refusals import refusal
 from tests.unit.api.guards.test_plans import BY_DISTRIBUTION, LOST, with_cluster
 from tests.unit.api.test_guards_by_distribution import JOINED, KUBECONFIG, SAMPLES, Sample
-from tests.unit.api.test_plan_guards import HEALTHY, RELEASE, deletion, mark_init, members
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import (
     NAME,

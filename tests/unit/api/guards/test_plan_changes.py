@@ -19,7 +19,7 @@ from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Create, Delete, Patch, Ref, Update
 from herder.engine.runtime.handlers import Indexed, Watches
 from tests.support.views import view_of
-from tests.unit.api.test_plan_guards import HEALTHY, READER, mark_init
+from tests.unit.api.guards.plan_writes import HEALTHY, READER, mark_init
 from tests.unit.controllers.planner.objects import (
     ETCD,
     NAME,

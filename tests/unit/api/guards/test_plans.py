@@ -18,9 +18,9 @@ from herder.api.rke.node.plan_secret import encoded
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Delete, Patch, Ref, Update
 from tests.support.views import NOW
+from tests.unit.api.guards.plan_writes import NEW, mark_init, members, workers, write
 from tests.unit.api.guards.refusals import refusal
 from tests.unit.api.test_guards_by_distribution import JOINED, SAMPLES, Sample, run_of_restore
-from tests.unit.api.test_plan_guards import NEW, mark_init, members, workers, write
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import (
     ETCD,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from herder.api.identity.tenancy import GRANTED_ROLE
+from herder.api.identity.tenancy.rules import GRANTED_ROLE
 from herder.api.machines.names import CREDENTIAL_ROLE, granted_role, limited_concat, provision_role, safe_concat
 from herder.api.rke import names
 

@@ -26,7 +26,7 @@ from herder.snapshots.directory import Directory
 from herder.snapshots.errors import SnapshotError
 from herder.snapshots.files import digest_of
 from herder.snapshots.operations import list_all
-from tests.support.s3 import S3Server
+from tests.support.cloud.s3 import S3Server
 
 
 @pytest.fixture(scope="module")

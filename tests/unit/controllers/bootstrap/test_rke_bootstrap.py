@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from herder.api.capi.kinds import SECRET
-from herder.api.identity.tenancy import ISSUED_LABELS
+from herder.api.identity.tenancy.secrets import ISSUED_LABELS
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP

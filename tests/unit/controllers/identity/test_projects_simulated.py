@@ -29,7 +29,7 @@ from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
 from tests.support.builders import new_manifest
-from tests.support.cluster_namespaces import create_with_namespace
+from tests.support.manager.cluster_namespaces import create_with_namespace
 from tests.unit.controllers.identity.objects import cluster_manifest
 
 CONTROLLERS = [

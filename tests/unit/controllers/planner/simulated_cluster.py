@@ -229,6 +229,11 @@ class SimulatedCluster:
         status = {"conditions": [new_condition("InfrastructureReady"), *conditions]}
         await self._status(MACHINE, machine, status)
 
+    async def report_kubelet(self, machine: str, version: str) -> None:
+        """Set the version of a Machine's kubelet, which Cluster API copies from its Node."""
+        info = (await self.machine(machine))["status"]["nodeInfo"]
+        await self._status(MACHINE, machine, {"nodeInfo": {**info, "kubeletVersion": version}})
+
     async def _report(self, name: str, data: Mapping[str, str | bytes], version: str = "") -> None:
         patch: Object = {"data": {key: encoded(value) for key, value in data.items()}}
         if version:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from herder.api.capi.kinds import MACHINE
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.node.plan_secret import PlanSecret, encoded
@@ -209,17 +208,19 @@ def test_a_node_that_fills_its_secret_does_not_stall_the_planner(key: str) -> No
 # --- a false kubelet version -----------------------------------------------------------------------------------------
 
 
-async def report_false_version() -> tuple[bool, str]:
-    """Return whether the other workers get their plans, and the message about the one that reports an old kubelet."""
+NEWER_PLAN = {"local_plan_revision": "9999", "local_applied_checksum": "abc"}
+
+
+async def report_false_version(version: str, report: dict[str, str]) -> tuple[bool, str]:
+    """Return whether the other workers get their plans, and the message about the one that reports a false kubelet."""
     async with SimulatedCluster() as cluster:
         await cluster.create()
         await cluster.add("server", SERVER_ROLES)
         for name in ("a-liar", "worker"):
             await cluster.add(name, WORKER_ROLES)
         await cluster.world.until(cluster.is_ready)
-        info = (await cluster.machine("a-liar"))["status"]["nodeInfo"]
-        old = {"status": {"nodeInfo": {**info, "kubeletVersion": "v1.20.0+k3s1"}}}
-        await cluster.client.patch(MACHINE.resource, "a-liar", old, namespace=NAMESPACE, subresource="status")
+        await cluster.report_kubelet("a-liar", version)
+        await cluster.report("a-liar", **report)
         await cluster.add("new", WORKER_ROLES)
         await cluster.edit(kubernetesVersion="v1.34.1+k3s1")
         await asyncio.sleep(1800)
@@ -228,8 +229,19 @@ async def report_false_version() -> tuple[bool, str]:
         return done, await cluster.message()
 
 
-def test_a_node_that_reports_an_old_version_does_not_block_other_plans() -> None:
-    done, message = loop.run(report_false_version())
+@pytest.mark.parametrize(
+    ("version", "report", "reason"),
+    [
+        ("v1.20.0+k3s1", {}, "skips minor versions after v1.20.0"),
+        ("v1.99.0+k3s1", {}, "v1.34.1 is lower than the current v1.99.0"),
+        ("none", NEWER_PLAN, "the machine has applied a newer plan"),
+    ],
+    ids=["old", "new", "none"],
+)
+def test_a_node_that_reports_a_false_version_does_not_block_other_plans(
+    version: str, report: dict[str, str], reason: str
+) -> None:
+    done, message = loop.run(report_false_version(version, report))
     assert done, message
     assert "a-liar" in message
-    assert "skips minor versions after v1.20.0" in message
+    assert reason in message

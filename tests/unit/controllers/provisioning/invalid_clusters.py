@@ -41,7 +41,7 @@ from herder.controllers.planner.distributions.lookup import distribution_of
 from herder.engine.meta.errors import BadRequest, Invalid
 from herder.engine.meta.kinds import Object
 from herder.sim import loop
-from tests.fuzz.mutation import NUMBERS, STRINGS, mutated_repeatedly
+from tests.fuzz.inputs.mutation import NUMBERS, STRINGS, mutated_repeatedly
 from tests.support.builders import new_manifest
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import TOKENS, machine_with_plan, reconcile_planner

@@ -15,10 +15,10 @@ from herder.app.host.process import GC_THRESHOLDS
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.compute import MAX_WAITING, MAX_WAITING_PER_USER, FairSemaphore
 from herder.engine.meta.errors import TooManyRequests
-from tests.support import attacks
-from tests.support import turns as loop_turns
-from tests.support.attacks import Attack
-from tests.support.turns import in_own_turns, measured_turns
+from tests.support.attacks import requests as attacks
+from tests.support.attacks import turns as loop_turns
+from tests.support.attacks.requests import Attack
+from tests.support.attacks.turns import in_own_turns, measured_turns
 from tests.unit.engine.apiserver.api import Api, Clock
 
 TURN_SECONDS = 0.05

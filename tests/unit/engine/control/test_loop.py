@@ -14,7 +14,7 @@ from herder.engine.control.metrics import LoopMetrics, Metrics
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Conflict
 from herder.sim import loop as virtual
-from tests.support.provisioned import conflicts_in
+from tests.support.manager.provisioned import conflicts_in
 
 log = get_logger("herder.test")
 

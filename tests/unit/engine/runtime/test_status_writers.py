@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.status_writers import SHARED, StatusWriters, fields
+from tests.support.checks.status_writers import SHARED, StatusWriters, fields
 
 
 def test_a_second_writer_is_found() -> None:

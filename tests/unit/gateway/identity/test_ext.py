@@ -268,6 +268,29 @@ async def test_a_rejected_kubeconfig_leaves_no_token(harness: IdentityHarness, s
     assert (await call(harness, bob, "GET", "/tokens"))["items"] == []
 
 
+@pytest.mark.parametrize("ext", [False, True])
+async def test_no_kubeconfig_outlasts_the_token_that_requested_it(harness: IdentityHarness, ext: bool) -> None:
+    """On other API servers, it takes seconds to find the clusters of a user among thousands."""
+    bearer = await harness.create_token("u-alice", name="token-stolen", ext=ext)
+    user = await harness.identity.authenticate(request_with_token(bearer))
+
+    class RevokedMeanwhile(dict[str, str]):
+        def __contains__(self, cluster: object) -> bool:
+            harness.identity.known.removed(revoked)
+            return True
+
+        def __getitem__(self, cluster: str) -> str:
+            return cluster
+
+    revoked = harness.identity.known.cached_token("token-stolen", ext=ext)
+    assert revoked is not None
+    harness.clusters["u-alice"] = RevokedMeanwhile()
+    with pytest.raises(Unauthorized):
+        await call(harness, user, "POST", "/kubeconfigs", {"spec": {"clusters": ["c-m-one"]}})
+    kept = await harness.env.outside.list(SECRET.resource, namespace=TOKENS_NAMESPACE)
+    assert {each["metadata"]["name"] for each in kept.items} <= {"token-stolen"}
+
+
 async def test_a_kubeconfig_may_include_the_manager(harness: IdentityHarness) -> None:
     created = await new_kubeconfig(
         harness, await authenticated_user(harness), includeDefaultEntry=True, clusters=["c-m-1"]

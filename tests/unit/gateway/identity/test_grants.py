@@ -36,7 +36,7 @@ from herder.engine.runtime.manager import Manager
 from herder.engine.wire import User
 from herder.gateway.identity.grants import refusal
 from tests.support.builders import new_manifest
-from tests.support.cluster_namespaces import create_with_namespace, namespace_of
+from tests.support.manager.cluster_namespaces import create_with_namespace, namespace_of
 from tests.unit.engine.runtime import envtest
 from tests.unit.engine.runtime.envtest import Environment
 

@@ -11,10 +11,10 @@ import pytest
 from herder.api.capi.crds import CRDS as CORE_CRDS
 from herder.api.capi.inventory import PROVIDER_CRD
 from herder.api.capi.kinds import NAMESPACE
-from herder.api.identity import tenancy as rules
 from herder.api.identity.crds import CRDS
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.identity.tenancy import rules
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
@@ -28,10 +28,17 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, Forbidden, Invalid, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.wire import User
-from tests.support import tenancy
 from tests.support.builders import new_manifest
-from tests.support.cluster_namespaces import create_with_namespace
-from tests.support.tenancy import Case
+from tests.support.manager.cluster_namespaces import create_with_namespace
+from tests.support.tenancy.case import Case, create_for
+from tests.support.tenancy.clusters import IDENTIFIED, MOVED, OWNED, REPORTED, WITHHELD
+from tests.support.tenancy.cores import OTHER_WORKLOADS, SIGNS_OF_A_CORE
+from tests.support.tenancy.deletions import ORPHANED, OUTLASTING
+from tests.support.tenancy.restores import LISTED, RESTORED
+from tests.support.tenancy.roles import GRANTED_ROLES, MACHINE_ROLES, OWN_ROLES
+from tests.support.tenancy.secrets import EDITED, OVERWRITTEN, REDIRECTED, TAKEN, UNNAMED
+from tests.support.tenancy.users import EDITORS, USER, grant_rights
+from tests.support.tenancy.writes import ALLOWED, REFUSED
 from tests.unit.engine.runtime import envtest
 from tests.unit.engine.runtime.envtest import Environment
 from tests.unit.gateway.identity.test_grants import client_as, crtb, env, is_allowed, wait_until_allowed  # noqa: F401
@@ -46,16 +53,16 @@ async def server() -> AsyncIterator[Environment]:
         install_tenancy_admission(created.server, created.outside)
         for name in ("cattle-global-data", "cattle-system", "fleet-default"):
             await created.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, name))
-        await tenancy.grant_rights(created.outside)
+        await grant_rights(created.outside)
         yield created
 
 
-async def write(server: Environment, case: Case, as_user: str = tenancy.USER) -> Object:
+async def write(server: Environment, case: Case, as_user: str = USER) -> Object:
     user = Client(InProcess(server.server, User(as_user, groups=("system:authenticated",))))
     namespace = case.meta.get("namespace", "")
     if case.patch is None and case.delete_options is None:
         return await user.create(case.kind.resource, case.object, namespace=namespace)
-    await tenancy.create_for(server.outside, case)
+    await create_for(server.outside, case)
     if case.patch is None:
         path = f"{case.kind.resource.path(namespace)}/{case.meta['name']}"
         response = await user.raw(
@@ -69,92 +76,92 @@ async def write(server: Environment, case: Case, as_user: str = tenancy.USER) ->
     return await user.patch(case.kind.resource, name, case.patch, namespace=namespace, subresource=subresource)
 
 
-@pytest.mark.parametrize("case", tenancy.REFUSED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
 async def test_users_cannot_write_objects_that_the_manager_trusts(server: Environment, case: Case) -> None:
     with pytest.raises((Forbidden, Invalid)):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.ALLOWED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", ALLOWED, ids=lambda case: case.id)
 async def test_users_can_write_their_own_objects(server: Environment, case: Case) -> None:
     name = (await write(server, case))["metadata"]["name"]
     assert name == case.meta.get("name", name)
 
 
-@pytest.mark.parametrize("case", tenancy.ORPHANED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", ORPHANED, ids=lambda case: case.id)
 async def test_objects_cannot_be_deleted_with_their_rights_left_behind(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
-@pytest.mark.parametrize("user", tenancy.EDITORS)
-@pytest.mark.parametrize("case", tenancy.OUTLASTING, ids=lambda case: case.id)
+@pytest.mark.parametrize("user", EDITORS)
+@pytest.mark.parametrize("case", OUTLASTING, ids=lambda case: case.id)
 async def test_editors_cannot_leave_rights_of_a_creator_behind(server: Environment, case: Case, user: str) -> None:
     with pytest.raises(Forbidden):
         await write(server, case, user)
 
 
-@pytest.mark.parametrize("user", tenancy.EDITORS)
-@pytest.mark.parametrize("case", tenancy.REDIRECTED, ids=lambda case: case.id)
+@pytest.mark.parametrize("user", EDITORS)
+@pytest.mark.parametrize("case", REDIRECTED, ids=lambda case: case.id)
 async def test_editors_cannot_change_the_credential_of_a_machine(server: Environment, case: Case, user: str) -> None:
     with pytest.raises(Forbidden):
         await write(server, case, user)
 
 
-@pytest.mark.parametrize("user", tenancy.EDITORS[:1])
-@pytest.mark.parametrize("case", tenancy.EDITED, ids=lambda case: case.id)
+@pytest.mark.parametrize("user", EDITORS[:1])
+@pytest.mark.parametrize("case", EDITED, ids=lambda case: case.id)
 async def test_editors_can_write_other_secrets(server: Environment, case: Case, user: str) -> None:
     await write(server, case, user)
 
 
-@pytest.mark.parametrize("case", tenancy.OWNED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", OWNED, ids=lambda case: case.id)
 async def test_a_former_owner_cannot_delete_a_cluster_with_an_own_object(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.WITHHELD, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", WITHHELD, ids=lambda case: case.id)
 async def test_only_administrators_make_clusters_observe_only(server: Environment, case: Case) -> None:
     """Otherwise an owner who marks the own cluster keeps all rights in it when they are reduced."""
     with pytest.raises(Forbidden, match="the manager withholds all changes of such a cluster"):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.IDENTIFIED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", IDENTIFIED, ids=lambda case: case.id)
 async def test_only_the_manager_names_the_management_cluster(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden, match=r"status\.clusterName: the manager"):
         await write(server, case)
 
 
 async def test_users_can_write_other_fields_of_the_status_of_clusters(server: Environment) -> None:
-    await write(server, tenancy.REPORTED)
+    await write(server, REPORTED)
 
 
-@pytest.mark.parametrize("case", tenancy.RESTORED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", RESTORED, ids=lambda case: case.id)
 async def test_only_the_manager_writes_what_a_restore_trusts(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden, match=r"the manager (copies|generates|records|lists)"):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.LISTED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", LISTED, ids=lambda case: case.id)
 async def test_users_can_write_other_fields_of_control_planes(server: Environment, case: Case) -> None:
     await write(server, case)
 
 
 async def test_a_snapshot_can_be_deleted(server: Environment) -> None:
-    case = tenancy.LISTED[-1]
-    await tenancy.create_for(server.outside, case)
-    user = Client(InProcess(server.server, User(tenancy.USER, groups=("system:authenticated",))))
+    case = LISTED[-1]
+    await create_for(server.outside, case)
+    user = Client(InProcess(server.server, User(USER, groups=("system:authenticated",))))
     await user.delete(case.kind.resource, case.meta["name"], namespace=case.meta["namespace"])
 
 
-@pytest.mark.parametrize("case", tenancy.MOVED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", MOVED, ids=lambda case: case.id)
 async def test_a_cluster_keeps_its_workspace(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.OVERWRITTEN, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", OVERWRITTEN, ids=lambda case: case.id)
 async def test_only_the_creator_of_a_credential_can_write_it(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
@@ -162,7 +169,7 @@ async def test_only_the_creator_of_a_credential_can_write_it(server: Environment
 
 async def test_administrators_cannot_overwrite_the_credential_of_a_user(server: Environment) -> None:
     """A user may have created the name in advance, and would read the secret."""
-    case = tenancy.OVERWRITTEN[0]
+    case = OVERWRITTEN[0]
     with suppress(AlreadyExists):
         await server.outside.create(case.kind.resource, case.object, namespace=case.meta["namespace"])
     options = {"namespace": case.meta["namespace"]}
@@ -171,7 +178,7 @@ async def test_administrators_cannot_overwrite_the_credential_of_a_user(server: 
     await server.outside.patch(case.kind.resource, "held", {"metadata": {"labels": {"a": "b"}}}, **options)
 
 
-@pytest.mark.parametrize("case", tenancy.TAKEN, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", TAKEN, ids=lambda case: case.id)
 async def test_administrators_cannot_add_to_a_secret_of_another_user(server: Environment, case: Case) -> None:
     resource, namespace, name = case.kind.resource, case.meta["namespace"], case.meta["name"]
     await server.outside.create(resource, case.object, namespace=namespace)
@@ -180,10 +187,10 @@ async def test_administrators_cannot_add_to_a_secret_of_another_user(server: Env
     await server.outside.delete(resource, name, namespace=namespace)
 
 
-@pytest.mark.parametrize("case", tenancy.UNNAMED, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", UNNAMED, ids=lambda case: case.id)
 async def test_a_secret_names_its_creator(server: Environment, case: Case) -> None:
     """Not if the user can change all Secrets of the namespace."""
-    assert (await write(server, case))["metadata"]["annotations"] == {CREATOR: tenancy.USER}
+    assert (await write(server, case))["metadata"]["annotations"] == {CREATOR: USER}
     meta = {**case.meta, "name": f"{case.meta['name']}-2"}
     created = await server.outside.create(
         case.kind.resource, {**case.object, "metadata": meta}, namespace=meta["namespace"]
@@ -191,30 +198,30 @@ async def test_a_secret_names_its_creator(server: Environment, case: Case) -> No
     assert "annotations" not in created["metadata"]
 
 
-@pytest.mark.parametrize("case", tenancy.GRANTED_ROLES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", GRANTED_ROLES, ids=lambda case: case.id)
 async def test_only_the_manager_writes_its_roles(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.MACHINE_ROLES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", MACHINE_ROLES, ids=lambda case: case.id)
 async def test_only_the_manager_writes_roles_of_machines(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.OWN_ROLES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", OWN_ROLES, ids=lambda case: case.id)
 async def test_users_can_write_other_roles(server: Environment, case: Case) -> None:
     await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.SIGNS_OF_A_CORE, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", SIGNS_OF_A_CORE, ids=lambda case: case.id)
 async def test_users_cannot_fake_another_cluster_api_core(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
 
 
-@pytest.mark.parametrize("case", tenancy.OTHER_WORKLOADS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", OTHER_WORKLOADS, ids=lambda case: case.id)
 async def test_other_workloads_are_not_affected(server: Environment, case: Case) -> None:
     await write(server, case)
 

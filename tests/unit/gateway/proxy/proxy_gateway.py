@@ -90,7 +90,7 @@ class Gateway:
             return Response(401, {}, b"must authenticate")
         return await self.proxy.handle(request, user)
 
-    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool | Response:
         user = _authenticate(request)
         return user is not None and await self.proxy.upgrade(hijack, request, user)
 

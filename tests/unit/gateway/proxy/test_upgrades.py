@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from herder.engine.front import limits
 from herder.engine.meta.errors import Forbidden
 from herder.engine.wire import Request
+from herder.gateway.proxy import relay
 from herder.gateway.proxy.origins import check_origin
 from herder.gateway.proxy.upstream.pump import Pump
-from tests.support.attack import TURN_MS
+from tests.support.attacks.attacker import TURN_MS
+from tests.support.attacks.turns import measured_turns
 from tests.support.kube import Authority
-from tests.support.turns import measured_turns
 from tests.unit.engine.front.sockets import Raw
 from tests.unit.gateway.proxy.proxy_gateway import Gateway
 from tests.unit.gateway.proxy.recorder import UNAUTHORIZED, Received, Recorder, StaticTokens
@@ -115,6 +118,36 @@ async def test_a_rejected_upgrade_returns_the_clusters_response(gateway: Gateway
     assert await raw.rest() == b""
     assert len(recorder.received) == 1
     raw.close()
+
+
+async def test_a_client_that_does_not_read_why_its_upgrade_is_rejected_is_disconnected(
+    gateway: Gateway, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection counts as before: members could otherwise fill the memory with responses of their clusters."""
+    monkeypatch.setattr(limits, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "RESPONSE_BYTES_PER_SECOND", 10 << 20)
+    monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr(relay, "_REFUSAL_BYTES", 8 << 20)  # more than the socket's buffers
+    content = b"x" * (8 << 20)
+
+    async def refuse(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
+
+    recorder.answer = refuse
+    gateway.front._check_timeouts(asyncio.get_running_loop())
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", gateway.port))
+        lines = [f"GET {EXEC} HTTP/1.1", f"Host: 127.0.0.1:{gateway.port}", ALICE, *WEBSOCKET, "", ""]
+        await loop.sock_sendall(client, "\r\n".join(lines).encode())
+        async with asyncio.timeout(30):
+            start = await loop.sock_recv(client, 64)
+            assert start.startswith(b"HTTP/1.1 200")
+            assert gateway.front.usage()["connections"] == 1
+            while gateway.front.usage()["connections"]:
+                await asyncio.sleep(0.05)
 
 
 async def test_an_upgrade_with_an_outdated_impersonator_is_retried(gateway: Gateway, recorder: Recorder) -> None:

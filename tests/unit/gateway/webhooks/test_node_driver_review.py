@@ -14,7 +14,7 @@ from herder.engine.meta.kinds import Object
 from herder.gateway.webhooks.configurations import MACHINES, Url, rendered
 from herder.gateway.webhooks.node_driver_review import answer
 from tests.unit.engine.runtime.envtest import Environment
-from tests.unit.gateway.test_node_driver_admission import deactivated, env, node_driver, stored
+from tests.unit.gateway.admission.test_node_drivers import deactivated, env, node_driver, stored
 
 __all__ = ["env"]
 

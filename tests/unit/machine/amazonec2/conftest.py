@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from herder.machine.cli.main import guarded, run
-from tests.support.ec2 import KEYS, Ec2
+from tests.support.cloud.ec2 import KEYS, Ec2
 from tests.unit.machine.amazonec2 import preloaded  # noqa: F401
 from tests.unit.machine.amazonec2.fault_proxy import FaultProxy
 

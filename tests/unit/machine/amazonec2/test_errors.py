@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ec2 import Ec2
+from tests.support.cloud.ec2 import Ec2
 from tests.unit.machine.amazonec2.conftest import Command
 from tests.unit.machine.amazonec2.fault_proxy import FaultProxy
 

@@ -13,7 +13,7 @@ import asyncssh
 import pytest
 
 from herder.machine.drivers.amazonec2.groups import MADE_BY_US, OPEN_TO_ALL, OPEN_TO_MEMBERS
-from tests.support.ec2 import IMAGE, ZONE, Ec2
+from tests.support.cloud.ec2 import IMAGE, ZONE, Ec2
 from tests.unit.machine.amazonec2.conftest import Command
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from herder.engine.store import Cipher, Key, Put, Store
-from tests.support.s3 import S3Server
+from tests.support.cloud.s3 import S3Server
 from tests.support.snapshots import SnapshotProgram, small_disk
 
 STEPS = ("begun", "fetched", "staging", "staged", "stopped", "replacing", "replaced", "started")

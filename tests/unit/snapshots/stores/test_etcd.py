@@ -15,9 +15,9 @@ import pytest
 
 from herder.snapshots.remote import MAX_LISTED
 from herder.snapshots.stores.etcd import MIN_BUMP, bump
-from tests.support.s3 import SECRET_KEY, S3Server
+from tests.support.cloud.s3 import SECRET_KEY, S3Server
+from tests.support.clusters.static_pods import StaticPodServer
 from tests.support.snapshots import SnapshotProgram, small_disk
-from tests.support.static_pods import StaticPodServer
 
 STEPS = ("begun", "fetched", "staging", "staged", "stopped", "replacing", "replaced", "started")
 

@@ -214,3 +214,20 @@ def with_deletion(plan: Plan, task: Rejoin, *kubectl: str) -> Plan:
 
 class UnsupportedTask(ValueError):
     """The distribution cannot do this. The message says what to do instead."""
+
+
+def combined(current: Plan, task: Plan, mode: Mode) -> Plan:
+    """The plan with which a machine runs a task. `current`: its plan without tasks."""
+    if mode is Mode.RENDERED:
+        return task
+    files = {each.path: each for each in (*current.files, *task.files)}
+    if mode is Mode.ALONE:
+        return Plan(files=tuple(files.values()), instructions=task.instructions)
+    instructions = (*current.instructions, *task.instructions)
+    periodic = {each.name: each for each in (*current.periodic_instructions, *task.periodic_instructions)}
+    return replace(
+        current,
+        files=tuple(files.values()),
+        instructions=instructions,
+        periodic_instructions=tuple(periodic.values()),
+    )

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NoReturn
 
-import msgspec
-
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import annotations_of
+from herder.api.guards.plans import version_refusal
 from herder.api.rke import operations
 from herder.api.rke.events import cluster_events
 from herder.api.rke.machines.strategy import is_lost, is_node_deleted
@@ -25,7 +24,7 @@ from herder.api.rke.operation_history import extended_history
 from herder.api.rke.operations import ABORTED, FAILED, Run, active_run, is_abortable, request_in, without_tasks
 from herder.api.times import parse_time
 from herder.api.writes import ref
-from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask
+from herder.controllers.planner.distributions.tasks import HostTask, Mode, Task, UnsupportedTask, combined
 from herder.controllers.planner.operations.agents import NODE_AGENTS
 from herder.controllers.planner.operations.certificates import AUTHORITIES, CERTIFICATES
 from herder.controllers.planner.operations.encryption_keys import ENCRYPTION_KEYS
@@ -300,10 +299,13 @@ class _Drive:
             if _is_busy(step) and not self._is_unresponsive(step):
                 return self._redact(messages.plan_status(entry, self._now)) or messages.NOT_APPLIED
             try:
-                self.result.writes.append(self._delivery(step))
+                delivery = self._delivery(step)
             except InputsNotReady as missing:  # the deadline of the phase counts for this too
                 self.result.effects += [each for each in missing.effects if each not in self.result.effects]
                 return str(missing)
+            if entry.roles.only_worker and (refusal := version_refusal(delivery, self.scope.planning.view)):
+                return self._wait_for_version(step, str(refusal))
+            self.result.writes.append(delivery)
             self.result.plans = True
             return messages.NOT_APPLIED
         if self._is_unresponsive(step):
@@ -315,6 +317,18 @@ class _Drive:
         if self._lacks_report(step):
             raise _StepFailed(entry, f"{step.missing} within {int(step.report_timeout.total_seconds()) // 60} minutes")
         return step.missing
+
+    def _wait_for_version(self, step: Step, refusal: str) -> str:
+        """Wait for a worker that reports another version than it should have, and then continue without it. After a
+        restore of the manager, its version may not be known yet."""
+        run = self.scope.run
+        due = max(run.phase_started_at or run.started_at, self.scope.driven_since) + WORKER_TIMEOUT
+        if self._now < due:
+            self.result.wake_at = earliest(self.result.wake_at, due)
+            return refusal
+        if step.is_of_worker:
+            return ""
+        raise _StepFailed(step.entry, refusal)
 
     def _lacks_report(self, step: Step) -> bool:
         """Whether the machine must have reported by now that its task had an effect."""
@@ -382,13 +396,13 @@ class _Drive:
         if step.task is None:
             return deliver_task(step.entry, current, "", self._now)
         if isinstance(step.task, HostTask):
-            plan = _combined(current, Plan(instructions=(step.task.instruction(),)), step.task.mode)
+            plan = combined(current, Plan(instructions=(step.task.instruction(),)), step.task.mode)
             return deliver_task(step.entry, plan, step.task.mark, self._now, joins=step.entry.joined_to)
         try:
             rendered = self.render()(step.entry, step.task)
         except UnsupportedTask as error:
             self._fail(str(error))
-        plan = _combined(current, rendered.plan, step.task.mode)
+        plan = combined(current, rendered.plan, step.task.mode)
         joins = rendered.joins if step.task.mode is Mode.RENDERED else step.entry.joined_to
         return deliver_task(step.entry, plan, step.task.mark, self._now, joins=joins)
 
@@ -470,22 +484,6 @@ class _Drive:
     def _end_as_failed(self, message: str) -> NoReturn:
         failed = self.scope.run.at(FAILED, self._now, None, message=message)
         _end(self.operation, failed, self.scope.planning, self.result)
-
-
-def _combined(current: Plan, task: Plan, mode: Mode) -> Plan:
-    if mode is Mode.RENDERED:
-        return task
-    files = {each.path: each for each in (*current.files, *task.files)}
-    if mode is Mode.ALONE:
-        return Plan(files=tuple(files.values()), instructions=task.instructions)
-    instructions = (*current.instructions, *task.instructions)
-    periodic = {each.name: each for each in (*current.periodic_instructions, *task.periodic_instructions)}
-    return msgspec.structs.replace(
-        current,
-        files=tuple(files.values()),
-        instructions=instructions,
-        periodic_instructions=tuple(periodic.values()),
-    )
 
 
 def _is_busy(step: Step) -> bool:

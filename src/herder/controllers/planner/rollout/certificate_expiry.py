@@ -22,6 +22,7 @@ from herder.api.rke.node.certificates import (
     NodeCertificate,
     certificates_of,
 )
+from herder.api.rke.services import NO_AUTHORITY_ROTATION
 from herder.api.times import parse_time
 from herder.controllers.planner.rollout.machines import by_cluster
 from herder.controllers.planner.rollout.scope import PlanScope, earliest
@@ -103,9 +104,12 @@ def _describe(scope: PlanScope, groups: _Groups, *, authorities: bool) -> str:
     more = f" ({others} more machine{'s' if others > 1 else ''} with such certificates)" if others else ""
     what = "certificate authority" if authorities else "certificate"
     text = f"{what} {found.path} of machine {key.name} {verb} at {found.not_after}{more}"
-    if authorities:
-        return f"{text}; no distribution rotates certificate authorities: move workloads to a new cluster"
-    return f"{text}; renew the certificates with: herder rotate certificates {scope.cluster['metadata']['name']}"
+    command = f"herder rotate certificates {scope.cluster['metadata']['name']}"
+    if not authorities:
+        return f"{text}; renew the certificates with: {command}"
+    if reason := NO_AUTHORITY_ROTATION.get(scope.distribution.name):
+        return f"{text}; {reason.partition(';')[0]}: move workloads to a new cluster"
+    return f"{text}; rotate the certificate authorities with: {command} --ca"
 
 
 def _first_certificate(scope: PlanScope, key: Key, *, authorities: bool) -> NodeCertificate | None:

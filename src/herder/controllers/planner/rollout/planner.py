@@ -369,7 +369,7 @@ def _rollout_context(scope: PlanScope, wait: AgentWait) -> RolloutContext:
         wanted = release_of(cluster.version)
         if wanted is None:
             return ""
-        return lowered_version(entry.plan, wanted) or skipped_minors(
+        return lowered_version(entry.plan, entry.machine, wanted) or skipped_minors(
             entry.plan, entry.machine, scope.control_plane, wanted
         )
 

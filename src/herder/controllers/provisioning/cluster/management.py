@@ -7,7 +7,7 @@ import re
 from herder.api import settings
 from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import annotations_of, kubeconfig_secret
-from herder.api.identity.tenancy import GENERATED_CLUSTER_NAME, is_cluster_name
+from herder.api.identity.tenancy.clusters import GENERATED_CLUSTER_NAME, is_cluster_name
 from herder.api.management import clusters, names
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER

@@ -163,6 +163,7 @@ async def _validate_and_store(
         return obj
     if call.large:
         await call.compute(check_stored_size, stored)
+    await call.check_rights()
     (record,) = await call.deps.store.write(Put(key, bounded_encoder(stored), 0))
     return record
 
@@ -401,6 +402,7 @@ async def _store(call: RequestContext, change: ObjectChange, obj: Object, curren
     if is_removable(call, stored):
         if dry:
             return obj
+        await call.check_rights()
         (record,) = await call.deps.store.write(Delete(current.key, storage_codec.encoder(stored), current.revision))
         return record
     if await call.compute(is_unchanged, stored, current):
@@ -409,6 +411,7 @@ async def _store(call: RequestContext, change: ObjectChange, obj: Object, curren
         return obj
     if call.large:
         await call.compute(check_stored_size, stored)
+    await call.check_rights()
     (record,) = await call.deps.store.write(Put(current.key, bounded_encoder(stored), current.revision))
     return record
 

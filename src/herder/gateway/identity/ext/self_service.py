@@ -21,6 +21,7 @@ async def self_user(_wanted: Object, user: User) -> Object:
 
 
 EXT_TOKENS = token_id("", ext=True)
+_WRONG = "spec.currentPassword: wrong password"
 
 
 class PasswordChanges:
@@ -45,21 +46,27 @@ class PasswordChanges:
         check_password(user.get("username") or "", new, "spec.newPassword")
         if new == current:
             raise BadRequest("spec.newPassword: must differ from the current password")
-        await self._verify_current(caller, current)
-        await self._users.set_password(user, new)
+        verified = await self._verify_current(caller, current)
+        if not await self._users.set_password(user, new, replaces=verified):
+            raise Forbidden(_WRONG)  # It was changed meanwhile.
         await self._users.end_sessions(caller.name, but=caller.extra.get(REQUEST_TOKEN, ()))
         return _response("PasswordChangeRequest", {"userID": caller.name}, {"summary": "Completed"})
 
-    async def _verify_current(self, caller: User, current: str) -> None:
-        """Throttle by session, so that the holder of a stolen one cannot block its user."""
+    async def _verify_current(self, caller: User, current: str) -> str:
+        """Return the hash of the current password.
+
+        Throttle by session, so that the holder of a stolen one cannot block its user.
+        """
         name, source = f"{USER.kind}/{caller.name}", f"{TOKEN.kind}/{_source(caller)}"
         wait = self._throttle.attempt(name, source)
         if wait:
             seconds = str(int(wait) + 1)
             raise TooManyRequests(f"too many attempts; retry in {seconds} seconds", headers={"retry-after": seconds})
-        if not await self._passwords.fits(caller.name, caller.name, current):
-            raise Forbidden("spec.currentPassword: wrong password")
+        verified = await self._passwords.verify(caller.name, caller.name, current)
+        if not verified:
+            raise Forbidden(_WRONG)
         self._throttle.succeeded(name, source)
+        return verified
 
 
 def _source(caller: User) -> str:

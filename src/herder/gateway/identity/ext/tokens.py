@@ -53,7 +53,7 @@ class Tokens:
         kind = text_of(spec, "kind")
         if kind not in _KINDS:
             raise Forbidden(f'spec.kind: must be empty or "{KUBECONFIG}"; only logins create sessions')
-        issued = await self._issuer.issue_ext(
+        issued = await self._issuer.issue_derived(
             NewToken(
                 user=user.name,
                 login_name=user.extra.get(USERNAME, (user.name,))[0],
@@ -62,7 +62,8 @@ class Tokens:
                 cluster=text_of(spec, "clusterName"),
                 description=text_of(spec, "description"),
                 derived=True,
-            )
+            ),
+            user,
         )
         return _with_key(_rendered(issued.obj, user), issued)
 

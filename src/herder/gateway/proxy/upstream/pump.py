@@ -113,7 +113,3 @@ class Pump(asyncio.Protocol):
                 data = await self._channel.receive()
         except (OSError, TunnelError) as error:
             log.debug("an upgraded connection ended: %s", error)
-
-
-class ClosingProtocol(asyncio.Protocol):
-    """The client connection after the last response: nothing more is read."""

@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,8 @@ class LocalKind:
         """Nothing: shared resources are created with the first machine."""
 
     def check(self, options: dict[str, Any]) -> None:
-        wanted = Options.parse(options)
-        image.check(wanted.image, kubernetes=wanted.kubernetes)
-        if shutil.which("ip", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
-            raise PreCreateFailed(
-                "`ip` is not installed, but local machines require it", "install the package iproute2"
-            )
-        if rootless.needed():
-            rootless.check()
-        Groups("check").check(limits=bool(wanted.cpus or wanted.memory))
+        for requirement in requirements(Options.parse(options)).values():
+            requirement()
 
     async def create(self, record: Record, ask: Ask, report: Report) -> Place:
         options = Options.parse(record.options)
@@ -206,6 +200,23 @@ class LocalKind:
         """Delete the files here: without root, most of them belong to the machine's subordinate UIDs."""
         for layer in _LAYERS:
             image.delete(record.directory / layer)
+
+
+def requirements(wanted: Options) -> dict[str, Callable[[], None]]:
+    """Pre-create checks by name; each raises `PreCreateFailed`."""
+    found: dict[str, Callable[[], None]] = {
+        "image": lambda: image.check(wanted.image, kubernetes=wanted.kubernetes),
+        "programs": _check_programs,
+    }
+    if rootless.needed():
+        found["user namespace"] = rootless.check
+    limits = bool(wanted.cpus or wanted.memory)
+    return found | {"cgroups": lambda: Groups("check").check(limits=limits)}
+
+
+def _check_programs() -> None:
+    if shutil.which("ip", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
+        raise PreCreateFailed("`ip` is not installed, but local machines require it", "install the package iproute2")
 
 
 def _layers(record: Record) -> list[str]:

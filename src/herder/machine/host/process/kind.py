@@ -49,6 +49,11 @@ class ProcessKind:
             if not await self._probe():
                 self._problem = ""
 
+    @property
+    def has_user_namespaces(self) -> bool:
+        """Whether machines have user namespaces of their own; known after `prepare`."""
+        return self._user_namespace
+
     async def _probe(self) -> str:
         """Boot a probe machine that runs nothing; return what prevents it."""
         scratch = self._state_dir / "probe"

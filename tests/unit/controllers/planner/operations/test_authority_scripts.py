@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from herder.controllers.planner.distributions.rancher import authorities
-from tests.unit.controllers.planner.operations.test_rancher_scripts import Machine
+from tests.unit.controllers.planner.operations.rancher_scripts.machine import Machine
 
 NAMES = ("client-ca", "server-ca", "request-header-ca", "etcd/peer-ca", "etcd/server-ca")
 RUN = "rotateCertificateAuthorities-1-1/Prepare/1"

@@ -108,6 +108,61 @@ def test_a_worker_does_not_choose_how_long_a_rotation_waits_for_its_node() -> No
     assert (ended.phase, list(ended.skipped)) == ("Finished", ["worker-0"]), ended.message
 
 
+AUTHORITIES = b"certificate authorities " + b"a" * 64 + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "report"),
+    [
+        ("v1.20.0+k3s1", {}),
+        ("v1.99.0+k3s1", {}),
+        ("none", {"local_plan_revision": "9999", "local_applied_checksum": "abc"}),
+    ],
+    ids=["old", "new", "none"],
+)
+@pytest.mark.parametrize("kind", [operations.CERTIFICATES, operations.AUTHORITIES, operations.RESTORE])
+def test_an_operation_continues_without_a_worker_that_reports_a_false_version(
+    kind: str, version: str, report: dict[str, str]
+) -> None:
+    """Guards refuse its plans, so that it never gets its task."""
+    requests: dict[str, Any] = {
+        operations.CERTIFICATES: {operations.CERTIFICATES: {"generation": 1}},
+        operations.AUTHORITIES: {operations.CERTIFICATES: {"generation": 1, "caCertificates": True}},
+        operations.RESTORE: {operations.RESTORE: OF_SERVERS[operations.RESTORE]},
+    }
+
+    async def lie(cluster: SimulatedCluster) -> None:
+        while True:
+            await cluster.report_kubelet("worker-0", version)
+            await cluster.report("worker-0", **report)
+            await asyncio.sleep(5)
+
+    async def scenario() -> operations.Run:
+        async with SimulatedCluster(answer=Agents()) as cluster:
+            await create(cluster)
+            await create_snapshot(cluster)
+            cluster.outputs = dict.fromkeys((operations.ROTATE_AUTHORITIES, operations.REPORT_AUTHORITIES), AUTHORITIES)
+
+            async def has_ended() -> bool:
+                found = operations.Run.of(await cluster.control_plane())
+                return found is not None and found.kind == kind and not found.is_active
+
+            hostile = asyncio.ensure_future(lie(cluster))
+            try:
+                await asyncio.sleep(20)
+                await cluster.edit(**requests[kind])
+                await cluster.world.until(has_ended, within=3 * 3600.0)
+            finally:
+                hostile.cancel()
+            ended = operations.Run.of(await cluster.control_plane())
+            assert ended is not None
+            return ended
+
+    ended = loop.run(scenario())
+    assert (ended.kind, ended.phase) == (kind, "Finished"), ended.message
+    assert "worker-1" not in ended.skipped
+
+
 @pytest.mark.parametrize("report", [UNFINISHED, UNHEALTHY, FAILING], ids=["unfinished", "unhealthy", "failing"])
 def test_a_worker_neither_fails_the_restore_of_a_version_nor_keeps_deleted_nodes(report: dict[str, str]) -> None:
     """Without the clean-up, Nodes of machines that were deleted since the snapshot would be back."""

@@ -18,7 +18,7 @@ from herder.engine.runtime.performers.evict import evict
 from herder.engine.runtime.view import View
 from herder.engine.wire import Request, Response
 from tests.unit.engine.runtime.envtest import CONFIG_MAP, new_object, now, until
-from tests.unit.engine.runtime.remote_cluster import RemoteCluster, run
+from tests.unit.engine.runtime.remote.remote_cluster import RemoteCluster, run
 
 PODS = GroupVersionResource("", "v1", "pods")
 BUDGETS = GroupVersionResource("policy", "v1", "poddisruptionbudgets")

@@ -10,8 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +45,9 @@ from herder.engine.runtime.view import View
 
 MAX_SNAPSHOTS = 200
 """Most snapshots in one report; further ones are ignored."""
+MAX_RECORDED = 2 * MAX_SNAPSHOTS
+"""Most ETCDSnapshots of one server, and of S3; further files are ignored. Objects of missing files are kept, so reports
+of other files each time would add objects without end."""
 _MAX_QUOTES = 128 << 10
 """In a report: those of K3s have about 100 for each file. Larger reports are ignored."""
 _MAX_TEXT = 1024
@@ -157,7 +164,9 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
         recorded = in_s3.get(each.location) if each.in_s3 else None
         name = recorded or object_name(planning.view, planning.cluster, machine, each)
         wanted[name] = NewSnapshot(name, machine, each)
-    new = [wanted[name] for name in sorted(wanted.keys() - known.keys())]
+    new: Iterable[NewSnapshot] = [wanted[name] for name in sorted(wanted.keys() - known.keys())]
+    if scope.distribution.manages_keys:  # others keep no objects of files that are missing
+        new = _within_limit(new, known.values())
     writes: list[Write] = [*create_snapshots(planning.view, planning.control_plane, planning.cluster, new)]
     listing = _Listing(scope, {uid: found for uid, (_, found) in reports.items()}, known.values())
     for name, snapshot in sorted(known.items()):
@@ -168,6 +177,26 @@ def record_snapshots(scope: OperationScope) -> Sequence[Write]:
         elif not is_deleting(snapshot):
             writes += _report_missing(snapshot, missing=True)
     return writes
+
+
+def _within_limit(new: Iterable[NewSnapshot], known: Collection[Object]) -> Iterator[NewSnapshot]:
+    count = Counter(S3 if is_in_s3(each) else machine_uid(each) for each in known)
+    for each in new:
+        place = each.machine["metadata"]["uid"] if each.machine else S3
+        count[place] += 1
+        if count[place] <= MAX_RECORDED:
+            yield each
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What is listed of one directory or folder."""
+
+    oldest_recorded: datetime | None  # of the files that were recorded before
+    series: Mapping[str, Sequence[datetime]]  # their times in order
+
+
+_EMPTY = _Place(None, {})
 
 
 @dataclass(frozen=True)
@@ -186,22 +215,38 @@ class _Listing:
         file, place = _file_of(snapshot), _place_of(snapshot)
         if file.get("status") == "failed":
             return True
-        taken, listed = parse_time(str(file.get("createdAt") or "")), list(self._files_at(place))
+        taken, listed = parse_time(str(file.get("createdAt") or "")), self._places.get(place, _EMPTY)
         if taken is None:
             return False
-        recorded = {_file_of(each)["name"] for each in self.known if _place_of(each) == place}
-        times = {each.name: at for each in listed if (at := parse_time(each.created_at)) is not None}
-        if any(name in recorded and at <= taken for name, at in times.items()):
+        if listed.oldest_recorded is not None and listed.oldest_recorded <= taken:
             return True
         series, retention = str(file["name"]).rpartition("-")[0], self._retention(is_in_s3(snapshot))
-        newer = sum(name.rpartition("-")[0] == series and at > taken for name, at in times.items())
+        times = listed.series.get(series, ())
+        newer = len(times) - bisect_right(times, taken)
         return series.startswith(f"{SCHEDULED}-") and 0 < retention <= newer
 
-    def _files_at(self, place: str) -> Iterator[Reported]:
-        """A list of as many files as a report can have may lack others."""
+    @cached_property
+    def _places(self) -> Mapping[str, _Place]:
+        """Read once: each snapshot is compared with all that is listed of its place."""
+        recorded = {(_place_of(each), _file_of(each)["name"]) for each in self.known}
+        listed: dict[str, dict[str, datetime]] = defaultdict(dict)
+        for place, found in self._complete_lists():
+            if (at := parse_time(found.created_at)) is not None:
+                listed[place][found.name] = at
+        places = {}
+        for place, times in listed.items():
+            series: dict[str, list[datetime]] = defaultdict(list)
+            for name, at in sorted(times.items(), key=lambda each: each[1]):
+                series[name.rpartition("-")[0]].append(at)
+            known = (at for name, at in times.items() if (place, name) in recorded)
+            places[place] = _Place(min(known, default=None), series)
+        return places
+
+    def _complete_lists(self) -> Iterator[tuple[str, Reported]]:
+        """Files with their places. A list of as many files as a report can have may lack others."""
         for machine, found in self.reports.items():
             if len(found) < MAX_SNAPSHOTS:
-                yield from (each for each in found if (_folder(each.location) if each.in_s3 else machine) == place)
+                yield from ((_folder(each.location) if each.in_s3 else machine, each) for each in found)
 
     def _retention(self, in_s3: bool) -> int:
         etcd: Object = self.scope.planning.spec.get("etcd") or {}

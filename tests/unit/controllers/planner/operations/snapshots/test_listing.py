@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -23,7 +24,14 @@ from herder.controllers.planner.distributions.rancher.distribution import Ranche
 from herder.controllers.planner.operations import restore
 from herder.controllers.planner.operations.interface import OperationScope
 from herder.controllers.planner.operations.inverse import hash_that_undoes
-from herder.controllers.planner.operations.snapshots.listing import MAX_SNAPSHOTS, Reported, files_of, reported_by
+from herder.controllers.planner.operations.snapshots import listing
+from herder.controllers.planner.operations.snapshots.listing import (
+    MAX_RECORDED,
+    MAX_SNAPSHOTS,
+    Reported,
+    files_of,
+    reported_by,
+)
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
@@ -336,6 +344,13 @@ def uploaded_on(day: int, folder: str = "farm") -> Object:
     return saved_on(day, f"etcd-snapshot-s-{day}") | {"location": f"s3://bucket/{folder}/etcd-snapshot-s-{day}"}
 
 
+def own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the manager own the keys, as of the other distributions."""
+    distribution = distribution_of("v1.34.1+k3s1")
+    assert isinstance(distribution, Rancher)
+    monkeypatch.setattr(OperationScope, "distribution", replace(distribution, manages_keys=True))
+
+
 MANY = [saved_on(8, f"on-demand-s-8-{number}") for number in range(MAX_SNAPSHOTS)]
 
 
@@ -364,9 +379,7 @@ def test_a_shorter_list_does_not_prove_that_files_were_deleted(
 ) -> None:
     """Keys that the manager owns are kept while an object names them."""
 
-    distribution = distribution_of("v1.34.1+k3s1")
-    assert isinstance(distribution, Rancher)
-    monkeypatch.setattr(OperationScope, "distribution", replace(distribution, manages_keys=True))
+    own_keys(monkeypatch)
 
     def days(found: list[Object]) -> list[int]:
         return sorted(DAYS.index(each["snapshotFile"]["createdAt"]) for each in found)
@@ -382,6 +395,40 @@ def test_a_shorter_list_does_not_prove_that_files_were_deleted(
             assert sorted({*recorded} - {*days(found)}) == gone
             again = await snapshots_after(cluster, 3, *before, *after[:3])
             assert not [each for each in again if (each.get("status") or {}).get("missing")]
+
+    loop.run(scenario())
+
+
+@pytest.mark.parametrize("location", ["file:///snapshots", "s3://bucket"])
+def test_reports_of_other_files_each_time_add_no_objects_without_end(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects of missing files are kept. Each was compared with all others, and 1,400 took the event loop a second."""
+    own_keys(monkeypatch)
+    parsed = 0
+    parse_time = listing.parse_time
+
+    def counted(text: str | None) -> datetime | None:
+        nonlocal parsed
+        parsed += 1
+        return parse_time(text)
+
+    monkeypatch.setattr(listing, "parse_time", counted)
+
+    async def scenario() -> None:
+        nonlocal parsed
+        async with SimulatedCluster() as cluster:
+            await create_server(cluster)
+            for run_number in range(1, 5):
+                names = [f"s-{run_number}-{number}" for number in range(MAX_SNAPSHOTS - 1)]
+                folder = f"{location}/{run_number}"  # other folders are other places, and also reported by the server
+                reported = [
+                    {"name": each, "location": f"{folder}/{each}", "createdAt": DAYS[-run_number]} for each in names
+                ]
+                parsed = 0
+                found = await snapshots_after(cluster, run_number, *reported)
+                assert len(found) <= MAX_RECORDED
+                assert parsed <= 4 * MAX_RECORDED
 
     loop.run(scenario())
 
