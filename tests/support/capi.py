@@ -56,8 +56,10 @@ class HerderRun:
         command_prefix: tuple[str, ...] = (),
         restricted: bool = False,
     ) -> None:
-        """`command_prefix` is a command prefix, such as one that enters a network namespace. `restricted`: with only the
-        rights that the manager needs, on an audited kube-apiserver."""
+        """`command_prefix` is a command prefix, such as one that enters a network namespace.
+
+        `restricted`: with only the rights that the manager needs, on an audited kube-apiserver.
+        """
         self.engine = engine
         self.kubeconfig = engine.kubeconfig
         self.directory = directory
