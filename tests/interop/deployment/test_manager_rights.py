@@ -37,9 +37,9 @@ from tests.conformance.objects import deployment
 from tests.provisioning import custom, machine_provisioning
 from tests.support.capi import all_running, condition_status, create_objects, ensure_namespace, none_left, wait_until
 from tests.support.manager.account import AUDIT_LOG, Request, requests_in
+from tests.support.manager.node_agents import eventually
 from tests.support.manager.provisioned import PROCESS, ManagerSite, real_site
 from tests.support.manager.users import Manager, Person
-from tests.support.node_agents import eventually
 from tests.support.peers import peer
 
 pytestmark = pytest.mark.extended
