@@ -1,6 +1,6 @@
 """A stand-in for `helm template`: the part of Go templates that our chart uses, with the results that Helm documents.
 
-`tests/interop/test_chart.py` compares it with helm itself.
+`tests/interop/deployment/test_deploy_manifests.py` compares it with helm itself.
 """
 
 from __future__ import annotations
