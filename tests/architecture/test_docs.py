@@ -19,7 +19,7 @@ from tests.support.capi import CORE_KINDS, PROVIDER_KINDS, wait_until, wait_unti
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import Engine
 from tests.support.manager import machines
-from tools import compatibility_page, fields_page
+from tools import compatibility_page, fields_page, rights_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -35,6 +35,11 @@ def test_tables_of_differences_match_the_tests() -> None:
 def test_the_field_table_is_up_to_date() -> None:
     page = fields_page.PAGE.read_text()
     assert fields_page.rendered(page) == page, "python -m tools.fields_page"
+
+
+def test_the_table_of_rights_is_up_to_date() -> None:
+    page = rights_page.PAGE.read_text()
+    assert rights_page.rendered(page) == page, "python -m tools.rights_page"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

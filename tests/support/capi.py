@@ -18,6 +18,7 @@ from tests.support.canaries import assert_no_secrets, in_logs
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
 from tests.support.kube import free_port
+from tests.support.manager import account as manager_account
 from tests.support.processes import terminate
 
 CORE_KINDS = (
@@ -47,22 +48,37 @@ TIMEOUT = 150.0
 class HerderRun:
     """`herder run` on an engine, in its own process."""
 
-    def __init__(self, engine: Engine, directory: Path, *flags: str, command_prefix: tuple[str, ...] = ()) -> None:
-        """`command_prefix` is a command prefix, such as one that enters a network namespace."""
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        *flags: str,
+        command_prefix: tuple[str, ...] = (),
+        restricted: bool = False,
+    ) -> None:
+        """`command_prefix` is a command prefix, such as one that enters a network namespace.
+
+        `restricted`: with only the rights that the manager needs, on an audited kube-apiserver.
+        """
         self.engine = engine
         self.kubeconfig = engine.kubeconfig
         self.directory = directory
         self.flags = flags
         self.command_prefix = command_prefix
+        self.restricted = restricted
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> HerderRun:
         self.directory.mkdir(parents=True, exist_ok=True)
+        account = self.kubeconfig
+        if self.restricted:
+            parts = manager_account.parts_of(self.flags)
+            account = manager_account.account_on(self.kubeconfig, parts, self.command_prefix)
         with (self.directory / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [
                     *self.command_prefix,
-                    *(HERDER, "run", "--kubeconfig", self.kubeconfig, "--data-dir", self.directory),
+                    *(HERDER, "run", "--kubeconfig", account, "--data-dir", self.directory),
                     *self.flags,
                 ],
                 stdout=log,
@@ -76,9 +92,14 @@ class HerderRun:
         return (self.directory / "run.log").read_text(errors="replace")
 
     def stop(self) -> int:
-        """Stop the process and return its exit status, 0 after a clean shutdown. It must not have leaked a secret."""
+        """Stop the process and return its exit status, 0 after a clean shutdown.
+
+        It must not have leaked a secret, nor lacked a right.
+        """
         status = terminate(self.process)
         assert_no_secrets(in_logs(self.directory))
+        if self.restricted:
+            manager_account.assert_nothing_denied(self.kubeconfig)
         return status
 
     def __enter__(self) -> HerderRun:

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from tests.support.canaries import assert_no_secrets, in_etcd, in_logs
+from tests.support.manager import account as manager_account
 from tests.support.peers import peer
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -123,14 +124,16 @@ class RealKube:
         fsync: bool = False,
         flags: tuple[str, ...] = (),
         controller_manager_flags: tuple[str, ...] = (),
+        audited: bool = False,
     ) -> None:
-        """`flags` are those of kube-apiserver."""
+        """`flags` are those of kube-apiserver. `audited`: with a log of the requests of the manager's account."""
         self.directory = directory
         self.controllers = controllers
         self.wants_controller_manager = controller_manager
         self.fsync = fsync
         self.flags = flags
         self.controller_manager_flags = controller_manager_flags
+        self.audited = audited
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self.kubeconfig = directory / "kubeconfig"
@@ -140,6 +143,9 @@ class RealKube:
         self.authority = Authority(self.directory / "pki")
         self.admin = self.authority.issue("admin", groups=("system:masters",))
         self._write_kubeconfig(self.kubeconfig, *self.admin)
+        if self.audited:
+            account = self.authority.issue(manager_account.USER, groups=manager_account.GROUPS)
+            self._write_kubeconfig(self.directory / manager_account.KUBECONFIG, *account)
         self._start_etcd()
         self._start_apiserver()
         self._wait_ready()
@@ -220,6 +226,7 @@ class RealKube:
             "--endpoint-reconciler-type=none",
             "--authorization-mode=RBAC",
             f"--cert-dir={self.directory / 'certs'}",
+            *(manager_account.audit_flags(self.directory) if self.audited else ()),
             *self.flags,
         ]
         self._spawn("kube-apiserver", arguments)

@@ -21,6 +21,7 @@ from tests.support.clusters.balancer import Balancer
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS
 from tests.support.kube import RealKube, free_port
+from tests.support.manager import account as manager_account
 from tests.support.manager.registration import printed_registration
 from tests.support.peers import peer
 from tests.support.processes import terminate
@@ -54,10 +55,11 @@ class Site:
         return process
 
     def start_gateways(self, url: str) -> None:
+        account = manager_account.account_on(self.kube.kubeconfig, ("base", "gateway"))
         for number, port in enumerate(self.ports):
             bare = ("--no-machines", "--capi-core=external", "--no-webhooks", "--set", f"server-url={url}")
             listen = ("--gateway-listen", f"127.0.0.1:{port}", "--data-dir", self.directory / f"gateway-{number}")
-            command = (HERDER, "run", "--kubeconfig", self.kube.kubeconfig, *bare, *listen)
+            command = (HERDER, "run", "--kubeconfig", account, *bare, *listen)
             self.gateways.append(self.start(*command, log=f"gateway-{number}"))
 
     def log(self, name: str) -> str:
@@ -113,7 +115,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("site")
-    kube = RealKube(tmp_path_factory.mktemp("kube"), controller_manager=True, controllers=CONTROLLERS)
+    kube = RealKube(tmp_path_factory.mktemp("kube"), controller_manager=True, controllers=CONTROLLERS, audited=True)
     with kube, Embedded(tmp_path_factory.mktemp("downstream")) as downstream:
         site = Site(directory, kube, downstream)
         try:
@@ -125,6 +127,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             for process in reversed(site.started):
                 terminate(process)
             assert_no_secrets(in_logs(directory))
+            manager_account.assert_nothing_denied(kube.kubeconfig)
 
 
 @pytest.fixture(scope="module")

@@ -125,13 +125,18 @@ async def embedded_site(directory: Path) -> AsyncIterator[ManagerSite]:
 
 
 @asynccontextmanager
-async def real_site(directory: Path, *, webhooks: bool = True) -> AsyncIterator[ManagerSite]:
+async def real_site(
+    directory: Path, *more: str, webhooks: bool = True, restricted: bool = False
+) -> AsyncIterator[ManagerSite]:
+    """`more` are flags of the manager. `restricted`: it has only the rights that it needs."""
     kube_dir, data_dir, gateway = directory / "kube", directory / "herder", f"127.0.0.1:{free_port()}"
     kube_dir.mkdir()
-    flags = ("--runner", "--gateway-listen", gateway, *FLAGS, *(webhook_flags() if webhooks else ("--no-webhooks",)))
-    with RealKube(kube_dir, controller_manager=True, controllers=CONTROLLERS) as kube, environment(**VARIABLES):
+    hooks = webhook_flags() if webhooks else ("--no-webhooks",)
+    flags = ("--runner", "--gateway-listen", gateway, *FLAGS, *hooks, *more)
+    server = RealKube(kube_dir, controller_manager=True, controllers=CONTROLLERS, audited=restricted)
+    with server as kube, environment(**VARIABLES):
         engine = Engine("real", kube.kubeconfig)
-        with host_shutdown(data_dir), HerderRun(engine, data_dir, *flags) as manager:
+        with host_shutdown(data_dir), HerderRun(engine, data_dir, *flags, restricted=restricted) as manager:
             async with _ready(engine, manager, f"https://{gateway}", directory, webhooks=webhooks) as site:
                 yield site
 
