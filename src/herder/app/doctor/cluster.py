@@ -46,6 +46,16 @@ class ClusterOptions:
     webhook_url: str = ""
     in_cluster: bool = False  # webhooks are called through a Service
 
+    @property
+    def parts(self) -> list[str]:
+        """The parts of the manager that the flags enable, by the names of their rights."""
+        enabled = {
+            "core": self.core != Mode.EXTERNAL.value,
+            "machines": self.machines is not False,
+            "gateway": self.gateway,
+        }
+        return ["base", *(part for part, is_enabled in enabled.items() if is_enabled)]
+
 
 async def examine_cluster(client: Client, options: ClusterOptions) -> AsyncIterator[Finding]:
     """Checks after the first make sense only if the API server answers."""
@@ -57,7 +67,7 @@ async def examine_cluster(client: Client, options: ClusterOptions) -> AsyncItera
         return
     yield check_version(str(version.get("gitVersion") or "unknown"))
     yield await _guarded("APIs", lambda: check_apis(client))
-    yield await _guarded("rights", lambda: check_rights(client, options.namespace, gateway=options.gateway))
+    yield await _guarded("rights", lambda: check_rights(client, options.parts, options.namespace))
     detector = CoreDetector(client, Mode(options.core), clock=wall_clock)
     core = machines = False
 

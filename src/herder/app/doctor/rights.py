@@ -1,80 +1,87 @@
-"""Rights that `herder run` needs to install itself, as reviews of the user's own access."""
+"""Rights that `herder run` needs, as reviews of the user's own access."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from herder.api.capi.core import CRD, LEASE, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
-from herder.api.capi.kinds import CLUSTER, MACHINE, NAMESPACE, SECRET
-from herder.api.machines.kinds import NODE_DRIVER
-from herder.api.management.kinds import GLOBAL_ROLE, PROVISIONING_CLUSTER, ROLE_TEMPLATE
-from herder.api.policies import POLICY, POLICY_BINDING
-from herder.api.settings import SETTING
+from herder.api.capi.core import LEASE
+from herder.api.capi.inventory import NAMESPACE
 from herder.app.doctor.finding import Finding, failed, ok
+from herder.app.rbac.rights import PARTS, Right
 from herder.engine.client.client import Client
-from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
+from herder.engine.meta.kinds import GroupVersionResource, Object
 
 REVIEWS = GroupVersionResource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 NAME = "rights"
 _SHOWN = 5
-_READ, _APPLY = ("list", "watch"), ("create", "patch")
+_CONCURRENT = 20
 
 
-class Right(NamedTuple):
+class Review(NamedTuple):
+    """One verb on one resource. Without a name, on all objects."""
+
     verb: str
     group: str
     resource: str
     namespace: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
+        which = f" {self.name}" if self.name else ""
         where = f" in namespace {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{'.' if self.group else ''}{self.group}{where}"
+        return f"{self.verb} {self.resource}{'.' if self.group else ''}{self.group}{which}{where}"
 
 
-EVERYTHING = Right("*", "*", "*")
+EVERYTHING = Review("*", "*", "*")
 
 
-def needed(namespace: str, *, gateway: bool) -> list[Right]:
-    """What an install writes, and one kind of each group that controllers reconcile; `namespace` has the Lease."""
-    kinds: list[tuple[Kind, Sequence[str]]] = [
-        (CRD, ("get", *_READ, *_APPLY)),
-        (SETTING, (*_READ, *_APPLY)),
-        (NAMESPACE, ("create",)),
-        (SECRET, (*_READ, *_APPLY)),
-        (MUTATING_WEBHOOKS, ("create",)),
-        (VALIDATING_WEBHOOKS, ("create",)),
-        (NODE_DRIVER, (*_READ, *_APPLY)),
-        (CLUSTER, _READ),
-        (MACHINE, _READ),
-    ]
-    if gateway:
-        kinds += [(PROVISIONING_CLUSTER, _READ)]
-        kinds += [(kind, _APPLY) for kind in (GLOBAL_ROLE, ROLE_TEMPLATE, POLICY, POLICY_BINDING)]
-    found = [Right(verb, kind.group, kind.plural) for kind, verbs in kinds for verb in verbs]
-    return found + [Right(verb, LEASE.group, LEASE.plural, namespace) for verb in ("get", "create", "update")]
+def needed(parts: Iterable[str], namespace: str) -> list[Review]:
+    """What these parts of the manager need; `namespace` has the Lease of the leader."""
+    rights = (right for part in parts for right in PARTS[part])
+    return list(dict.fromkeys(review for right in rights for review in _reviews(right, namespace)))
 
 
-async def check_rights(client: Client, namespace: str, *, gateway: bool) -> Finding:
+def _reviews(right: Right, namespace: str) -> Iterator[Review]:
+    for resource in right.resources:
+        where = namespace if resource == LEASE.plural and right.namespace == NAMESPACE else right.namespace
+        for verb in right.verbs:
+            yield from (Review(verb, right.group, resource, where, name) for name in right.names or ("",))
+
+
+async def check_rights(client: Client, parts: Iterable[str], namespace: str) -> Finding:
     if await _is_allowed(client, EVERYTHING):
         return ok(NAME, "this user can do everything")
-    wanted = needed(namespace, gateway=gateway)
-    allowed = await asyncio.gather(*(_is_allowed(client, right) for right in wanted))
-    missing = [right for right, has_it in zip(wanted, allowed, strict=True) if not has_it]
+    wanted, places = needed(parts, namespace), asyncio.Semaphore(_CONCURRENT)
+
+    async def is_allowed(review: Review) -> bool:
+        async with places:
+            return await _is_allowed(client, review)
+
+    allowed = await asyncio.gather(*map(is_allowed, wanted))
+    missing = [review for review, has_it in zip(wanted, allowed, strict=True) if not has_it]
     if not missing:
-        return ok(NAME, f"this user can install Herder ({len(wanted)} rights reviewed)")
+        return ok(NAME, f"this user has all rights of the manager ({len(wanted)} reviewed)")
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     message = f"this user cannot {', '.join(map(str, missing[:_SHOWN]))}{more}"
-    return failed(NAME, message, "bind the ClusterRole cluster-admin to the user or service account of herder run")
+    return failed(NAME, message, "bind the roles in docs/rights.md to the user or service account of herder run")
 
 
-async def _is_allowed(client: Client, right: Right) -> bool:
-    attributes = {"verb": right.verb, "group": right.group, "resource": right.resource, "namespace": right.namespace}
-    review: Object = {
+async def _is_allowed(client: Client, review: Review) -> bool:
+    resource, _, subresource = review.resource.partition("/")
+    attributes = {
+        "verb": review.verb,
+        "group": review.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": review.namespace,
+        "name": review.name,
+    }
+    request: Object = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
-    answer = await client.create(REVIEWS, review)
+    answer = await client.create(REVIEWS, request)
     return bool((answer.get("status") or {}).get("allowed"))
