@@ -17,10 +17,7 @@ from herder.api import gojson
 DELETE = "delete"  # action of a File: delete the path
 AGENT_STATUS = "cluster-agent-status"  # periodic instruction that only reads: prints why the cluster agent's pod waits
 CERTIFICATE_EXPIRY = "certificate-expiry"  # periodic instruction that only reads: prints when certificates expire
-SNAPSHOT_HASHES = (
-    "snapshot-hashes"  # periodic instruction: prints the hashes of snapshots, and remembers them in a file
-)
-_REPORTS = (AGENT_STATUS, CERTIFICATE_EXPIRY, SNAPSHOT_HASHES)
+_REPORTS = (AGENT_STATUS, CERTIFICATE_EXPIRY)
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -123,13 +120,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
         """Whether the machine reports when its certificates expire."""
         return any(each.name == CERTIFICATE_EXPIRY for each in self.periodic_instructions)
 
-    @property
-    def reports_snapshots(self) -> bool:
-        """Whether the machine reports the hashes of the snapshots on its disk."""
-        return any(each.name == SNAPSHOT_HASHES for each in self.periodic_instructions)
-
-    def without_reports(self, *names: str) -> Plan:
-        left = tuple(each for each in self.periodic_instructions if each.name not in names)
+    def without_certificate_report(self) -> Plan:
+        left = tuple(each for each in self.periodic_instructions if each.name != CERTIFICATE_EXPIRY)
         return msgspec.structs.replace(self, periodic_instructions=left)
 
     @staticmethod
