@@ -62,7 +62,12 @@ ROWS: list[Row] = [
     ("etcdSnapshotRestore", "Snapshot", SAVE, ""),
     ("etcdSnapshotRestore", "Shutdown", {"stop-services"}, "q"),
     ("etcdSnapshotRestore", "Restore", {"etcd-snapshot-restore"}, "qbl"),
-    ("etcdSnapshotRestore", "InitialRestartCluster", {"etcd-snapshot-restore-commit", "drop-etcd-data"}, "qbl"),
+    (
+        "etcdSnapshotRestore",
+        "InitialRestartCluster",
+        {"etcd-snapshot-restore-commit", "drop-etcd-data", "delete-stale-nodes"},
+        "qbl",
+    ),
     ("etcdSnapshotRestore", "PostRestoreNodeCleanup", {"delete-stale-nodes"}, ""),
     ("etcdSnapshotRestore", "Abort", {"etcd-snapshot-restore-undo", "start-services", "drop-etcd-data"}, "q"),
     ("etcdSnapshotRestore", "RestartCluster", set(), ""),
