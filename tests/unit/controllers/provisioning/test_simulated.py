@@ -175,7 +175,7 @@ class _SeveralClusters(Manager):
 
 
 def test_an_editor_cannot_take_the_generated_name_of_a_deleted_cluster() -> None:
-    """Kubeconfigs outlive a cluster. Admission rejects the name in the annotation; the status must not allow it."""
+    """Kubeconfigs outlive a cluster. Admission rejects the name, and the controller does not use one that is stored."""
 
     async def run(manager: Manager) -> None:
         async with manager.world as world:
@@ -200,7 +200,10 @@ def test_an_editor_cannot_take_the_generated_name_of_a_deleted_cluster() -> None
             await asyncio.sleep(1 * MINUTES)
             status = {"status": {"clusterName": former}}
             kind = PROVISIONING_CLUSTER.resource
-            await editor.patch(kind, "trap", status, namespace=WORKSPACE, subresource="status")
+            with pytest.raises(Forbidden):
+                await editor.patch(kind, "trap", status, namespace=WORKSPACE, subresource="status")
+            # As before this rule.
+            await world.client.patch(kind, "trap", status, namespace=WORKSPACE, subresource="status")
             await asyncio.sleep(1 * MINUTES)
             listed = (await world.client.list_all(MANAGEMENT_CLUSTER.resource)).items
             assert former not in [each["metadata"]["name"] for each in listed]
