@@ -322,6 +322,16 @@ async def status_of(member: Client) -> int:
     return 200
 
 
+async def assert_opens_without_former_rights(api: Downstream, member: Client) -> None:
+    """The cluster is closed until they are deleted. Then the member, who has no others, gets 403."""
+    assert await status_of(member) == 503
+    await api.end_former_rights()
+    async with asyncio.timeout(30):
+        while (status := await status_of(member)) == 503:
+            await asyncio.sleep(0.1)
+    assert status == 403
+
+
 async def test_a_cluster_that_is_imported_again_opens_without_its_former_rights(gateway: GatewayServer) -> None:
     """It keeps the bindings of its members when it is removed; the manager deletes them some seconds later."""
     cluster, token = "c-m-imported", os.urandom(27).hex()
@@ -335,12 +345,7 @@ async def test_a_cluster_that_is_imported_again_opens_without_its_former_rights(
             await api.create_former_rights(f"c-m-before_{cluster}")
             await harness.register(pem(CA), api.token, api.address)
             await harness.until_connected(True)
-            assert await status_of(member) == 503
-            await api.end_former_rights()
-            async with asyncio.timeout(30):
-                while (status := await status_of(member)) == 503:
-                    await asyncio.sleep(0.1)
-            assert status == 403
+            await assert_opens_without_former_rights(api, member)
     finally:
         for client in harness.clients:
             client.stop()
@@ -379,12 +384,7 @@ async def test_an_agent_in_between_does_not_open_a_restored_cluster(gateway: Gat
             async with asyncio.timeout(30):
                 while (await parts.clusters.target_of(cluster)).token != api.token:
                     await asyncio.sleep(0.01)
-            assert await status_of(member) == 503
-            await api.end_former_rights()
-            async with asyncio.timeout(30):
-                while (status := await status_of(member)) == 503:
-                    await asyncio.sleep(0.1)
-            assert status == 403
+            await assert_opens_without_former_rights(api, member)
     finally:
         for client in harness.clients:
             client.stop()
