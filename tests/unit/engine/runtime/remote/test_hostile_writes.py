@@ -17,8 +17,9 @@ from herder.engine.runtime.remote import observation
 from herder.engine.runtime.writer import Writer
 from herder.engine.wire import Request, Response
 from tests.unit.engine.runtime.envtest import CONFIG_MAP, new_object, now
+from tests.unit.engine.runtime.remote.hostile_servers import small_node
 from tests.unit.engine.runtime.remote.remote_cluster import NODES, WATCHED, RemoteCluster, RemoteWire, run
-from tests.unit.engine.runtime.remote.test_hostile import VIEW, small_node
+from tests.unit.engine.runtime.remote.test_hostile import VIEW
 
 ANSWER_BYTES = 1 << 20  # a cluster may send 16 MiB
 WRITES = 32
