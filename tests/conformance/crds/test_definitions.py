@@ -343,16 +343,20 @@ async def server() -> AsyncIterator[HookServer]:
     await server.stop()
 
 
-async def webhook_rings(api: Api, server: HookServer) -> str:
+@pytest.fixture
+async def group(api: Api, server: HookServer) -> AsyncIterator[str]:
+    """The API group of rings that the server converts."""
     group = new_group()
     server.answers["/convert"] = converted(swap)
     webhook = {"clientConfig": server.client_config("/convert"), "conversionReviewVersions": ["v1"]}
     await define(api, two_versions(group, strategy="Webhook", webhook=webhook))
-    return group
+    yield group
+    # A kind that can no longer be read keeps the namespace controller from deleting any namespace.
+    without = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
+    (await api.patch(api.cluster(CRDS, f"rings.{group}"), without)).expect(200)
 
 
-async def test_webhook_conversion_in_every_verb(api: Api, server: HookServer) -> None:
-    group = await webhook_rings(api, server)
+async def test_webhook_conversion_in_every_verb(api: Api, group: str) -> None:
     one, two = f"{group}/v1/rings", f"{group}/v2/rings"
     created = await api.create(two, custom(group, "Ring", "a", {"width": 5}, version="v2"))
     assert created["spec"] == {"width": 5}
@@ -369,8 +373,7 @@ async def test_webhook_conversion_in_every_verb(api: Api, server: HookServer) ->
     assert applied.expect(200)["spec"] == {"width": 7}
 
 
-async def test_a_failed_conversion_is_reported(api: Api, server: HookServer) -> None:
-    group = await webhook_rings(api, server)
+async def test_a_failed_conversion_is_reported(api: Api, server: HookServer, group: str) -> None:
     await api.create(f"{group}/v1/rings", custom(group, "Ring", "a", {"size": 5}))
 
     def fail(request: Obj) -> Any:
@@ -384,8 +387,7 @@ async def test_a_failed_conversion_is_reported(api: Api, server: HookServer) -> 
     assert f"conversion webhook for {group}/v1, Kind=Ring failed" in answer.message
 
 
-async def test_a_conversion_may_not_change_metadata(api: Api, server: HookServer) -> None:
-    group = await webhook_rings(api, server)
+async def test_a_conversion_may_not_change_metadata(api: Api, server: HookServer, group: str) -> None:
     await api.create(f"{group}/v1/rings", custom(group, "Ring", "a", {"size": 5}))
 
     def rename(obj: Obj, wanted: str) -> Obj:
