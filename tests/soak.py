@@ -135,6 +135,14 @@ def machine_kills(scale: float) -> str:
     return f"seeds 1–{seeds}, of each: no instance leaked, none created twice, no machine lost, nothing left behind"
 
 
+def simulated_operations(_scale: float) -> str:
+    folder = "tests/simulation/plans/operations"
+    status, cases = run_tests("-q", folder, output=sys.stderr)
+    if status:
+        raise RuntimeError(f"failed: {[case.name for case in cases if case.outcome != 'passed']}")
+    return f"{len(cases)} cases passed, of which `make test` runs a sample"
+
+
 def operation_scenarios(_scale: float) -> str:
     return passed("tests/provisioning/operations")
 
@@ -197,6 +205,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),
     "rolling-updates": ("Rolling updates through conflicts, losses and crashes", rollouts("rolling update")),
     "machine-kills": ("Managers, machine programs and host daemons killed while machines come and go", machine_kills),
+    "simulated-operations": ("Operations of simulated clusters, on every distribution", simulated_operations),
     "operations": ("Operation scenarios of the upstream suite, on real clusters", operation_scenarios),
     "operation-crashes": ("Actors killed in operations of an embedded cluster, on real processes", operation_crashes),
     "manager-upgrade": ("Upgrade of the manager with a running kubeadm cluster", manager_upgrade),

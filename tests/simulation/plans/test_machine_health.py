@@ -14,7 +14,7 @@ from herder.api.rke import operations
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.sim.provisioned import pool
 from tests.simulation.plans.operations.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
-from tests.simulation.plans.operations.test_restores import servers_of
+from tests.simulation.plans.operations.restores.test_restores import servers_of
 
 
 async def add_workers(cluster: OperatedCluster, quantity: int, timeout: str = "60s") -> None:

@@ -11,8 +11,8 @@ from herder.api.rke.operations import Run
 from tests.simulation.plans.crash_operations.operation import NEW, OLD, CrashedOperation, require
 from tests.simulation.plans.crash_page import ACTORS
 from tests.simulation.plans.operations.operated_cluster import HOUR
-from tests.simulation.plans.operations.test_restore_modes import upgrade
-from tests.simulation.plans.operations.test_restores import create_with_s3, lose_all_servers, saved_in_s3
+from tests.simulation.plans.operations.restores.test_restore_modes import upgrade
+from tests.simulation.plans.operations.restores.test_restores import create_with_s3, lose_all_servers, saved_in_s3
 
 
 class RestoreData(CrashedOperation):

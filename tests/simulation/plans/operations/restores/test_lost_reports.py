@@ -14,8 +14,8 @@ from herder.api.rke import names, operations
 from herder.api.rke.node.plan_secret import IN_PROGRESS
 from herder.sim.nodes import SimulatedNode
 from tests.simulation.plans.operations.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
-from tests.simulation.plans.operations.test_outages import check_restored, request_restore, until_in
-from tests.simulation.plans.operations.test_restores import servers_of
+from tests.simulation.plans.operations.restores.test_outages import check_restored, request_restore, until_in
+from tests.simulation.plans.operations.restores.test_restores import servers_of
 from tests.simulation.plans.operations.test_rotations import plans
 
 RESTORE_SECONDS = 10 * 60.0

@@ -13,8 +13,13 @@ import pytest
 from herder.api.rke import operations
 from herder.sim.nodes import SimulatedNode
 from tests.simulation.plans.operations.operated_cluster import ALL_VERSIONS, HOUR, VERSIONS, OperatedCluster, run
-from tests.simulation.plans.operations.test_outages import check_finished, check_restored, request_restore, until_in
-from tests.simulation.plans.operations.test_restores import servers_of
+from tests.simulation.plans.operations.restores.test_outages import (
+    check_finished,
+    check_restored,
+    request_restore,
+    until_in,
+)
+from tests.simulation.plans.operations.restores.test_restores import servers_of
 
 KUBEADM = "v1.34.1+kubeadm1"
 PHASES = (operations.RESTORE_PHASE, operations.REJOIN_PHASE)

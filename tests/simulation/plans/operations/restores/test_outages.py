@@ -23,7 +23,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.sim.nodes import SimulatedNode
 from herder.sim.provisioned import NAME, WORKSPACE
 from tests.simulation.plans.operations.operated_cluster import ALL_VERSIONS, HOUR, OperatedCluster, run
-from tests.simulation.plans.operations.test_restores import servers_of
+from tests.simulation.plans.operations.restores.test_restores import servers_of
 
 SUSPENSION = 75 * 60.0  # longer than any phase may take
 OUTAGE, OUTAGE_OF_API, OUTAGE_OF_SERVER = 40 * 60.0, 8 * 60.0, 40.0
