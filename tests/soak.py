@@ -151,6 +151,10 @@ def operation_crashes(_scale: float) -> str:
     return passed("tests/interop/clusters/test_operation_crashes.py")
 
 
+def kubeadm_operation_crashes(_scale: float) -> str:
+    return passed("tests/interop/clusters/test_kubeadm_operation_crashes.py")
+
+
 def passed(path: str) -> str:
     """Run the tests of the soak in a file or a folder. They may skip, and must not fail."""
     status, cases = run_tests("-q", path, "-m", "soak", output=sys.stderr)
@@ -208,6 +212,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "simulated-operations": ("Operations of simulated clusters, on every distribution", simulated_operations),
     "operations": ("Operation scenarios of the upstream suite, on real clusters", operation_scenarios),
     "operation-crashes": ("Actors killed in operations of an embedded cluster, on real processes", operation_crashes),
+    "kubeadm-operation-crashes": ("Actors killed in operations of a kubeadm cluster", kubeadm_operation_crashes),
     "manager-upgrade": ("Upgrade of the manager with a running kubeadm cluster", manager_upgrade),
     "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
     "kills": ("The store killed and its disk cut off, at any moment", kills),

@@ -1,44 +1,37 @@
 """Operations of an embedded cluster in which an actor is killed: a sample of the crash matrix on real processes.
 
-Each test is one cell: an operation, one of its phases, and the actor that is killed there. HERDER_SEED chooses the
-phases. The tests run in the order of the file: each continues with the cluster of the previous one.
+The tests run in the order of the file: each continues with the cluster of the previous one.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 import pytest
 
-from herder.api.rke import operations
 from herder.machine.host.client import HostClient, HostedMachine
 from tests.support.clusters.embedded_cluster import AGENT_PID, Cluster, embedded_cluster
-from tests.support.manager.node_agents import eventually
+from tests.support.clusters.operation_crashes import (
+    ACTORS,
+    AGENT,
+    API_SERVER,
+    MACHINE,
+    MANAGER,
+    TIMEOUT,
+    cells,
+    kill_in_phase,
+    restart_machine,
+    restart_manager,
+)
 from tests.unit.cli.cluster.test_lifecycle import NAME
 
 pytestmark = pytest.mark.soak
 
-TIMEOUT = 600
-DOWN_SECONDS = 5
-
-COMMANDS: Mapping[str, tuple[str, ...]] = {
-    operations.SNAPSHOT: ("snapshot", "create"),
-    operations.CERTIFICATES: ("rotate", "certificates"),
-    operations.ENCRYPTION_KEYS: ("rotate", "encryption-keys", "--yes"),
-    operations.AGENTS: ("redeploy", "agents"),
-    operations.RESTORE: ("snapshot", "restore", "--yes"),
-}
-
 
 def kill_manager(cluster: Cluster) -> None:
-    cluster.site.server.kill()
-    time.sleep(DOWN_SECONDS)
-    cluster.site.server.start()
+    restart_manager(cluster.site.server)
 
 
 def kill_agent(cluster: Cluster) -> None:
@@ -47,10 +40,7 @@ def kill_agent(cluster: Cluster) -> None:
 
 
 def kill_machine(cluster: Cluster) -> None:
-    machine = hosted(cluster)
-    machine.kill()
-    time.sleep(DOWN_SECONDS)
-    machine.start()
+    restart_machine(hosted(cluster))
 
 
 def kill_api_server(cluster: Cluster) -> None:
@@ -65,79 +55,40 @@ def hosted(cluster: Cluster) -> HostedMachine:
     return client.machine(record["kind"], record["scope"], record["name"], record["token"])
 
 
-ACTORS: Mapping[str, Callable[[Cluster], None]] = {
-    "manager": kill_manager,
-    "agent": kill_agent,
-    "machine": kill_machine,
-    "API server": kill_api_server,
+KILLS: Mapping[str, Callable[[Cluster], None]] = {
+    MANAGER: kill_manager,
+    AGENT: kill_agent,
+    MACHINE: kill_machine,
+    API_SERVER: kill_api_server,
 }
 
 
-def sample() -> Iterator[object]:
-    """Each actor in one phase of each operation; in restores, in two."""
-    chosen = random.Random(int(os.environ.get("HERDER_SEED", "1")))
-    for kind in COMMANDS:
-        phases = operations.phases_of(kind)
-        for actor in ACTORS:
-            for phase in chosen.sample(phases, min(2 if kind == operations.RESTORE else 1, len(phases))):
-                yield pytest.param(kind, phase, actor, id=f"{kind} {phase}: {actor}")
+class CrashingCluster(Cluster):
+    def request(self, *command: str) -> None:
+        first, second, *more = command
+        self.site.herder(first, second, NAME, *more, timeout=TIMEOUT)
+
+    def uids(self) -> dict[str, str]:
+        return self.site.uids()
+
+    def kill(self, actor: str) -> None:
+        KILLS[actor](self)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashingCluster]:
     with embedded_cluster(tmp_path_factory.mktemp("site")) as running:
-        yield running
+        yield CrashingCluster(running.site, running.s3)
 
 
 @pytest.fixture(scope="module")
-def snapshot(cluster: Cluster) -> str:
+def snapshot(cluster: CrashingCluster) -> str:
     """The snapshot that is restored."""
     cluster.write("before")
     cluster.site.herder("snapshot", "create", NAME)
     return str(cluster.snapshots()[0]["metadata"]["name"])
 
 
-@pytest.mark.parametrize(("kind", "phase", "actor"), list(sample()))
-def test(cluster: Cluster, snapshot: str, kind: str, phase: str, actor: str) -> None:
-    cluster.write("later")
-    machines, names = cluster.site.uids(), cluster.names()
-    last = operation_id(cluster)
-    request(cluster, snapshot, kind, "--no-wait")
-    wanted = operations.phases_of(kind)
-    position = wanted.index(phase)
-    eventually(
-        lambda: operation_id(cluster) != last and cluster.operation()["phase"] not in wanted[:position],
-        f"the phase {phase}",
-        TIMEOUT,
-    )
-    ACTORS[actor](cluster)
-    eventually(lambda: operations.is_ended(phase_of(cluster)), "the operation has ended", TIMEOUT)
-    ended = cluster.operation()
-    cluster.until_nodes_match_machines()
-    if ended["phase"] == operations.FAILED:
-        print(f"failed: {ended['message']}")
-        assert ended["message"]
-        if operations.RESTORE_PHASE not in (ended.get("timings") or {}):
-            assert cluster.names() == names
-        request(cluster, snapshot, kind)
-        cluster.until_nodes_match_machines()
-    assert cluster.names() == ({"before"} if kind == operations.RESTORE else names)
-    assert cluster.site.uids() == machines
-
-
-def request(cluster: Cluster, snapshot: str, kind: str, *options: str) -> None:
-    named = (snapshot,) if kind == operations.RESTORE else ()
-    first, second, *more = COMMANDS[kind]
-    cluster.site.herder(first, second, NAME, *named, *more, *options, timeout=TIMEOUT)
-
-
-def operation_id(cluster: Cluster) -> str:
-    return str((cluster.operation() or {}).get("id"))
-
-
-def phase_of(cluster: Cluster) -> str:
-    """Empty while the manager does not answer."""
-    try:
-        return str(cluster.operation()["phase"])
-    except AssertionError:
-        return ""
+@pytest.mark.parametrize(("kind", "phase", "actor"), [*cells(lambda _kind: ACTORS, of_restores=2)])
+def test(cluster: CrashingCluster, snapshot: str, kind: str, phase: str, actor: str) -> None:
+    kill_in_phase(cluster, snapshot, kind, phase, actor)
