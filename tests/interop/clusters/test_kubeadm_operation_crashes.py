@@ -27,7 +27,7 @@ from tests.support.clusters.operation_crashes import (
     restart_machine,
     restart_manager,
 )
-from tests.support.clusters.site import Cluster, Site, site_in
+from tests.support.clusters.site import MIRROR, REGISTRY, Cluster, Site, site_in
 from tests.support.embedded import HERDER, Embedded
 
 pytestmark = pytest.mark.soak
@@ -84,7 +84,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def farm(site: Site) -> CrashingCluster:
     """One server and one worker."""
-    created = site.create_cluster(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}))
+    registries = {"mirrors": {REGISTRY: {"endpoint": [MIRROR]}}}
+    created = site.create_cluster(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}, registries=registries))
     farm = CrashingCluster(created.site, created.name, created.before)
     farm.until_ready("servers=1")
     return farm
