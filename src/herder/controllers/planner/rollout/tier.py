@@ -110,6 +110,7 @@ def roll_out(tier: Tier, context: RolloutContext) -> TierProgress:
     progress.error = progress.errors[0] if progress.errors and not plannable and not tier.up_to_date else ""
     if budget.exhausted:
         _uncordon_machines_of_later_tiers(tier, progress)
+        _repair_machines_of_later_tiers(tier, context, budget, progress)
     return progress
 
 
@@ -124,6 +125,26 @@ def _uncordon_machines_of_later_tiers(tier: Tier, progress: TierProgress) -> Non
         if entry.name not in members and entry.in_drain and not entry.plan.is_down:
             progress.details.setdefault(entry.name, [])
             _uncordon(entry, progress)
+
+
+def _repair_machines_of_later_tiers(
+    tier: Tier, context: RolloutContext, budget: _DisruptionBudget, progress: TierProgress
+) -> None:
+    """Deliver the desired plan to machines of later tiers whose plan failed.
+
+    They count against this tier's budget too, and the plan that failed is not always retried. An upgrade does not start
+    with them: it starts with the machines of this tier.
+    """
+    if not all(context.is_current(str(entry.node_info.get("kubeletVersion") or "")) for entry in tier.members):
+        return
+    members = {entry.name for entry in tier.members}
+    repairs = TierProgress()
+    for entry in tier.counted:
+        if entry.name not in members and entry.plan.failed and not entry.is_paused:
+            desired = _desired(tier, entry, context, repairs)
+            if desired is not None and desired.differs:
+                _roll_out_machine(tier, desired, context, budget, repairs)
+    progress.writes += repairs.writes
 
 
 def _desired(tier: Tier, entry: PlanEntry, context: RolloutContext, progress: TierProgress) -> Desired | None:
@@ -213,6 +234,8 @@ def _roll_out_disruptive_plan(
         progress.configuring.append(entry)
         if budget.lost:
             details.append(f"waiting for unreachable etcd members: {', '.join(sorted(budget.lost))}")
+        elif budget.broken_elsewhere:
+            details.append(f"waiting for unhealthy machines: {', '.join(sorted(budget.broken_elsewhere))}")
         return
     stage, write = draining.drain(desired, tier.drain, context.machines)
     if stage is Stage.DONE:
@@ -247,6 +270,7 @@ class _DisruptionBudget:
         self._concurrency = _concurrency(tier)
         self._disrupted = {entry.name for entry in tier.counted if _is_disrupted(entry)}
         self._broken = {entry.name for entry in tier.counted if entry.plan.is_broken} - self._disrupted
+        self.broken_elsewhere = self._broken - {entry.name for entry in tier.members}  # in later tiers
         self.lost = _lost_etcd_members(tier) - self._disrupted - self._broken
         self.exhausted = False  # at least one machine was not admitted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -57,8 +57,10 @@ def roll_out_machines(
     up_to_date: int = 0,
     unplannable: Collection[str] = (),
     name: str = "worker",
+    later: Sequence[PlanEntry] = (),
     **context: Any,
 ) -> TierProgress:
+    """`later`: machines of later tiers, which count against the same budget."""
     distribution: Any = FixedPlanDistribution(new_plan, unplannable)
     spec = {"plan": new_plan.to_json().decode(), "unplannable": [*unplannable]}
     cluster = ClusterInputs("fleet-default", "demo", "", "v1.33.4+k3s1", spec)
@@ -67,7 +69,7 @@ def roll_out_machines(
         inputs = MachineInputs(machine.name, machine.uid, machine.roles, join_url="https://10.0.0.1:6443")
         return Desired(machine, Request.of(distribution, cluster, inputs))
 
-    tier = Tier(name, entries, entries, concurrency, drain or {}, up_to_date=up_to_date)
+    tier = Tier(name, entries, [*entries, *later], concurrency, drain or {}, up_to_date=up_to_date)
     return roll_out(tier, RolloutContext(desired, "v1.33.4+k3s1", connected, machines, NOW, **context))
 
 
@@ -196,6 +198,20 @@ def test_broken_machines_are_planned_first() -> None:
     assert planned_machines(roll_out_machines(worker("a"), worker("b"), worker("c", unhealthy=True))) == ["c"]
     progressing = worker("b", NEW, state="in-progress", data={"appliedPlan": "{}"})
     assert planned_machines(roll_out_machines(worker("a", unhealthy=True), progressing)) == []
+
+
+def test_a_failed_machine_of_a_later_tier_is_repaired_first() -> None:
+    first, later = worker("a"), worker("b", state="failed")
+    progress = roll_out_machines(first, later=[later, worker("c")])
+    assert planned_machines(progress) == ["b"]
+    assert progress.waiting("etcd") == "configuring etcd node(s) a: waiting for unhealthy machines: b"
+    assert planned_machines(roll_out_machines(first, later=[worker("b", NEW, state="failed")])) == []
+
+
+def test_an_upgrade_does_not_start_with_a_later_tier() -> None:
+    first, later = worker("a"), worker("b", state="failed")
+    first.machine["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.3+k3s1"
+    assert planned_machines(roll_out_machines(first, later=[later])) == []
 
 
 # --- drains ---------------------------------------------------------------------------------------------------------
