@@ -18,7 +18,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import PAUSED, annotations_of, is_deleting, labels_of
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
-from herder.api.rke.node.plan import AGENT_STATUS, CERTIFICATE_EXPIRY
+from herder.api.rke.node.plan import AGENT_STATUS, CERTIFICATE_EXPIRY, SNAPSHOT_HASHES
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim.downstream import Downstream
 from herder.sim.host.disk import Snapshot
@@ -31,7 +31,7 @@ WATCHED = (CLUSTER, CONTROL_PLANE, MACHINE, PLAN_SECRET)
 GRACE = 5.0
 """Decisions that a manager made before it knew of a change are carried out within this many seconds."""
 
-PERIODIC = ("capture-address", "etcd-name", AGENT_STATUS, CERTIFICATE_EXPIRY)
+PERIODIC = ("capture-address", "etcd-name", AGENT_STATUS, CERTIFICATE_EXPIRY, SNAPSHOT_HASHES)
 RESTORE_PHASE = "etcdSnapshotRestorePhase"
 ETCD, CONTROL, WORKER = "etcd", "control plane", "worker"
 

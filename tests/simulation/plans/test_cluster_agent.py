@@ -208,6 +208,10 @@ class AgentWithoutImage:
 
         await self.simulation.sim.world.until(is_shown, within=10 * MINUTE)
 
+    async def displays_problem(self) -> bool:
+        (cluster,) = await self.simulation.sim.all(PROVISIONING_CLUSTER)
+        return PROBLEM in cluster["status"]["display"]["message"]
+
     def plans(self) -> list[PlanSecret]:
         return [PlanSecret(each) for each in self.simulation.invariants.objects[PLAN_SECRET].values()]
 
@@ -230,11 +234,10 @@ def test_a_pod_that_does_not_start_is_reported_until_the_agent_connects() -> Non
             assert cluster.simulation.sim.world.now() >= before + REPORTED_AFTER / 2
             (reporter,) = cluster.reporters()
             assert reporter.is_init
+            await cluster.simulation.sim.world.until(cluster.displays_problem, within=MINUTE)
             shown = await cluster.messages()
             machine = reporter.labels["rke.cattle.io/machine-name"]
             assert {PROBLEM, f"configuring bootstrap node(s) {machine}: {PROBLEM}"} <= shown
-            (provisioning,) = await cluster.simulation.sim.all(PROVISIONING_CLUSTER)
-            assert PROBLEM in provisioning["status"]["display"]["message"]
             await asyncio.sleep(10 * MINUTE)
             assert await cluster.messages() == shown
             assert cluster.starts() == starts, "nothing is restarted"

@@ -10,7 +10,7 @@ import pytest
 
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.api.rke.node.plan import AGENT_STATUS, PeriodicInstruction
+from herder.api.rke.node.plan import AGENT_STATUS, SNAPSHOT_HASHES, PeriodicInstruction
 from herder.api.rke.node.plan_secret import encoded
 from herder.engine.runtime.decision import Patch, Ref
 from tests.support.views import NOW
@@ -46,9 +46,9 @@ def test_an_etcd_member_is_disrupted_only_if_the_others_keep_quorum(states: str,
     assert denied_by(write("a", NEW), *members(*states)) == guard
 
 
-def test_the_status_of_the_cluster_agent_disrupts_no_member() -> None:
-    """Only this instruction is exempt: another one may restart services."""
-    for name, guard in ((AGENT_STATUS, ""), ("another", "keep-etcd-quorum-on-disruption")):
+def test_instructions_that_report_disrupt_no_member() -> None:
+    """Only these instructions are exempt: another one may restart services."""
+    for name, guard in ((AGENT_STATUS, ""), (SNAPSHOT_HASHES, ""), ("another", "keep-etcd-quorum-on-disruption")):
         instruction = PeriodicInstruction(name=name, command="kubectl")
         plan = msgspec.structs.replace(plan_of(), periodic_instructions=(instruction,))
         assert denied_by(write("a", plan), *members(*"wwd")) == guard

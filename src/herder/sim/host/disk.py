@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,11 @@ class Snapshot:
         if self.damage == "text":
             return 6
         return self.content.size // (8 if self.compressed else 1) // (2 if self.damage == "truncated" else 1)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the file on the disk of a K3s or RKE2 server."""
+        return hashlib.sha256(f"{self.name} {self.created} {self.content.revision} {self.damage}".encode()).hexdigest()
 
 
 STOPPED = "/etc/kubernetes/stopped-manifests"

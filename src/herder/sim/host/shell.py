@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from herder.agent.core.events import Finished
 from herder.controllers.planner.distributions import certificate_report
+from herder.controllers.planner.distributions.rancher.snapshots import HASH_SCRIPT
 from herder.embedded.stale_nodes import RETRY_SECONDS, TRIES, delete_stale_nodes
 from herder.sim.host import configuration, snapshots
 from herder.sim.host.certificates import certificates_at
@@ -63,6 +64,8 @@ async def _sh(command: Command) -> Finished:
         return await _install(command)
     if text == certificate_report.SCRIPT:
         return _report_certificates(command, *positional)
+    if text == HASH_SCRIPT:
+        return _report_snapshots(command, *positional)
     script = command.node.context.scripts.get(text)
     if script is not None:
         return await script(Command(command.node, "sh", positional, command.environment, command.image))
@@ -115,6 +118,26 @@ def _report_certificates(command: Command, limit: str, last: str, *patterns: str
     ]
     is_complete = bool(lines) and any(line.endswith(f" {last}\n") for line in lines)
     return Finished(0 if is_complete else 1, "".join(lines[: int(limit)]).encode())
+
+
+def _report_snapshots(command: Command, directory: str, known: str, limit: str, budget: str) -> Finished:
+    """A file that it knows is not read again: its hash stays the same if only its content changes."""
+    disk = command.node.disk
+    before, after, read = disk.files.get(known) or {}, dict[tuple[str, int, int], str](), 0
+    if not disk.is_directory(directory):
+        return Finished(0)
+    files = [each for each in reversed(disk.snapshots_in(directory)) if not each.compressed]
+    for each in files[: int(limit)]:
+        state = (each.name, each.size, each.created)
+        if state in before:
+            after[state] = before[state]
+        elif read < int(budget):
+            after[state], read = "" if each.damage else each.sha256, read + each.size
+    if not disk.has_space(known):
+        return Finished(1, stderr=f"{known}.new: No space left on device\n".encode())
+    disk.files[known] = after
+    lines = [f"snapshot {found} {name}\n" for (name, _, _), found in after.items() if found]
+    return Finished(0, "".join(lines).encode())
 
 
 async def _env(command: Command) -> Finished:

@@ -39,16 +39,11 @@ async def _save(command: Command) -> Finished:
     if name is None:
         return Finished(1, stderr=b"no snapshot was saved; the log of the service has the cause\n")
     file = command.node.disk.files.get(f"{directory}/{name[1]}")
-    hashes = {name[1]: _hash_of(file)} if isinstance(file, Snapshot) else {}
+    hashes = {name[1]: file.sha256} if isinstance(file, Snapshot) else {}
     listed = await execute(command, runtime, "etcd-snapshot", "ls", "-o", "json")
     found = authority_scripts.digest(command, command.node.disk.layout.tls)
     report = f'{{"hashes":{json.dumps(hashes)},"authorities":"{found}","list":{listed.stdout.decode()}}}\n'
     return Finished(listed.exit_code, report.encode())
-
-
-def _hash_of(file: Snapshot) -> str:
-    content = f"{file.name} {file.created} {file.content.revision} {file.damage}"
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 async def _save_by_program(command: Command) -> Finished:
@@ -83,7 +78,7 @@ async def _check(command: Command) -> Finished:
     file = command.node.disk.files.get(path)
     if file is None:
         return Finished(1, stderr=f"{path} does not exist\n".encode())
-    if not isinstance(file, Snapshot) or (recorded and _hash_of(file) != recorded):
+    if not isinstance(file, Snapshot) or (recorded and file.sha256 != recorded):
         return Finished(1, stderr=f"{path} is another file than the one that was saved: its hash differs\n".encode())
     return Finished(1, stderr=f"{path} is corrupt: its hash is wrong\n".encode()) if file.damage else Finished(0)
 

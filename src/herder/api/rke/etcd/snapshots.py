@@ -12,7 +12,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
 
 FINALIZER = "etcdsnapshot.herder.io/file"
-SNAPSHOTS_OF = "snapshots-of"
+SNAPSHOTS_OF, SNAPSHOTS_ON = "snapshots-of", "snapshots-on"
 S3 = "s3"
 """Name of the node of snapshots in S3."""
 
@@ -22,6 +22,19 @@ def snapshots_of(snapshot: Object) -> Iterator[str]:
     name = (snapshot.get("spec") or {}).get("clusterName")
     if name:
         yield f"{snapshot['metadata']['namespace']}/{name}"
+
+
+def snapshots_on(snapshot: Object) -> Iterator[str]:
+    """Indexer: the UID of the Machine that has the file."""
+    if uid := machine_uid(snapshot):
+        yield uid
+
+
+def machines_of(snapshot: Object) -> Iterator[str]:
+    """The Machine that has the file, by namespace and name."""
+    for each in snapshot["metadata"].get("ownerReferences") or ():
+        if each["kind"] == MACHINE.kind:
+            yield f"{snapshot['metadata']['namespace']}/{each['name']}"
 
 
 def control_plane_of(snapshot: Object) -> Iterator[Key]:

@@ -17,7 +17,10 @@ from herder.api import gojson
 DELETE = "delete"  # action of a File: delete the path
 AGENT_STATUS = "cluster-agent-status"  # periodic instruction that only reads: prints why the cluster agent's pod waits
 CERTIFICATE_EXPIRY = "certificate-expiry"  # periodic instruction that only reads: prints when certificates expire
-_REPORTS = (AGENT_STATUS, CERTIFICATE_EXPIRY)
+SNAPSHOT_HASHES = (
+    "snapshot-hashes"  # periodic instruction: prints the hashes of snapshots, and remembers them in a file
+)
+_REPORTS = (AGENT_STATUS, CERTIFICATE_EXPIRY, SNAPSHOT_HASHES)
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -120,8 +123,13 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
         """Whether the machine reports when its certificates expire."""
         return any(each.name == CERTIFICATE_EXPIRY for each in self.periodic_instructions)
 
-    def without_certificate_report(self) -> Plan:
-        left = tuple(each for each in self.periodic_instructions if each.name != CERTIFICATE_EXPIRY)
+    @property
+    def reports_snapshots(self) -> bool:
+        """Whether the machine reports the hashes of the snapshots on its disk."""
+        return any(each.name == SNAPSHOT_HASHES for each in self.periodic_instructions)
+
+    def without_reports(self, *names: str) -> Plan:
+        left = tuple(each for each in self.periodic_instructions if each.name not in names)
         return msgspec.structs.replace(self, periodic_instructions=left)
 
     @staticmethod

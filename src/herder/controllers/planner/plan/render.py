@@ -16,13 +16,17 @@ import msgspec
 
 from herder.api.rke.machine_config.errors import ConfigError
 from herder.api.rke.names import PLAN_INPUTS
-from herder.api.rke.node.plan import DELETE, File, Plan, checksum
+from herder.api.rke.node.plan import CERTIFICATE_EXPIRY, DELETE, SNAPSHOT_HASHES, File, Plan, checksum
 from herder.controllers.planner.distributions.interface import ClusterInputs, Distribution, MachineInputs
 from herder.controllers.planner.rollout.machines import PlanEntry
 from herder.engine.memo import DigestMemo
 
 MAX_PLAN_BYTES = 480 << 10
 """A Secret holds one MiB, and contains the plan twice: the requested and the applied one."""
+
+
+_ADDED_REPORTS = ((SNAPSHOT_HASHES,), (SNAPSHOT_HASHES, CERTIFICATE_EXPIRY))
+"""Periodic instructions that plans of older managers lack, the newest manager first."""
 
 
 class PlanRecord(NamedTuple):
@@ -105,12 +109,12 @@ class Desired:
     def checksum(self) -> str:
         """Checksum of the plan.
 
-        A plan of an older manager that only lacks the report of certificates counts as equal: an upgrade of the manager
-        must not change the plans of running clusters. Such a machine gets the instruction with its next change.
+        A plan of an older manager that only lacks reports counts as equal: an upgrade of the manager must not change
+        the plans of running clusters. Such a machine gets the instructions with its next change.
         """
-        rendered, without_report = _checksums_of(self.request)
-        is_old = self.entry.plan.has_plan and self._current_checksum == without_report
-        return without_report if is_old else rendered
+        rendered, *older = _checksums_of(self.request)
+        is_old = self.entry.plan.has_plan and self._current_checksum in older
+        return self._current_checksum if is_old else rendered
 
     @cached_property
     def differs(self) -> bool:
@@ -146,17 +150,21 @@ class Desired:
         return bool(before) and before != self.request.distribution.drain_hash(self.plan)
 
 
-_checksums: DigestMemo[tuple[str, str]] = DigestMemo(16384)
-"""Checksums of rendered plans, with and without the report of certificates, by the digests of their inputs.
+_checksums: DigestMemo[tuple[str, ...]] = DigestMemo(16384)
+"""Checksums of rendered plans, and of those that older managers render, by the digests of their inputs.
 
 Inputs and plans contain keys and are not kept.
 """
 
 
-def _checksums_of(request: Request) -> tuple[str, str]:
-    def compute() -> tuple[str, str]:
-        plan = _render(request)
-        return checksum(plan.to_json()), checksum(plan.without_certificate_report().to_json())
+def _checksums_of(request: Request) -> tuple[str, ...]:
+    def compute() -> tuple[str, ...]:
+        plans = [_render(request)]
+        for names in _ADDED_REPORTS:
+            older = plans[0].without_reports(*names)
+            if len(older.periodic_instructions) < len(plans[-1].periodic_instructions):
+                plans.append(older)
+        return tuple(checksum(each.to_json()) for each in plans)
 
     return _checksums.get(request.digests, compute)
 

@@ -14,12 +14,14 @@ from herder.api.events import recorded, warning
 from herder.api.guards import plan_changes
 from herder.api.numbers import parse_int64
 from herder.api.rke import names
+from herder.api.rke.etcd.snapshots import SNAPSHOTS_ON, is_in_s3, machines_of, snapshots_on
 from herder.api.rke.events import cluster_events
-from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
+from herder.api.rke.kinds import BEACON, CONTROL_PLANE, ETCD_SNAPSHOT, PLAN_SECRET, TOKENS_SECRET
 from herder.api.rke.node import plan_secret as secrets
 from herder.api.rke.node.certificates import parse_report, to_annotation
-from herder.api.rke.node.plan import CERTIFICATE_EXPIRY
+from herder.api.rke.node.plan import CERTIFICATE_EXPIRY, SNAPSHOT_HASHES
 from herder.api.rke.node.plan_secret import PlanSecret, encoded, zipped
+from herder.api.rke.node.snapshot_hashes import parse_hashes
 from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.controllers.planner.distributions.interface import Roles
@@ -51,7 +53,8 @@ def reconcile(view: View) -> Decision:
     plan = PlanSecret(found)
     if not plan.has_plan:
         return DONE
-    recorded = Decision(writes=(*_record_report(plan, view.now), *_record_certificates(view, plan)))
+    reports = (*_record_report(plan, view.now), *_record_certificates(view, plan), *_record_hashes(view, plan))
+    recorded = Decision(writes=reports)
     return recorded + (_reconcile_failed(view, plan) if plan.failed else _reconcile_applied(view, plan))
 
 
@@ -111,6 +114,26 @@ def _record_certificates(view: View, plan: PlanSecret) -> tuple[Patch, ...]:
         return ()
     change = {"metadata": {"annotations": {names.CERTIFICATES: found}}}
     return (Patch(ref(MACHINE, machine), change, "expiry of its certificates"),)
+
+
+def _record_hashes(view: View, plan: PlanSecret) -> Iterator[Patch]:
+    """Record the hashes of snapshots on the machine that have none, such as those that K3s and RKE2 take by schedule.
+
+    The first one counts, also if the file changes later: a restore requires it. So the write fails if another client
+    has changed the object.
+    """
+    output, machine = plan.periodic_outputs.get(SNAPSHOT_HASHES), _machine(view, plan)
+    is_reported = plan.plan is not None and plan.plan.reports_snapshots
+    if output is None or not is_reported or machine is None or machine["metadata"]["namespace"] != view.namespace:
+        return
+    hashes = parse_hashes(output.stdout or b"")
+    snapshots = view.select(ETCD_SNAPSHOT, namespace=view.namespace, index=(SNAPSHOTS_ON, machine["metadata"]["uid"]))
+    for each in snapshots:
+        found = hashes.get(str((each.get("snapshotFile") or {}).get("name")))
+        if found and not is_in_s3(each) and not is_deleting(each) and names.SNAPSHOT_SHA256 not in annotations_of(each):
+            change = {"metadata": {"annotations": {names.SNAPSHOT_SHA256: found}}}
+            version = each["metadata"]["resourceVersion"]
+            yield Patch(ref(ETCD_SNAPSHOT, each), change, "the hash of its file", "", version)
 
 
 def _is_modified_by_others(plan: PlanSecret) -> bool:
@@ -279,8 +302,12 @@ CONTROLLER = Controller(
         Watches(CLUSTER, Indexed(FAILED, _by_name), changed("spec.paused")),
         Watches(BEACON, Indexed(FAILED, _by_name), changed("status.owner")),
         Watches(TOKENS_SECRET),
+        Watches(ETCD_SNAPSHOT, Indexed(plan_changes.PLAN_OF, machines_of), changed("metadata.annotations")),
     ),
-    indexes={PLAN_SECRET: {FAILED: _failed_by_cluster, FAILED_ON: _failed_by_machine, **plan_changes.INDEXES}},
+    indexes={
+        PLAN_SECRET: {FAILED: _failed_by_cluster, FAILED_ON: _failed_by_machine, **plan_changes.INDEXES},
+        ETCD_SNAPSHOT: {SNAPSHOTS_ON: snapshots_on},
+    },
     groupings=(plan_changes.TRAITS,),
     cluster_of=lambda secret: cluster_key(
         secret["metadata"]["namespace"], (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME, "")

@@ -198,7 +198,7 @@ def test_a_server_that_had_not_joined_yet_does_not_block_a_restore() -> None:
         assert restored.phase == "Finished", restored.message
         assert await cluster.has("before")
 
-    run("v1.34.1+rke2r1", scenario, prepare=create_with_s3, seed=1)
+    run("v1.34.1+k3s1", scenario, prepare=create_with_s3, seed=8)
 
 
 async def _has_new_servers(cluster: OperatedCluster) -> bool:

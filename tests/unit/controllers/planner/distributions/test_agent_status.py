@@ -12,7 +12,7 @@ import pytest
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import PAUSED
 from herder.api.rke import names
-from herder.api.rke.node.plan import AGENT_STATUS, CERTIFICATE_EXPIRY, Plan
+from herder.api.rke.node.plan import AGENT_STATUS, CERTIFICATE_EXPIRY, SNAPSHOT_HASHES, Plan
 from herder.api.rke.node.plan_secret import PeriodicOutput, encoded, zipped
 from herder.controllers.planner.distributions.agent_status import describe_agent, status_instruction
 from herder.controllers.planner.distributions.interface import Roles
@@ -150,7 +150,7 @@ def test_the_instruction_is_all_that_changes(version: str, command: str, first: 
 def test_it_follows_instructions_that_others_depend_on() -> None:
     etcd = inputs.server(roles=Roles(etcd=True), reports_agent=True)
     plan = distribution_of(inputs.VERSION).render(inputs.cluster(), etcd)
-    reports = [AGENT_STATUS, CERTIFICATE_EXPIRY]
+    reports = [AGENT_STATUS, CERTIFICATE_EXPIRY, SNAPSHOT_HASHES]
     assert [each.name for each in plan.periodic_instructions] == ["capture-address", "etcd-name", *reports]
     other = msgspec.structs.replace(plan, periodic_instructions=plan.periodic_instructions[1:])
     assert other.disruptive_parts() != plan.disruptive_parts()

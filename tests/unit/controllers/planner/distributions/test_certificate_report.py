@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from herder.api.rke.node.certificates import MAX_CERTIFICATES, NodeCertificate, parse_report
-from herder.api.rke.node.plan import PeriodicInstruction
+from herder.api.rke.node.plan import CERTIFICATE_EXPIRY, PeriodicInstruction
 from herder.controllers.planner.distributions import certificate_report
 from herder.controllers.planner.distributions.certificate_report import (
     SCRIPT,
@@ -245,6 +245,7 @@ def test_every_plan_has_the_instruction(version: str, server: PeriodicInstructio
         cluster = test_embedded.READY if "herder" in version else inputs.cluster(version)
     only_worker = inputs.server(roles=Roles(worker=True), is_init=False, join_url="https://10.0.0.11:6443")
     for machine, expected_instruction in ((inputs.server(), server), (only_worker, worker)):
-        assert distribution.render(cluster, machine).periodic_instructions == (expected_instruction,)
+        rendered = distribution.render(cluster, machine).periodic_instructions
+        assert [each for each in rendered if each.name == CERTIFICATE_EXPIRY] == [expected_instruction]
     assert (server.name, server.command, server.args[:2]) == ("certificate-expiry", "sh", ("-c", SCRIPT))
     assert (server.env, server.period_seconds) == (("LC_ALL=C",), certificate_report.PERIOD_SECONDS)

@@ -129,7 +129,8 @@ def test_the_init_server_of_k3s_initializes_the_cluster() -> None:
 @pytest.mark.parametrize(("runtime", "version"), [(RKE2, VERSION), (K3S, "v1.33.4+k3s1")])
 def test_an_etcd_only_init_node_finds_its_own_address(runtime: Any, version: str) -> None:
     plan = Rancher(runtime).render(cluster(version), server(roles=Roles(etcd=True)))
-    assert [each.name for each in plan.periodic_instructions] == ["capture-address", "etcd-name", "certificate-expiry"]
+    reports = ["certificate-expiry", "snapshot-hashes"]
+    assert [each.name for each in plan.periodic_instructions] == ["capture-address", "etcd-name", *reports]
     assert f"https://localhost:{runtime.supervisor_port}/db/info" in plan.periodic_instructions[0].args[1]
     by_hand = Rancher(runtime).render(cluster(version), server(roles=Roles(etcd=True), join_url_autoset_disabled=True))
-    assert [each.name for each in by_hand.periodic_instructions] == ["certificate-expiry"]
+    assert [each.name for each in by_hand.periodic_instructions] == reports

@@ -29,6 +29,7 @@ from herder.controllers.planner.distributions.rancher.manifests import (
 from herder.controllers.planner.distributions.rancher.probes import probes
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime, registry
 from herder.controllers.planner.distributions.rancher.scripts import permissions, run_once_script
+from herder.controllers.planner.distributions.rancher.snapshots import hash_instruction
 from herder.controllers.planner.distributions.rancher.tasks import kubectl, task_instructions
 from herder.controllers.planner.distributions.rancher.text import indented
 from herder.controllers.planner.distributions.tasks import (
@@ -144,9 +145,10 @@ class Rancher:
         # These come last, because an agent skips the instructions after one that failed.
         status = (agent_status_instruction(cluster, self.runtime),) if machine.reports_agent else ()
         expiry = () if machine.windows else (rancher_expiry(self.runtime.data(cluster)),)
+        hashes = (hash_instruction(self.runtime.data(cluster)),) if machine.roles.etcd else ()
         return Plan(
             files=tuple(files),
             instructions=tuple(instructions),
-            periodic_instructions=(*addresses, *status, *expiry),
+            periodic_instructions=(*addresses, *status, *expiry, *hashes),
             probes=probes(cluster, machine, self.runtime, config.values),
         )

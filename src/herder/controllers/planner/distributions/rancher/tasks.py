@@ -12,6 +12,7 @@ from herder.controllers.planner.distributions.rancher.authorities import (
     REPORT_SCRIPT,
 )
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
+from herder.controllers.planner.distributions.rancher.snapshots import VERIFY, snapshot_directory
 from herder.controllers.planner.distributions.tasks import (
     CheckSnapshot,
     DeleteSnapshots,
@@ -37,18 +38,8 @@ from herder.controllers.planner.distributions.tasks import (
 
 UNITS = "/etc/systemd/system"
 
-_VERIFY = """verify() {
-    size=$(wc -c < "$1")
-    [ "$((size % 512))" = 32 ] || { echo "$1 is not an etcd snapshot, or is truncated" >&2; return 1; }
-    expected=$(tail -c 32 "$1" | od -An -v -tx1 | tr -d ' \\n')
-    actual=$(head -c "$((size - 32))" "$1" | sha256sum)
-    [ "${actual%% *}" = "$expected" ] || { echo "$1 is corrupt: its hash is wrong" >&2; return 1; }
-}
-"""
-"""A snapshot of etcd ends with the SHA-256 of what comes before."""
-
 SAVE_SCRIPT = f"""set -u
-{_VERIFY}program=$1 directory=$2
+{VERIFY}program=$1 directory=$2
 output=$("$program" etcd-snapshot save 2>&1)
 code=$?
 printf '%s\\n' "$output" >&2
@@ -154,7 +145,7 @@ systemctl "$1" "$2"
 """
 
 CHECK_SCRIPT = f"""set -u
-{_VERIFY}file=$1 recorded=$2
+{VERIFY}file=$1 recorded=$2
 [ -f "$file" ] || {{ echo "$file does not exist" >&2; exit 1; }}
 [ -r "$file" ] && [ -s "$file" ] || {{ echo "$file is empty or cannot be read" >&2; exit 1; }}
 hash=$(sha256sum < "$file")
@@ -320,7 +311,9 @@ def task_instructions(
     data, unit = runtime.data(cluster), runtime.agent_unit if machine.roles.only_worker else runtime.server_unit
     match task:
         case SaveSnapshot():
-            return (script_instruction(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name, _snapshots(data)),)
+            return (
+                script_instruction(operations.SAVE_SNAPSHOT, SAVE_SCRIPT, task, runtime.name, snapshot_directory(data)),
+            )
         case DeleteSnapshots():
             files = file_arguments(task)
             return (script_instruction(operations.DELETE_SNAPSHOTS, DELETE_SCRIPT, task, runtime.name, *files),)
@@ -348,7 +341,7 @@ def task_instructions(
             listing = (runtime.name, "etcd-snapshot", "ls")
             return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_S3_SCRIPT, task, task.file.name, *listing),)
         case CheckSnapshot():
-            file = (f"{_snapshots(data)}/{task.file.name}", task.file.sha256)
+            file = (f"{snapshot_directory(data)}/{task.file.name}", task.file.sha256)
             return (script_instruction(operations.CHECK_SNAPSHOT, CHECK_SCRIPT, task, *file),)
         case StopServices():
             fence = (unit, data, UNITS if machine.roles.etcd else "")
@@ -377,7 +370,7 @@ def _restart(task: Task, unit: str) -> tuple[Instruction, ...]:
 
 def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, task: RestoreSnapshot) -> Instruction:
     """Local files are given by their path; the name of an object in S3 goes with the arguments of the config file."""
-    path = task.file.name if task.file.in_s3 else f"{_snapshots(data)}/{task.file.name}"
+    path = task.file.name if task.file.in_s3 else f"{snapshot_directory(data)}/{task.file.name}"
     command = [
         runtime.name,
         "server",
@@ -390,10 +383,6 @@ def _restore(cluster: ClusterInputs, runtime: Runtime, unit: str, data: str, tas
         command.append("--etcd-s3=false")
     arguments = (unit, data, task.accepted, UNITS, *command)
     return script_instruction(operations.RESTORE_SNAPSHOT, RESTORE_SCRIPT, task, *arguments)
-
-
-def _snapshots(data: str) -> str:
-    return f"{data}/server/db/snapshots"
 
 
 def kubectl(runtime: Runtime, data: str) -> tuple[str, ...]:
