@@ -5,6 +5,7 @@ through it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from herder.api.capi.kinds import MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret
@@ -16,11 +17,15 @@ from herder.api.rke.distributions import Facts, version_of
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.machines.strategy import is_lost, quorum
 from herder.api.rke.node.plan_secret import PlanSecret
+from herder.api.times import parse_time
 from herder.api.writes import ref
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal, Update
 from herder.engine.runtime.executor import Action
 from herder.engine.runtime.view import Observed, UndeclaredKind, View
+
+WORKER_TIMEOUT = timedelta(minutes=30)
+"""How long workers that have joined a server delay its removal."""
 
 
 def keep_etcd_quorum(act: Action, view: View, before: Sequence[Action]) -> Refusal | None:
@@ -50,7 +55,7 @@ def keep_etcd_quorum(act: Action, view: View, before: Sequence[Action]) -> Refus
 def deny_release_of_join_server(act: Action, view: View, before: Sequence[Action]) -> Refusal | None:
     """Deny removing the pre-terminate hook while other machines join through this one.
 
-    Exceptions: the machine is lost, or its member has been removed already.
+    Exceptions: the machine is lost, its member has been removed already, or only workers joined it, long ago.
     """
     machine = _released(act, view)
     found = _member_plans(machine, view, before)
@@ -63,7 +68,8 @@ def deny_release_of_join_server(act: Action, view: View, before: Sequence[Action
     url = plan.annotations.get(names.JOIN_URL)
     cluster = machine["metadata"]["labels"][CLUSTER_NAME]
     for other in plans_of(view, machine["metadata"]["namespace"], cluster, before):
-        if url and other.name != plan.name and other.annotations.get(names.JOINED_TO) == url:
+        is_joined = url and other.name != plan.name and other.annotations.get(names.JOINED_TO) == url
+        if is_joined and delays_removal(other, machine, view.now):
             message = f"release denied: {other.labels.get(names.MACHINE_NAME)} joins through it"
             return _refuse("deny-release-of-join-server", machine, message)
     return None
@@ -91,6 +97,17 @@ def require_etcd_member_removal(act: Action, view: View, before: Sequence[Action
     if _nodes_of(machine, view) == () or (facts is not None and _is_removed(machine, view, facts.member_removal)):
         return None
     return _refuse("require-etcd-member-removal", machine, f"release denied: Node {node} may still be an etcd member")
+
+
+def delays_removal(joined: PlanSecret, server: Object, now: datetime) -> bool:
+    """Whether a machine that has joined a server still delays the removal of the server.
+
+    A compromised worker can do without its next plan, and keep it from the other workers of its tier. So it must not
+    keep the server for ever.
+    """
+    deleted_at = parse_time(server["metadata"].get("deletionTimestamp"))
+    is_server = joined.is_etcd or joined.is_control_plane or joined.is_init
+    return is_server or deleted_at is None or now < deleted_at + WORKER_TIMEOUT
 
 
 def node_of(machine: Object) -> Observe:

@@ -5,7 +5,7 @@ Cluster API's Machine controller can then match the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NODE
@@ -25,6 +25,7 @@ from herder.engine.runtime.handlers import DynamicWatches, Indexed, Watches, cha
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 BY_CLUSTER, BY_PROVIDER_ID = "cluster-without-provider-id", "cluster-and-provider-id"
+_MAX_NAMES = 3
 
 
 def reconcile(view: View) -> Decision:
@@ -67,9 +68,10 @@ def _find_node(view: View, machine: Object, kind: Kind, infra: Object) -> Decisi
     needs = Decision(observe=(subscription,))
     match view.observed(subscription):
         case Observed(objects):
-            own = [each for each in objects if not _belongs_to_other(view, machine, each)]
-            return needs + _found(
-                machine, kind, infra, [each for each in own if each["server"] or not _is_server(machine)]
+            nodes = [each for each in objects if each["server"] or not _is_server(machine)]
+            others = {each["metadata"]["name"]: _others_of(view, machine, each) for each in nodes}
+            return needs + (
+                _conflict(others) or _found(machine, kind, infra, [each for each in nodes if not others[_name(each)]])
             )
         case Unreachable(reason, _):
             return needs + waiting(f"cannot list Nodes: {reason}", ref(MANAGEMENT_CLUSTER, management))
@@ -77,15 +79,38 @@ def _find_node(view: View, machine: Object, kind: Kind, infra: Object) -> Decisi
             return needs + waiting(f"waiting for the list of Nodes of {cluster}")
 
 
-def _belongs_to_other(view: View, machine: Object, node: Object) -> bool:
-    """Whether the Node's provider ID is recorded for another Machine.
+def _others_of(view: View, machine: Object, node: Object) -> list[Object]:
+    """Other Machines for which the Node's provider ID is recorded.
 
     A kubelet can set our labels on its own Node, and so could block new machines or impersonate them; it cannot change
     its provider ID. A worker that claims a server's provider ID does not get the server's Node.
     """
     known = f"{cluster_key(view.namespace, machine['spec']['clusterName'])} {node['providerID']}"
     others = view.select(MACHINE, index=(BY_PROVIDER_ID, known)) if node["providerID"] else []
-    return any(_is_server(other) or not (node["server"] and _is_server(machine)) for other in others)
+    is_server = node["server"] and _is_server(machine)
+    return [other for other in others if _is_server(other) or not is_server]
+
+
+def _conflict(others: Mapping[str, Sequence[Object]]) -> Decision | None:
+    """Wait if a Node has the provider ID of another Machine, but is not the Node of that Machine.
+
+    A worker chooses its provider ID when it registers. It could choose that of a machine which joins later, whose Node
+    would then not count, and register a further Node with the label of that machine.
+    """
+    for node, machines in sorted(others.items()):
+        if machines and all(_node_of(each) != node for each in machines):
+            names = ", ".join(str(each["metadata"]["name"]) for each in machines[:_MAX_NAMES])
+            claims = f"Node {node} claims this machine, and has the provider ID of Machine {names}"
+            return waiting(f"{claims}; delete the Node or the Machine that is not genuine")
+    return None
+
+
+def _node_of(machine: Object) -> str:
+    return str(((machine.get("status") or {}).get("nodeRef") or {}).get("name") or "")
+
+
+def _name(node: Object) -> str:
+    return str(node["metadata"]["name"])
 
 
 def _is_server(machine: Object) -> bool:
@@ -139,7 +164,7 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     watches=(
         Watches(DEFINITION),
-        Watches(MACHINE, Indexed(BY_CLUSTER, _key_of), changed("spec.providerID")),
+        Watches(MACHINE, Indexed(BY_CLUSTER, _key_of), changed("spec.providerID", "status.nodeRef")),
         Watches(CLUSTER, Indexed(BY_CLUSTER, own_key), changed("spec.paused")),
         Watches(PROVISIONING_CLUSTER, Indexed(BY_CLUSTER, own_key), changed("status.clusterName")),
         Watches(

@@ -39,6 +39,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from herder.api.capi.conditions import find
+from herder.api.capi.typed import mapping, texts
 from herder.api.management.clusters import CONNECTED, connected_since
 from herder.api.management.parameters import Parameters
 from herder.api.times import parse_time
@@ -196,6 +197,7 @@ async def _compare(client: Callable[[str], Client], recorded: str, token: str) -
 async def _account(client: Client, token: str) -> tuple[str, str] | None:
     """Name and UID of the service account that the API server finds in a token."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-    status = (await client.create(REVIEWS, review)).get("status") or {}
-    user = status.get("user") or {}
-    return (user.get("username", ""), user.get("uid", "")) if status.get("authenticated") else None
+    status = mapping((await client.create(REVIEWS, review)).get("status"))
+    user = texts(("username", "uid"), mapping(status.get("user")))
+    name = user.get("username", "")
+    return (name, user.get("uid", "")) if status.get("authenticated") is True and name else None

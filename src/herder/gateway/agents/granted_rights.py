@@ -3,8 +3,9 @@
 A snapshot brings back bindings of its time, and a cluster that is imported again still has those of before. Until the
 manager has deleted them, members of the cluster could have more rights than their roles. How long that takes is
 unknown: the manager may need a while to reach the cluster, and another agent may have been connected in the meantime.
-So the gateway lists the bindings itself, over TLS with the CA of the cluster, before a member uses the cluster for the
-first time, and after each restore.
+While the agent is disconnected, nothing is deleted either. So the gateway lists the bindings itself, over TLS with the
+CA of the cluster, before a member uses the cluster for the first time, after each restore, and after each time that the
+agent was disconnected.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from herder.api.identity import roles
 from herder.api.identity.builtin_roles import CLUSTER, PROJECT
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, FROM_TEMPLATE, OWNED_BY
 from herder.api.machines.jobs import ROLE_BINDING
+from herder.api.management.clusters import connected_since
 from herder.api.management.kinds import CLUSTER_BINDING, PROJECT_BINDING, ROLE_TEMPLATE
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -35,18 +37,22 @@ COMPARE_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 """Minimum time between two comparisons, however many requests wait for one."""
 PAGE_SIZE, MAX_PAGES = 500, 200
+TURN = 100
+"""Objects that are compared in one turn of the event loop."""
 MAX_MESSAGE = 300  # of an API server that nobody trusts
 
 ClientOf = Callable[[str], Awaitable[Client]]
-Mark = tuple[str, datetime | None, str]
-"""UID of the management Cluster, end of its last restore, and digest of the API server that answered."""
+Mark = tuple[str, datetime | None, str, str]
+"""UID of the management Cluster, end of its last restore, digest of the API server that answered, and since when its
+agent is connected."""
 BEING_RESTORED = "it is being restored from a snapshot"
 LEFTOVERS = "it has rights that were revoked since, which the manager deletes"
+CONNECTING = "its agent is connecting"
 NOT_YET = "its rights are compared again in a moment"
 
 
 class GrantedRights:
-    """Compares the rights in clusters with the bindings of the manager, once, and again after each restore."""
+    """Compares the rights in clusters with the bindings of the manager, once for each connection and restore."""
 
     def __init__(self, client: Client, clusters: Clusters, client_of: ClientOf) -> None:
         """`client` is the manager's, `client_of` returns one for a cluster with the rights of its agent."""
@@ -58,9 +64,10 @@ class GrantedRights:
         self._retry_at: dict[str, float] = {}
 
     def are_known(self, cluster: str) -> bool:
-        """Whether members may use the cluster: its rights were compared after the last restore."""
+        """Whether members may use the cluster: its rights were compared after the last restore, and since its agent is
+        connected."""
         mark = self._mark(cluster)
-        return mark[1] != NEVER and self._compared.get(cluster) == mark
+        return not _problem(mark) and self._compared.get(cluster) == mark
 
     async def compare(self, cluster: str) -> str:
         """Return why members may not use the cluster; empty if they may.
@@ -70,20 +77,21 @@ class GrantedRights:
         if self.are_known(cluster):
             return ""
         started = self.begin(cluster)
-        return started if isinstance(started, str) else await asyncio.shield(started)
+        problem = started if isinstance(started, str) else await asyncio.shield(started)
+        return problem if problem or self.are_known(cluster) else NOT_YET
 
     def begin(self, cluster: str) -> asyncio.Task[str] | str:
         """Begin a comparison, unless one runs; or return why it has to wait.
 
         Owners need not wait for it, but it saves the check that they are owners in further requests.
         """
-        mark, task = self._mark(cluster), self._running.get(cluster)
-        if mark[1] == NEVER:
-            return BEING_RESTORED
+        task = self._running.get(cluster)
+        if problem := _problem(self._mark(cluster)):
+            return problem
         if task is None and asyncio.get_running_loop().time() < self._retry_at.get(cluster, 0.0):
             return NOT_YET
         if task is None:
-            task = self._running[cluster] = asyncio.ensure_future(self._run(cluster, mark))
+            task = self._running[cluster] = asyncio.ensure_future(self._run(cluster))
         return task
 
     def close(self) -> None:
@@ -97,13 +105,17 @@ class GrantedRights:
     def _mark(self, cluster: str) -> Mark:
         found = self._clusters.get(cluster) or {"metadata": {}}
         end, server = self._clusters.last_restore(cluster), registered_for(found.get("status") or {})
-        return str(found["metadata"].get("uid")), end, server
+        return str(found["metadata"].get("uid")), end, server, connected_since(found)
 
-    async def _run(self, cluster: str, mark: Mark) -> str:
+    async def _run(self, cluster: str) -> str:
         try:
             async with asyncio.timeout(COMPARE_SECONDS):
                 found = await _Comparison.of(self._client)
-                is_equal = await found.is_equal(await self._client_of(cluster))
+                # Another agent may have registered meanwhile. The mark is of the server that is asked.
+                mark, client = self._mark(cluster), await self._client_of(cluster)
+                if problem := _problem(mark):
+                    return problem
+                is_equal = await found.is_equal(client)
         except (StatusError, TunnelError, OSError) as error:  # TimeoutError is an OSError
             return f"its rights cannot be compared: {printable(str(error), MAX_MESSAGE)}"
         except Exception as error:
@@ -117,6 +129,15 @@ class GrantedRights:
             self._compared[cluster] = mark
             return ""
         return LEFTOVERS
+
+
+def _problem(mark: Mark) -> str:
+    """Why a comparison would say nothing yet; empty if it would. Rights that are revoked while no agent is connected
+    remain, so a comparison counts for one connection only."""
+    _, end, _, since = mark
+    if end == NEVER:
+        return BEING_RESTORED
+    return "" if since else CONNECTING
 
 
 @dataclass(frozen=True)
@@ -178,11 +199,14 @@ def _granted(binding: Object) -> tuple[str, Object, object]:
 
 
 async def _pages(client: Client, kind: Kind, label: str) -> AsyncIterator[Object]:
-    """A cluster may have any number of objects with the label: they are not kept."""
+    """A cluster may have any number of objects with the label, and send more at once than it is asked for: they are
+    not kept, and other tasks run in between."""
     token = ""
     for _ in range(MAX_PAGES):
         page = await client.list(kind.resource, labels=label, limit=PAGE_SIZE, continue_token=token)
-        for each in page.items:
+        for number, each in enumerate(page.items):
+            if number % TURN == 0:
+                await asyncio.sleep(0)
             yield each
         token = page.continue_token
         if not token:

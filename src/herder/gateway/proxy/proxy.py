@@ -16,7 +16,7 @@ from herder.api.management.names import LOCAL
 from herder.engine.apiserver.request.info import RequestInfo, request_info
 from herder.engine.client.client import Client
 from herder.engine.front.hijack import Hijack
-from herder.engine.meta.errors import Forbidden, StatusError
+from herder.engine.meta.errors import Forbidden, ServiceUnavailable, StatusError
 from herder.engine.wire import Check, Request, Response, User
 from herder.gateway.proxy.forward import (
     Bind,
@@ -165,7 +165,7 @@ class ClusterProxy:
             wanted,
             ImpersonatedUser(acting, self._tokens),
             self._bind_cluster(wanted, acting),
-            self._availability(wanted, acting),
+            self._availability(acting, target),
         )
 
     async def _forwarded_as_account(self, wanted: ClusterPath, user: User, account: Account) -> ForwardedRequest:
@@ -173,12 +173,19 @@ class ClusterProxy:
         acting, target = await self._usable(wanted, user)
         await self._accounts.check(target, acting, account)
         who = ServiceAccountIdentity(account, self._accounts)
-        bind, check = self._bind_cluster(wanted, acting), self._availability(wanted, acting)
+        bind, check = self._bind_cluster(wanted, acting), self._availability(acting, target)
         return ForwardedRequest(self._connections, target, wanted, who, bind, check)
 
-    def _availability(self, wanted: ClusterPath, user: User) -> Check:
+    def _availability(self, user: User, target: Target) -> Check:
         """Repeated before the request is sent: a restore may have begun since it was first checked."""
-        return partial(self._check_available, user, wanted.cluster)
+        return partial(self._check_target, user, target)
+
+    async def _check_target(self, user: User, target: Target) -> None:
+        """What is known of a cluster is known of the API server that its agent reports now."""
+        await self._check_available(user, target.cluster)
+        current = await self._target_of(target.cluster)
+        if (current.address, current.ca) != (target.address, target.ca):
+            raise ServiceUnavailable(f"cluster {target.cluster}: its agent has changed; try again")
 
     def _bind_cluster(self, wanted: ClusterPath, user: User) -> Bind:
         """End streams when the user may no longer use the cluster."""

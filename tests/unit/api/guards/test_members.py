@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import CLUSTER_NAME
 from herder.api.guards import members as guards
@@ -17,13 +19,14 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Delete, Patch, Ref, Update
 from tests.support.builders import object_reference
-from tests.support.views import view_of
+from tests.support.views import NOW, view_of
 from tests.unit.api.guards.plan_writes import HEALTHY, RELEASE, deletion, mark_init, members
 from tests.unit.api.guards.refusals import refusal
 from tests.unit.api.guards.test_plans import BY_DISTRIBUTION, LOST, with_cluster
 from tests.unit.api.test_guards_by_distribution import JOINED, KUBECONFIG, SAMPLES, Sample
 from tests.unit.controllers.planner import objects
 from tests.unit.controllers.planner.objects import (
+    ETCD,
     NAME,
     NAMESPACE,
     PLANE,
@@ -238,6 +241,20 @@ def test_a_member_that_others_need_is_not_released_before_its_removal(sample: Sa
         unknown = (cluster, {**plane, "spec": spec}, *rest)
         assert found(*own, *other, nodes=[node], cluster=unknown) == message
         assert found(*own, *other, nodes=[removed(SAMPLES["k3s"])], cluster=unknown) == message
+
+
+def test_a_worker_does_not_keep_the_server_that_it_joined_for_ever() -> None:
+    own = machine("a", deleting=True), MEMBER, objects.bootstrap("a")
+
+    def found(*roles: str, minutes: int) -> str:
+        server = copy.deepcopy(own[0])
+        server["metadata"]["deletionTimestamp"] = timestamp(NOW - timedelta(minutes=minutes))
+        joined = plan_secret("b", roles, plan=plan_of(), annotations={names.JOINED_TO: JOINED})
+        return refusal(RELEASE, server, *own[1:], machine("b"), joined).partition(":")[0]
+
+    assert found(WORKER, minutes=29) == "deny-release-of-join-server"
+    assert found(WORKER, minutes=31) == ""
+    assert found(ETCD, minutes=31) == found(PLANE, minutes=31) == "deny-release-of-join-server"
 
 
 def test_which_writes_release_a_machine() -> None:

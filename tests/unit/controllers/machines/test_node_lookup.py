@@ -45,6 +45,11 @@ def node(
     return NODES.project(node_object)
 
 
+def of_node(found: Object, name: str) -> Object:
+    """The Machine with a reference to its Node."""
+    return {**found, "status": {**(found.get("status") or {}), "nodeRef": {"name": name}}}
+
+
 def definition(kind: Kind) -> Object:
     return new_object(DEFINITION, f"{kind.plural}.{kind.group}")
 
@@ -104,7 +109,7 @@ def test_a_node_of_another_machine_that_claims_the_label_is_ignored() -> None:
     """A kubelet sets the label on its own Node: new machines could wait for ever, or a worker could represent a
     server."""
     claimant = node("k3s://wolf", name="wolf")
-    other = machine("custom-2", provider_id="k3s://wolf")
+    other = of_node(machine("custom-2", provider_id="k3s://wolf"), "wolf")
     both = decide(other, observed=Observed((claimant, node()), NOW))
     assert [write.patch for write in both.writes if isinstance(write, Patch)][1:] == [
         {"spec": {"providerID": "k3s://sheep-1"}}
@@ -115,6 +120,21 @@ def test_a_node_of_another_machine_that_claims_the_label_is_ignored() -> None:
     assert len(decide(elsewhere, observed=Observed((node(),), NOW)).writes) == 2, (
         "provider IDs of other clusters do not matter"
     )
+
+
+def test_a_worker_does_not_replace_a_machine_whose_provider_id_it_has_chosen() -> None:
+    """It registers with the provider ID of a machine that joins later, and then a Node with the label of that one,
+    which would get the labels that NodeRestriction protects."""
+    claimant = of_node(machine("custom-2", provider_id="k3s://sheep-1"), "wolf")
+    forged = node("k3s://wolf-2", name="wolf-2")
+    for nodes in ((node(), forged), (forged, node()), (node(),)):
+        decision = decide(claimant, observed=Observed(nodes, NOW))
+        assert decision.writes == ()
+        assert decision.wait is not None
+        assert decision.wait.reason == (
+            "Node sheep-1 claims this machine, and has the provider ID of Machine custom-2; "
+            "delete the Node or the Machine that is not genuine"
+        )
 
 
 @pytest.mark.parametrize("role", ["etcd-role", "control-plane-role"])

@@ -135,6 +135,23 @@ def test_a_member_stays_until_the_machines_that_joined_it_have_moved() -> None:
     assert reason == "waiting for machines that have joined it to join another: w"
 
 
+def test_a_worker_delays_the_removal_of_the_server_that_it_joined_by_half_an_hour() -> None:
+    """It could report that it cannot have a plan with another server, and nothing would remove the server."""
+
+    def found(late: timedelta, *roles: str) -> Decision:
+        joined = plan_secret("w", roles, plan=plan_of(), annotations={names.JOINED_TO: URL})
+        machines = (deleting_machine(), OWN, objects.machine("w"), joined, *OTHERS)
+        return decide(*machines, nodes=[node()], now=LATER + late)
+
+    waits = "waiting for machines that have joined it to join another: w"
+    early = found(timedelta(minutes=28), WORKER)
+    assert outcome(early) == waits
+    assert early.wake_at is not None
+    assert outcome(decide(deleting_machine(), OWN, *OTHERS, nodes=[node()], now=early.wake_at)) == "requested"
+    assert outcome(found(timedelta(minutes=30), WORKER)) == "requested"
+    assert outcome(found(timedelta(minutes=30), *SERVER)) == waits
+
+
 def test_a_lost_member_is_removed_although_machines_joined_it() -> None:
     joined = plan_secret("w", (WORKER,), plan=plan_of(), annotations={names.JOINED_TO: URL})
     lost = deleting_machine(conditions=[new_condition("NodeReady", "Unknown", "NodeReadyUnknown")])

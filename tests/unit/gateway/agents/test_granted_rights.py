@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +23,7 @@ from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.clusters import CONNECTED, connected_since
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROJECT_BINDING, ROLE_TEMPLATE, USER
+from herder.api.management.names import CONNECTED_SINCE
 from herder.api.management.registration import Tokens
 from herder.api.rke.crds import CRDS
 from herder.api.rke.kinds import CONTROL_PLANE
@@ -30,14 +31,14 @@ from herder.api.rke.operations import RESTORE
 from herder.app.install import install_kinds
 from herder.engine.apiserver.build import assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.client.client import Client
+from herder.engine.client.client import Client, Page
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.errors import ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.wire import Request, Response
 from herder.gateway.agents import granted_rights
 from herder.gateway.agents.clusters import Clusters
-from herder.gateway.agents.granted_rights import BEING_RESTORED, LEFTOVERS, NOT_YET, GrantedRights
+from herder.gateway.agents.granted_rights import BEING_RESTORED, CONNECTING, LEFTOVERS, NOT_YET, GrantedRights
 from herder.tunnel.errors import TunnelError
 from tests.support.builders import new_manifest
 from tests.unit.engine.runtime.envtest import Wire, environment
@@ -81,6 +82,21 @@ class Site:
     rights: GrantedRights
     wire: Wire  # to the cluster
 
+    async def report(self, since: datetime | None, address: str = "a") -> None:
+        """Record that an agent is connected, or none, and the address of its API server."""
+        annotations = {CONNECTED_SINCE: timestamp(since) if since else None}
+        status = {"apiEndpoint": f"https://{address}"}
+        await self.manager.patch(MANAGEMENT_CLUSTER.resource, CLUSTER, {"metadata": {"annotations": annotations}})
+        await self.manager.patch(MANAGEMENT_CLUSTER.resource, CLUSTER, {"status": status}, subresource="status")
+        async with asyncio.timeout(10):
+            while not self._is_reported(since, status["apiEndpoint"]):
+                await asyncio.sleep(0.01)
+
+    def _is_reported(self, since: datetime | None, endpoint: str) -> bool:
+        found = self.clusters.get(CLUSTER) or {"metadata": {}}
+        is_since = connected_since(found) == (timestamp(since) if since else "")
+        return is_since and (found.get("status") or {}).get("apiEndpoint") == endpoint
+
     async def create(self, kind: Kind, name: str, template: str, namespace: str = CLUSTER) -> Object:
         """A binding of bob in the manager."""
         fields = {"projectName": "c-m-restored:p-team1"} if kind == PROJECT_BINDING else {"clusterName": CLUSTER}
@@ -112,7 +128,8 @@ async def restored_site() -> AsyncIterator[Site]:
         await cluster.outside.create(NAMESPACE.resource, new_manifest(NAMESPACE, "web"))
         for template in ROLE_TEMPLATES:
             await manager.outside.create(ROLE_TEMPLATE.resource, template)
-        await manager.outside.create(MANAGEMENT_CLUSTER.resource, new_manifest(MANAGEMENT_CLUSTER, CLUSTER))
+        management = new_manifest(MANAGEMENT_CLUSTER, CLUSTER, annotations={CONNECTED_SINCE: timestamp(RESTORED)})
+        await manager.outside.create(MANAGEMENT_CLUSTER.resource, management)
         await create_restored(manager.outside, CLUSTER, RESTORED)
         clusters = Clusters(manager.outside)
         running = asyncio.ensure_future(clusters.run())
@@ -242,6 +259,80 @@ async def test_objects_of_any_shape_keep_the_cluster_closed() -> None:
 
         site.wire.intercept = odd
         assert await site.rights.compare(CLUSTER) != ""
+
+
+async def test_rights_that_are_revoked_without_an_agent_do_not_come_back_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The manager deletes them only when the agent has returned."""
+    monkeypatch.setattr(granted_rights, "RETRY_SECONDS", 0.0)
+    async with restored_site() as site:
+        await revoked(site)
+        binding = await site.create(CLUSTER_BINDING, "revoked", "cluster-owner")
+        await site.report(RESTORED)
+        assert await site.rights.compare(CLUSTER) == ""
+        await site.report(None)
+        assert await site.rights.compare(CLUSTER) == CONNECTING
+        await site.manager.delete(CLUSTER_BINDING.resource, binding["metadata"]["name"], namespace=CLUSTER)
+        await site.report(RESTORED + timedelta(hours=1))
+        assert not site.rights.are_known(CLUSTER)
+        assert await site.rights.compare(CLUSTER) == LEFTOVERS
+
+
+async def test_an_agent_that_registers_during_a_comparison_opens_no_other_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(granted_rights, "RETRY_SECONDS", 0.0)
+    async with restored_site() as site, environment() as impostor:
+        await revoked(site)
+        await site.report(RESTORED)
+        resume, waits = asyncio.Event(), asyncio.Event()
+        list_all = site.manager.list_all
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            waits.set()
+            await resume.wait()
+            return await list_all(*arguments, **options)
+
+        async def client_of(_cluster: str) -> Client:
+            is_own = (site.clusters.get(CLUSTER) or {})["status"]["apiEndpoint"] == "https://a"
+            return site.cluster if is_own else impostor.outside
+
+        site.rights = GrantedRights(site.manager, site.clusters, client_of)
+        monkeypatch.setattr(site.manager, "list_all", slow)
+        comparison = asyncio.ensure_future(site.rights.compare(CLUSTER))
+        await waits.wait()
+        await site.report(RESTORED, "b")
+        resume.set()
+        assert await comparison == ""  # of the cluster of the other agent
+        await site.report(RESTORED)
+        assert not site.rights.are_known(CLUSTER)
+        assert await site.rights.compare(CLUSTER) == LEFTOVERS
+
+
+async def test_a_cluster_that_sends_many_objects_at_once_does_not_hold_the_event_loop() -> None:
+    async with restored_site() as site:
+        await rights_of_today(site)
+        (found,) = (await site.cluster.list(CLUSTER_ROLE_BINDING.resource, labels=roles.OWNED_BY)).items
+        done, turns = False, 0
+
+        async def count() -> None:
+            nonlocal turns
+            while not done:
+                turns += 1
+                await asyncio.sleep(0)
+
+        class Flood:
+            async def list(self, resource: object, **_options: object) -> Page:
+                return Page([found] * 2_000 if resource == CLUSTER_ROLE_BINDING.resource else [], "", "")
+
+        counting = asyncio.ensure_future(count())
+        comparison = await granted_rights._Comparison.of(site.manager)
+        before = turns
+        assert await comparison.is_equal(cast(Client, Flood()))
+        assert turns - before >= 2_000 / granted_rights.TURN
+        done = True
+        await counting
 
 
 # --- over the wire ----------------------------------------------------------------------------------------------------

@@ -167,3 +167,26 @@ async def test_a_request_that_began_before_the_restore_does_not_reach_the_cluste
     finally:
         await gateway.stop()
         await recorder.stop()
+
+
+async def test_a_request_reaches_only_the_server_that_was_checked(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Another agent may register while a client sends its body. Its cluster is the one that is checked then."""
+    recorders = [await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start() for _ in range(2)]
+    former, current = recorders
+    gateway = await Gateway({CLUSTER: former.target()}, tokens=StaticTokens()).start()
+    try:
+        path = f"/k8s/clusters/{CLUSTER}/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        head = [f"POST {path} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", "Content-Length: 2"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write("\r\n".join([*head, "", "{"]).encode())
+        await asyncio.wait_for(gateway.admitted.wait(), 10)
+        gateway.targets[CLUSTER] = current.target()
+        writer.write(b"}")
+        assert b" 503 " in await reader.readline()
+        writer.close()
+        assert not former.received
+        assert not current.received
+    finally:
+        await gateway.stop()
+        for recorder in recorders:
+            await recorder.stop()

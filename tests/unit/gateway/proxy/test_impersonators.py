@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -15,8 +16,9 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.wire import Request, Response, User
+from herder.gateway.agents.displacement import AgentTokenReview, Answer
 from herder.gateway.proxy import Target, dial_tcp
-from herder.gateway.proxy.impersonation import objects
+from herder.gateway.proxy.impersonation import impersonators, objects
 from herder.gateway.proxy.impersonation.impersonators import Impersonators
 from herder.gateway.proxy.relay import relay
 from herder.gateway.proxy.rewrite import impersonated_request
@@ -233,3 +235,80 @@ async def test_missing_rights_of_the_agent_are_not_reported_as_the_users(harness
         await harness.impersonators.authorization(revoked, user)
     assert failure.value.code == 502
     assert "no-longer-valid" not in str(failure.value)
+
+
+# --- hostile clusters -------------------------------------------------------------------------------------------------
+
+
+ACCEPTED: Object = {
+    "apiVersion": "v1",
+    "kind": "Any",
+    "metadata": {"name": "a", "uid": "1", "namespace": "x", "resourceVersion": "1"},
+    "status": {"resourceRules": []},
+    "items": [SECRET_OF_A | {"kind": "Secret"}],
+}
+ODD_ANSWERS: list[Object] = [
+    {"metadata": 1},
+    {"metadata": {}},
+    {"metadata": {"name": [], "uid": {}}},
+    {"items": [SECRET_OF_A | {"metadata": {"annotations": 1}}]},
+    {"items": [SECRET_OF_A | {"data": "x"}]},
+    {"items": [SECRET_OF_A | {"data": {"token": "\u00e4"}}]},
+    {"status": 1},
+    {"status": {"resourceRules": 1}},
+    {"status": {"resourceRules": [1]}},
+    {"status": {"resourceRules": [{"verbs": ["impersonate"]}]}},
+    {"status": {"resourceRules": [{"verbs": ["impersonate"], "resources": [{}], "resourceNames": [[]]}]}},
+]
+
+
+class Hostile:
+    """Transport to a cluster that gives one answer to all requests."""
+
+    def __init__(self, answer: Object) -> None:
+        self._answer = json.dumps(answer).encode()
+
+    async def send(self, _request: Request) -> Response:
+        return Response(200, {"content-type": "application/json"}, self._answer)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("answer", ODD_ANSWERS, ids=str)
+async def test_a_cluster_that_sends_invalid_objects_is_a_bad_gateway(
+    answer: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(impersonators, "AUTHORIZER_DELAYS", (0.0,))
+    monkeypatch.setattr(impersonators, "TOKEN_SECONDS", 0.05)
+    source = Impersonators(lambda _target, _token: Client(Hostile(ACCEPTED | answer)))
+    with pytest.raises(StatusError) as refused:
+        await source.authorization(Target("c-m-x", "10.0.0.1:443", ""), User("u-a", groups=DEVS))
+    assert refused.value.code in (502, 503)
+
+
+def test_a_list_of_too_many_rules_is_not_compared() -> None:
+    user = User("u-a", groups=DEVS)
+    rules = objects.cluster_role(user)["rules"]
+    others = [{"verbs": ["get"], "resources": ["pods"]}]
+    assert objects.rules_cover([*rules, *others * 1_000], user)
+    assert not objects.rules_cover([*rules, *others * objects.MAX_RULES], user)
+
+
+REVIEWS: list[Object] = [
+    {"status": 1},
+    {"status": [1]},
+    {"status": {"authenticated": True}},
+    {"status": {"authenticated": True, "user": "x"}},
+    {"status": {"authenticated": True, "user": {"username": 1, "uid": 1}}},
+    {"status": {"authenticated": "true", "user": {"username": "x", "uid": "1"}}},
+]
+
+
+@pytest.mark.parametrize("answer", REVIEWS, ids=str)
+async def test_a_review_without_a_user_vouches_for_no_agent(answer: Object) -> None:
+    async def client_of(_cluster: str, _ca: str) -> tuple[Callable[[str], Client], str]:
+        return lambda _token: Client(Hostile(ACCEPTED | answer)), "recorded"
+
+    review = AgentTokenReview(client_of, lambda: datetime.now(UTC))
+    assert await review("c-m-x", "token", "") is Answer.DENIES

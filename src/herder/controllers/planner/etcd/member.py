@@ -14,7 +14,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret, labels_of
 from herder.api.events import normal
 from herder.api.guards import plan_changes
-from herder.api.guards.members import is_removed_member, is_unreachable, node_of
+from herder.api.guards.members import WORKER_TIMEOUT, delays_removal, is_removed_member, is_unreachable, node_of
 from herder.api.rke import names
 from herder.api.rke.events import cluster_events
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
@@ -156,9 +156,12 @@ def _wait_for_others(view: View, own: PlanEntry, entries: Sequence[PlanEntry]) -
     """
     if is_unreachable(own.machine, view):
         return None
-    joined = [entry.name for entry in entries if entry is not own and own.join_url and entry.joined_to == own.join_url]
+    joined = [entry for entry in entries if entry is not own and own.join_url and entry.joined_to == own.join_url]
+    joined = [entry for entry in joined if delays_removal(entry.plan, own.machine, view.now)]
     if joined:
-        return waiting(f"waiting for machines that have joined it to join another: {', '.join(joined)}")
+        due = _deleted_at(own) + WORKER_TIMEOUT
+        reason = f"waiting for machines that have joined it to join another: {', '.join(each.name for each in joined)}"
+        return waiting(reason, wake_at=due if view.now < due else None)
     others = [entry for entry in entries if entry.roles.etcd and entry is not own]
     staying = [entry for entry in others if not entry.is_deleting and entry.plan.has_applied_plan]
     newcomers = [entry.name for entry in others if not entry.is_deleting and not entry.plan.has_applied_plan]

@@ -21,6 +21,7 @@ from herder.gateway.proxy.targets import Target
 
 TOKEN_SECONDS = 20.0  # timeout for the cluster to fill a token Secret
 MAX_TOKENS = 10_000
+MAX_SECRETS = 500  # of one service account that are searched for its token
 AUTHORIZER_DELAYS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 _RULES_REVIEW = GroupVersionResource("authorization.k8s.io", "v1", "selfsubjectrulesreviews")
@@ -83,8 +84,9 @@ class Impersonators:
     async def _create(self, key: Key, target: Target, user: User) -> str:
         client = self._client_with(target, target.token)
         try:
-            token = objects.checked_token(await _token(client, await _ensure(client, user)), target.cluster)
-            await _wait_until_authorized(self._client_with(target, token), user)
+            with objects.reading(target.cluster):
+                token = objects.checked_token(await _token(client, await _ensure(client, user)), target.cluster)
+                await _wait_until_authorized(self._client_with(target, token), user)
         # This is about the agent; the user must not take it as their own 401 or 403.
         except (Unauthorized, Forbidden) as error:
             message = (
@@ -119,8 +121,9 @@ async def _apply(client: Client, kind: Kind, wanted: Object) -> Object:
 async def _token(client: Client, account: Object) -> str:
     name = account["metadata"]["name"]
     namespace = objects.IMPERSONATION_NAMESPACE
-    page = await client.list(SECRET.resource, namespace=namespace, labels=f"{objects.ACCOUNT_LABEL}={name}")
-    encoded = next(filter(None, (objects.token_in(secret, account) for secret in page.items)), "")
+    labels = f"{objects.ACCOUNT_LABEL}={name}"
+    page = await client.list(SECRET.resource, namespace=namespace, labels=labels, limit=MAX_SECRETS)
+    encoded = next(filter(None, (objects.token_in(secret, account) for secret in page.items[:MAX_SECRETS])), "")
     if not encoded:
         secret = await client.create(SECRET.resource, objects.token_secret(account), namespace=namespace)
         encoded = await _wait_for_token(client, secret, account)

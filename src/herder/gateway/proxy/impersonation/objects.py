@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
@@ -24,6 +26,9 @@ ACCOUNT_LABEL = "cattle.io/service-account.name"
 TOKEN_TYPE = "kubernetes.io/service-account-token"
 ACCOUNT_NAME = "kubernetes.io/service-account.name"
 ACCOUNT_UID = "kubernetes.io/service-account.uid"
+
+MAX_RULES = 5_000
+"""Rules of one account that are compared: a hostile cluster can report as many as fit into a response."""
 
 _TOKEN = re.compile(r"[!-~]{1,16384}")
 _ANY_VALUE = ("requesttokenid", "requesthost")
@@ -46,6 +51,8 @@ def cluster_role(user: User) -> Object:
 
 def rules_cover(rules: list[Object], user: User) -> bool:
     """Whether these rules, as the cluster reports them, are the current ones of the user."""
+    if len(rules) > MAX_RULES:
+        return False
     granted = {_compared(rule) for rule in rules if rule.get("verbs") == ["impersonate"]}
     return granted == {_compared(rule) for rule in _rules(user)}
 
@@ -95,6 +102,16 @@ def token_in(secret: Object, account: Object) -> str:
     if (secret.get("type"), annotations.get(ACCOUNT_NAME), annotations.get(ACCOUNT_UID)) != wanted:
         return ""
     return str((secret.get("data") or {}).get("token") or "")
+
+
+@contextmanager
+def reading(cluster: str) -> Iterator[None]:
+    """Objects of a hostile cluster may have any shape."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError):
+        message = f"cluster {cluster}: its API server sends invalid objects"
+        raise StatusError(message, code=502, reason="BadGateway") from None
 
 
 def checked_token(token: object, cluster: str) -> str:

@@ -71,7 +71,7 @@ class ServiceAccounts:
         spec = {"user": user.name, "groups": list(user.groups), "resourceAttributes": attributes}
         review = {"apiVersion": _REVIEWS.api_version, "kind": "SubjectAccessReview", "spec": spec}
         answer = await self._asked(target, lambda client: client.create(_REVIEWS, review))
-        if not (answer.get("status") or {}).get("allowed"):
+        if not mapping(answer.get("status")).get("allowed"):
             whom = f"{account.namespace}/{account.name}"
             raise Forbidden(
                 f'user "{user.name}" may not impersonate service account {whom} of cluster {target.cluster}'
