@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
@@ -46,7 +45,7 @@ MANAGEMENT_CLUSTER = "provisioning.cattle.io/management-cluster-name"
 
 NO_HOST_ROLE: Mapping[str, Mapping[str, str]] = {
     "amazonec2": {"AWS_EC2_METADATA_DISABLED": "true"},
-    "google": {"GOOGLE_APPLICATION_CREDENTIALS": os.devnull},  # not a credential, so the library stops there
+    "google": {"GOOGLE_APPLICATION_CREDENTIALS": "/dev/null"},  # not a credential, so the library stops there
 }
 """Variables by driver.
 
