@@ -15,7 +15,7 @@ def _role(id_: str, name: str, patch: Object | None = None, rules: list[Object] 
     return Case(id_, ROLE, {**named, "namespace": "fleet-default", **meta}, {"rules": rules or []}, patch)
 
 
-def _binding(id_: str, name: str, patch: Object, role: str = "", **meta: Any) -> Case:
+def _binding(id_: str, name: str, patch: Object | None, role: str = "", **meta: Any) -> Case:
     reference = {
         "apiGroup": ROLE.group,
         "kind": "Role" if role else "ClusterRole",
@@ -49,6 +49,12 @@ MACHINE_ROLES = (
     _role("a role of a machine's plan is emptied", "roles-2-machine-plan", {"rules": []}, _READER),
 )
 """The same for Roles that let machines and their Jobs read Secrets."""
+_MARKED: Object = {"metadata": {"labels": {OWNED_BY: "c-m-roles123_member"}}}
+MARKED_BINDINGS = (
+    _binding("a binding with the label of a member", "roles-marked", None, **_MARKED["metadata"]),
+    _binding("a binding gets the label of a member", "roles-marked-2", _MARKED),
+)
+"""A member is removed, and a cluster deleted, only when the bindings with this label are."""
 _HELD: Object = {"metadata": {"finalizers": ["example.org/keep"]}}
 _MOVED: Object = {"metadata": {"ownerReferences": [OWNER]}}
 KEPT_ROLES = (

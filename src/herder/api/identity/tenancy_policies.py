@@ -417,6 +417,9 @@ POLICIES = (
     policy("herder-snapshots", (ETCD_SNAPSHOT,), _WRITTEN, _OTHER_SNAPSHOT, _IS_MANAGER, restore_records.BAD_SNAPSHOT),
     policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, rules.BAD_ROLE),
     policy("herder-kept-roles", (ROLE,), ("UPDATE",), _KEEPS_ROLE, _IS_MANAGER, rules.BAD_KEPT_ROLE),
+    policy(
+        "herder-marked-bindings", (ROLE_BINDING,), _WRITTEN, _labelled(OWNED_BY), _IS_MANAGER, rules.BAD_MARKED_BINDING
+    ),
     policy("herder-kept-bindings", (ROLE_BINDING,), ("UPDATE",), _KEEPS_BINDING, _IS_MANAGER, rules.BAD_KEPT_ROLE),
     policy(
         "herder-core-leases",

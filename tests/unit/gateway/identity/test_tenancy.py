@@ -35,7 +35,7 @@ from tests.support.tenancy.clusters import IDENTIFIED, MOVED, OWNED, REPORTED, W
 from tests.support.tenancy.cores import OTHER_WORKLOADS, SIGNS_OF_A_CORE
 from tests.support.tenancy.deletions import ORPHANED, OUTLASTING
 from tests.support.tenancy.restores import LISTED, RESTORED
-from tests.support.tenancy.roles import GRANTED_ROLES, KEPT_ROLES, MACHINE_ROLES, OWN_ROLES
+from tests.support.tenancy.roles import GRANTED_ROLES, KEPT_ROLES, MACHINE_ROLES, MARKED_BINDINGS, OWN_ROLES
 from tests.support.tenancy.secrets import EDITED, OVERWRITTEN, REDIRECTED, TAKEN, UNNAMED
 from tests.support.tenancy.users import EDITORS, USER, WRITER_ROLE, grant_rights
 from tests.support.tenancy.writes import ALLOWED, REFUSED
@@ -207,6 +207,12 @@ async def test_only_the_manager_writes_its_roles(server: Environment, case: Case
 @pytest.mark.parametrize("case", MACHINE_ROLES, ids=lambda case: case.id)
 async def test_only_the_manager_writes_roles_of_machines(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
+        await write(server, case)
+
+
+@pytest.mark.parametrize("case", MARKED_BINDINGS, ids=lambda case: case.id)
+async def test_no_user_makes_the_manager_wait_for_a_binding(server: Environment, case: Case) -> None:
+    with pytest.raises(Forbidden, match="the manager finds the bindings of a member by it"):
         await write(server, case)
 
 

@@ -56,6 +56,10 @@ later.
 MACHINE_OWNERS = (f"{RKE_GROUP}/", f"{MACHINE_GROUP}/")
 """API groups of the objects that control Roles of machines and their Jobs."""
 BAD_ROLE = "the manager grants rights by Roles of this name: choose another name, and leave their rules as they are"
+BAD_MARKED_BINDING = (
+    f"label {OWNED_BY}: the manager finds the bindings of a member by it, and waits until they are deleted; "
+    "leave it out"
+)
 BAD_KEPT_ROLE = (
     "metadata.finalizers, metadata.ownerReferences: the manager grants rights by this object, which end with its "
     "deletion; leave both fields as they are"
@@ -177,6 +181,9 @@ def _role_binding(old: Object | None, new: Object, user: str, _may: Rights) -> I
     """API servers let everyone who may update a binding change the fields of the garbage collector. With a finalizer,
     the rights of its subjects would apply after their end, also to the next object of the name.
     """
+    mark, before = (labels_of(each or {"metadata": {}}).get(OWNED_BY) for each in (new, old))
+    if mark is not None and mark != before:
+        yield BAD_MARKED_BINDING
     if old is not None and _is_granted(old) and _outlasts(old, new) and not is_component(user):
         yield BAD_KEPT_ROLE
 
