@@ -28,7 +28,7 @@ from tests.support.tenancy.clusters import IDENTIFIED, MOVED, OWNED, REPORTED, W
 from tests.support.tenancy.cores import OTHER_WORKLOADS, SIGNS_OF_A_CORE
 from tests.support.tenancy.deletions import ORPHANED, OUTLASTING
 from tests.support.tenancy.restores import LISTED, RESTORED
-from tests.support.tenancy.roles import GRANTED_ROLES, MACHINE_ROLES, OWN_ROLES
+from tests.support.tenancy.roles import GRANTED_ROLES, KEPT_ROLES, MACHINE_ROLES, MARKED_BINDINGS, OWN_ROLES
 from tests.support.tenancy.secrets import EDITED, OVERWRITTEN, REDIRECTED, TAKEN, UNNAMED
 from tests.support.tenancy.users import EDITORS, USER, grant_rights, revoke_rights
 from tests.support.tenancy.writes import ACCOUNT, ALLOWED, REFUSED, TOKEN_TYPE
@@ -52,6 +52,8 @@ ALL = (
     *UNNAMED,
     *GRANTED_ROLES,
     *MACHINE_ROLES,
+    *KEPT_ROLES,
+    *MARKED_BINDINGS,
     *OWN_ROLES,
     *SIGNS_OF_A_CORE,
     *OTHER_WORKLOADS,
@@ -128,7 +130,7 @@ async def _write(client: Client, user: Api, case: Case) -> ApiResponse:
 async def _remove(client: Client, case: Case) -> None:
     place = case.meta.get("namespace", "")
     with suppress(NotFound):
-        if "finalizers" in case.meta:
+        if "finalizers" in case.meta or "finalizers" in (case.patch or {}).get("metadata", {}):
             await client.patch(
                 case.kind.resource, case.meta["name"], {"metadata": {"finalizers": None}}, namespace=place
             )
@@ -236,6 +238,16 @@ async def test_only_the_manager_writes_roles_that_it_fills(engine: Engine, user_
 
 @pytest.mark.parametrize("case", MACHINE_ROLES, ids=lambda case: case.id)
 async def test_only_the_manager_writes_roles_of_machines(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
+
+
+@pytest.mark.parametrize("case", MARKED_BINDINGS, ids=lambda case: case.id)
+async def test_no_user_makes_the_manager_wait_for_a_binding(engine: Engine, user_api: Api, case: Case) -> None:
+    await _assert_rejected(engine, user_api, case)
+
+
+@pytest.mark.parametrize("case", KEPT_ROLES, ids=lambda case: case.id)
+async def test_no_user_makes_rights_of_the_manager_outlast_their_end(engine: Engine, user_api: Api, case: Case) -> None:
     await _assert_rejected(engine, user_api, case)
 
 

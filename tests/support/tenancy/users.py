@@ -40,7 +40,12 @@ RULES = [
         "resources": ["rkecontrolplanes", "rkecontrolplanes/status", "etcdsnapshots"],
         "verbs": ["create", "delete", "patch", "get"],
     },
-    {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["create", "delete", "patch", "update", "get"]},
+    {
+        "apiGroups": [RBAC],
+        "resources": ["roles", "rolebindings"],
+        "verbs": ["create", "delete", "patch", "update", "get"],
+    },
+    {"apiGroups": [RBAC], "resources": ["clusterroles"], "resourceNames": ["view"], "verbs": ["bind"]},
     {"apiGroups": [PROVIDERS.group], "resources": [PROVIDERS.plural], "verbs": ["create", "patch"]},
     {"apiGroups": [LEASE.group], "resources": [LEASE.plural], "verbs": ["create", "patch"]},
     {"apiGroups": [DEPLOYMENT.group], "resources": [DEPLOYMENT.plural], "verbs": ["create", "patch"]},

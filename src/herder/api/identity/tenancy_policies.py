@@ -13,9 +13,10 @@ from herder.api.capi.names import PROVIDER
 from herder.api.identity import cel, restore_records
 from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
+from herder.api.identity.roles import OWNED_BY
 from herder.api.identity.tenancy import clusters, rules, secrets
 from herder.api.machines.credentials import CREATED_BY, CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
-from herder.api.machines.jobs import ROLE
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
@@ -173,11 +174,19 @@ _NEW_OWNER = (
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
 _OF_MACHINE = " || ".join(f"each.apiVersion.startsWith('{group}')" for group in rules.MACHINE_OWNERS)
+_IS_OF_MACHINE = f"{_owners('oldObject')}.exists(each, each.?controller.orValue(false) && ({_OF_MACHINE}))"
 _FILLS_ROLE = (
-    f"({_NAME}.matches({cel.text(rules.GRANTED_ROLE)})"
-    f" || (!({cel.CREATED}) && oldObject.metadata.?ownerReferences.orValue([])"
-    f".exists(each, each.?controller.orValue(false) && ({_OF_MACHINE}))))"
+    f"({_NAME}.matches({cel.text(rules.GRANTED_ROLE)}) || (!({cel.CREATED}) && {_IS_OF_MACHINE}))"
     f" && ({cel.CREATED} || object.?rules.orValue([]) != oldObject.?rules.orValue([]))"
+)
+_OUTLASTS = (
+    "(object.metadata.?finalizers.orValue([]) != oldObject.metadata.?finalizers.orValue([])"
+    f" || {_owners('object')} != {_owners('oldObject')}) && !{_IS_COMPONENT}"
+)
+_KEEPS_ROLE = f"({_NAME}.matches({cel.text(rules.GRANTED_ROLE)}) || {_IS_OF_MACHINE}) && {_OUTLASTS}"
+_KEEPS_BINDING = (
+    f"((oldObject.roleRef.kind == '{ROLE.kind}' && oldObject.roleRef.name.matches({cel.text(rules.GRANTED_ROLE)}))"
+    f" || '{OWNED_BY}' in oldObject.metadata.?labels.orValue({{}}) || {_IS_OF_MACHINE}) && {_OUTLASTS}"
 )
 
 # --- Cluster API cores ----------------------------------------------------------------------------------------------
@@ -407,6 +416,11 @@ POLICIES = (
     ),
     policy("herder-snapshots", (ETCD_SNAPSHOT,), _WRITTEN, _OTHER_SNAPSHOT, _IS_MANAGER, restore_records.BAD_SNAPSHOT),
     policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, rules.BAD_ROLE),
+    policy("herder-kept-roles", (ROLE,), ("UPDATE",), _KEEPS_ROLE, _IS_MANAGER, rules.BAD_KEPT_ROLE),
+    policy(
+        "herder-marked-bindings", (ROLE_BINDING,), _WRITTEN, _labelled(OWNED_BY), _IS_MANAGER, rules.BAD_MARKED_BINDING
+    ),
+    policy("herder-kept-bindings", (ROLE_BINDING,), ("UPDATE",), _KEEPS_BINDING, _IS_MANAGER, rules.BAD_KEPT_ROLE),
     policy(
         "herder-core-leases",
         (LEASE,),

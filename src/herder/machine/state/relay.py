@@ -1,8 +1,9 @@
 """Loopback relay of the state Secret for rancher-machine, which validates its contents.
 
-rancher-machine unpacks the archive to any path and runs the file that a record names as its driver. Editors of Secrets
-control both, and must not be able to run programs on the Job's host. So it gets a repacked archive with the files of
-one machine, in their place.
+rancher-machine unpacks the archive to any path and runs the file that a record names as its driver. Some drivers run
+commands and send files that a credential in the record names. Editors of Secrets control all of this, and must not be
+able to run programs on the Job's host, or read its files. So it gets a repacked archive with the files of one machine,
+in their place, and no record with such a credential.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from herder.api.machines.drivers.documents import recorded_document_problem
 from herder.api.machines.names import STATE_KEY
 from herder.machine.errors import MachineError
 from herder.machine.state import archive, record
@@ -26,13 +28,17 @@ from herder.machine.state.saved_machine import by_machine
 
 _MOST_BYTES = 4 << 20  # more than the API server accepts
 _IDLE_SECONDS = 30
+_ADVICE = "restore the state Secret from a backup, or remove the server at its provider and then the Secret"
 
 
 def checked(data: bytes, store_path: str, driver: str) -> bytes:
     """Return the archive with only the records of this driver; empty if there are none."""
     files: dict[str, bytes] = {}
     for name, found in by_machine(archive.unpack(data)).items():
-        record.check_driver(record.read(name, found), driver)
+        known = record.read(name, found)
+        record.check_driver(known, driver)
+        if why := recorded_document_problem(known.driver, known.config):
+            raise MachineError(f'the record of machine "{name}" has a credential that is not used: {why}', _ADVICE)
         config = {key: value for key, value in json.loads(found[record.CONFIG]).items() if not _stands_for_another(key)}
         found[record.CONFIG] = json.dumps(config, ensure_ascii=False).encode()
         files |= {f"{store_path}/machines/{name}/{path}": each for path, each in found.items()}

@@ -13,7 +13,7 @@ from herder.api.capi.inventory import PROVIDER_CRD
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS
 from herder.api.identity.creators import CREATOR_BOUND
-from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY, RBAC, cluster_role_binding
 from herder.api.identity.tenancy import rules
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
@@ -35,9 +35,9 @@ from tests.support.tenancy.clusters import IDENTIFIED, MOVED, OWNED, REPORTED, W
 from tests.support.tenancy.cores import OTHER_WORKLOADS, SIGNS_OF_A_CORE
 from tests.support.tenancy.deletions import ORPHANED, OUTLASTING
 from tests.support.tenancy.restores import LISTED, RESTORED
-from tests.support.tenancy.roles import GRANTED_ROLES, MACHINE_ROLES, OWN_ROLES
+from tests.support.tenancy.roles import GRANTED_ROLES, KEPT_ROLES, MACHINE_ROLES, MARKED_BINDINGS, OWN_ROLES
 from tests.support.tenancy.secrets import EDITED, OVERWRITTEN, REDIRECTED, TAKEN, UNNAMED
-from tests.support.tenancy.users import EDITORS, USER, grant_rights
+from tests.support.tenancy.users import EDITORS, USER, WRITER_ROLE, grant_rights
 from tests.support.tenancy.writes import ALLOWED, REFUSED
 from tests.unit.engine.runtime import envtest
 from tests.unit.engine.runtime.envtest import Environment
@@ -208,6 +208,27 @@ async def test_only_the_manager_writes_its_roles(server: Environment, case: Case
 async def test_only_the_manager_writes_roles_of_machines(server: Environment, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(server, case)
+
+
+@pytest.mark.parametrize("case", MARKED_BINDINGS, ids=lambda case: case.id)
+async def test_no_user_makes_the_manager_wait_for_a_binding(server: Environment, case: Case) -> None:
+    with pytest.raises(Forbidden, match="the manager finds the bindings of a member by it"):
+        await write(server, case)
+
+
+@pytest.mark.parametrize("case", KEPT_ROLES, ids=lambda case: case.id)
+async def test_no_user_makes_rights_of_the_manager_outlast_their_end(server: Environment, case: Case) -> None:
+    """Admins of a namespace may change Roles and RoleBindings there; API servers check only rules and subjects."""
+    with pytest.raises(Forbidden, match=r"metadata\.finalizers, metadata\.ownerReferences: the manager grants rights"):
+        await write(server, case)
+
+
+async def test_the_garbage_collector_changes_finalizers_and_owners_of_roles(server: Environment) -> None:
+    case = KEPT_ROLES[0]
+    collector = {"kind": "User", "name": "system:serviceaccount:kube-system:generic-garbage-collector"}
+    binding = cluster_role_binding("collector", WRITER_ROLE, {"apiGroup": RBAC, **collector})
+    await server.outside.apply(CLUSTER_ROLE_BINDING.resource, binding)
+    await write(server, case, collector["name"])
 
 
 @pytest.mark.parametrize("case", OWN_ROLES, ids=lambda case: case.id)

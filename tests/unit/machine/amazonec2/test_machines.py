@@ -173,6 +173,20 @@ def test_a_key_of_the_user_is_imported(ec2: Ec2, command: Command, tmp_path: Pat
     assert ec2.key_pairs() == []
 
 
+def test_a_record_does_not_name_a_file_of_the_host_as_its_key(ec2: Ec2, command: Command, tmp_path: Path) -> None:
+    """Editors of the state Secret of a machine that is being created could read the key there."""
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "key")
+    command.create(*ec2.flags())
+    files = command.store / "machines" / "m1"
+    (files / "id_rsa").unlink()
+    found = json.loads((files / "config.json").read_text())
+    found["Driver"] |= {"InstanceId": "", "CreationToken": "other", "SSHPrivateKeyPath": str(tmp_path / "key")}
+    found["Herder"]["Phase"] = "creating"
+    (files / "config.json").write_text(json.dumps(found))
+    assert "names the file of an SSH key" in command.create(*ec2.flags(), status=1)
+    assert not (files / "id_rsa").exists()
+
+
 def test_an_existing_key_pair_is_kept(ec2: Ec2, command: Command, tmp_path: Path) -> None:
     key = asyncssh.generate_private_key("ssh-ed25519")
     key.write_private_key(tmp_path / "key")

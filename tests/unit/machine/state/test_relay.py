@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import socket
@@ -80,6 +81,47 @@ def test_other_spellings_of_the_driver_field_are_removed(field: str) -> None:
     """Go matches JSON field names case-insensitively."""
     filtered = checked(packed({f"{STORE}/machines/m/config.json": config(**{field: "/tmp/program"})}), STORE, "none")
     assert field not in json.loads(archive.unpack(filtered)[f"{STORE}/machines/m/config.json"])
+
+
+_FEDERATED = json.dumps({"type": "external_account", "credential_source": {"file": "/etc/hosts"}})
+_WITH_COMMAND = "clusters: []\nusers: [{name: u, user: {exec: {command: id}}}]"
+
+
+@pytest.mark.parametrize(
+    ("driver", "field", "content"),
+    [
+        ("google", "Auth", _FEDERATED),
+        ("google", "auth", _FEDERATED),
+        ("google", "AUTH", base64.b64encode(_FEDERATED.encode()).decode()),
+        ("google", "Auth", "/etc/hosts"),
+        ("google", "Auth", [_FEDERATED]),
+        ("harvester", "KubeConfigContent", _WITH_COMMAND),
+        ("harvester", "\u212aubeConfigContent", _WITH_COMMAND),
+    ],
+)
+def test_a_record_with_a_credential_that_acts_on_the_host_is_rejected(driver: str, field: str, content: object) -> None:
+    """Admission checks credentials of Secrets and machine configs. Editors of the state Secret write the record."""
+    record = config(DriverName=driver, Driver={"MachineName": "m", field: content})
+    with pytest.raises(MachineError, match=f"credential that is not used: {field}: "):
+        checked(packed({f"{STORE}/machines/m/config.json": record}), STORE, driver)
+    with pytest.raises(MachineError, match="credential that is not used"):
+        checked(packed({f"{STORE}/machines/m/config.json": record}), STORE, "")  # a Job of an earlier version
+
+
+@pytest.mark.parametrize(
+    ("driver", "field", "content"),
+    [
+        ("google", "Auth", ""),
+        ("google", "Auth", "/path/to/machine/files/authEncodedJson"),
+        ("google", "Auth", '{"type": "service_account"}'),
+        ("google", "Auth", base64.b64encode(b'{"type": "service_account"}').decode()),
+        ("harvester", "KubeConfigContent", ""),
+        ("digitalocean", "Auth", _FEDERATED),
+    ],
+)
+def test_a_record_with_another_credential_reaches_the_driver(driver: str, field: str, content: str) -> None:
+    record = config(DriverName=driver, Driver={"MachineName": "m", field: content})
+    assert checked(packed({f"{STORE}/machines/m/config.json": record}), STORE, driver)
 
 
 def test_other_users_of_the_host_cannot_read_the_secret(server: Server, tmp_path: Path) -> None:

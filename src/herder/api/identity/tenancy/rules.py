@@ -17,6 +17,7 @@ from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER, annotations_of, is_deleting, labels_of
 from herder.api.identity import restore_records
 from herder.api.identity.creators import CREATOR_BOUND
+from herder.api.identity.roles import OWNED_BY
 from herder.api.identity.tenancy.clusters import (
     management_cluster_problems,
     name_of,
@@ -28,7 +29,7 @@ from herder.api.identity.tenancy.clusters import (
 from herder.api.identity.tenancy.rights import Rights, is_component, is_manager, is_system
 from herder.api.identity.tenancy.secrets import may_change_all, registration_token_problems, secret_problems
 from herder.api.machines.credentials import CREDENTIAL_TYPE
-from herder.api.machines.jobs import ROLE
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.machines.names import CREDENTIAL_ROLE, PROVISION_ROLE
 from herder.api.management.clusters import owns_namespace
@@ -55,6 +56,14 @@ later.
 MACHINE_OWNERS = (f"{RKE_GROUP}/", f"{MACHINE_GROUP}/")
 """API groups of the objects that control Roles of machines and their Jobs."""
 BAD_ROLE = "the manager grants rights by Roles of this name: choose another name, and leave their rules as they are"
+BAD_MARKED_BINDING = (
+    f"label {OWNED_BY}: the manager finds the bindings of a member by it, and waits until they are deleted; "
+    "leave it out"
+)
+BAD_KEPT_ROLE = (
+    "metadata.finalizers, metadata.ownerReferences: the manager grants rights by this object, which end with its "
+    "deletion; leave both fields as they are"
+)
 
 # --- Cluster API cores ----------------------------------------------------------------------------------------------
 
@@ -158,12 +167,37 @@ def _may_orphan(kind: Kind, obj: Object, user: str, may: Rights) -> bool:
     return has_all or is_component(user) or is_manager(may)
 
 
-def _role(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
+def _role(old: Object | None, new: Object, user: str, _may: Rights) -> Iterator[str]:
     """Roles of machines are also identified by their controller, because earlier versions truncated long names."""
     if not _GRANTED_ROLE.search(name_of(new)) and not _is_of_machine(old):
         return
     if old is None or (old.get("rules") or []) != (new.get("rules") or []):
         yield BAD_ROLE
+    elif _outlasts(old, new) and not is_component(user):
+        yield BAD_KEPT_ROLE
+
+
+def _role_binding(old: Object | None, new: Object, user: str, _may: Rights) -> Iterator[str]:
+    """API servers let everyone who may update a binding change the fields of the garbage collector. With a finalizer,
+    the rights of its subjects would apply after their end, also to the next object of the name.
+    """
+    mark, before = (labels_of(each or {"metadata": {}}).get(OWNED_BY) for each in (new, old))
+    if mark is not None and mark != before:
+        yield BAD_MARKED_BINDING
+    if old is not None and _is_granted(old) and _outlasts(old, new) and not is_component(user):
+        yield BAD_KEPT_ROLE
+
+
+def _is_granted(binding: Object) -> bool:
+    role = binding.get("roleRef") or {}
+    is_filled = role.get("kind") == ROLE.kind and _GRANTED_ROLE.search(role.get("name") or "") is not None
+    return is_filled or OWNED_BY in labels_of(binding) or _is_of_machine(binding)
+
+
+def _outlasts(old: Object, new: Object) -> bool:
+    """Whether the garbage collector would treat it differently."""
+    before, after = old["metadata"], new["metadata"]
+    return any((before.get(field) or []) != (after.get(field) or []) for field in ("finalizers", "ownerReferences"))
 
 
 def _is_of_machine(role: Object | None) -> bool:
@@ -199,6 +233,7 @@ _RULES: Mapping[Kind, Callable[[Object | None, Object, str, Rights], Iterator[st
     SECRET: secret_problems,
     REGISTRATION_TOKEN: registration_token_problems,
     ROLE: _role,
+    ROLE_BINDING: _role_binding,
     LEASE: _lease,
     DEPLOYMENT: _deployment,
     PROVIDERS: _provider,

@@ -43,7 +43,10 @@ from herder.engine.runtime.view import View
 MANAGEMENT_CLUSTER = "provisioning.cattle.io/management-cluster-name"
 
 
-NO_HOST_ROLE: Mapping[str, Mapping[str, str]] = {"amazonec2": {"AWS_EC2_METADATA_DISABLED": "true"}}
+NO_HOST_ROLE: Mapping[str, Mapping[str, str]] = {
+    "amazonec2": {"AWS_EC2_METADATA_DISABLED": "true"},
+    "google": {"GOOGLE_APPLICATION_CREDENTIALS": "/dev/null"},  # not a credential, so the library stops there
+}
 """Variables by driver.
 
 Without a credential the SDK would use the role of the instance that runs the Job, which is the manager's.

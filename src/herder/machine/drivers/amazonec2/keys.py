@@ -23,9 +23,18 @@ if TYPE_CHECKING:
 _PRIVATE, _PUBLIC = "id_rsa", "id_rsa.pub"
 
 
-def prepare(machine: Machine) -> None:
-    """Create the files and choose the key pair's name; recorded before anything is created."""
+def prepare(machine: Machine, *, is_new: bool) -> None:
+    """Create the files and choose the key pair's name; recorded before anything is created.
+
+    Only the flags of a new machine may name a file of this host. Its key is in the first record that is saved, which
+    editors of a state Secret can change.
+    """
     if _PRIVATE not in machine.files:
+        if machine.config["SSHPrivateKeyPath"] and not is_new:
+            raise MachineError(
+                f'the record of machine "{machine.name}" names the file of an SSH key, and does not contain the key',
+                f"remove the machine with rm -y {machine.name}, then create it again",
+            )
         machine.files[_PRIVATE], machine.files[_PUBLIC] = _key_pair(machine.config)
     if not machine.config["KeyName"]:
         machine.config["KeyName"] = f"{machine.name}-{''.join(secrets.choice(string.ascii_letters) for _ in range(5))}"

@@ -53,7 +53,7 @@ class Server:
             self._image = images.find(self.client, self.config)
             groups.check(self.client, self.config)
             launch.user_data(self.machine.user_data)
-            keys.prepare(self.machine)
+            keys.prepare(self.machine, is_new=True)
 
     def create(self) -> None:
         self.machine.say("Launching instance...")
@@ -71,7 +71,7 @@ class Server:
         return None
 
     def _launch(self) -> InstanceTypeDef:
-        keys.prepare(self.machine)
+        keys.prepare(self.machine, is_new=False)
         self.machine.save()
         keys.ensure(self.client, self.machine)
         tries = _LAUNCHES

@@ -78,10 +78,17 @@ def test_jobs_inherit_the_configured_environment_variables_of_the_manager() -> N
     assert environment_of(decision) == {"HTTP_PROXY": "http://proxy:3128"}
 
 
-def test_jobs_do_not_use_the_instance_role_of_the_manager() -> None:
+@pytest.mark.parametrize(
+    ("driver", "variable", "value"),
+    [
+        ("amazonec2", "AWS_EC2_METADATA_DISABLED", "true"),
+        ("google", "GOOGLE_APPLICATION_CREDENTIALS", "/dev/null"),
+    ],
+)
+def test_jobs_do_not_use_the_instance_role_of_the_manager(driver: str, variable: str, value: str) -> None:
     """Without a credential, the SDK would ask the metadata service for the role of the host."""
-    decision = decide("amazonec2", infra("amazonec2"), machine(), cluster(), node_driver("amazonec2"))
-    assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
+    decision = decide(driver, infra(driver), machine(), cluster(), node_driver(driver))
+    assert environment_of(decision)[variable] == value
 
 
 def decide_with_credential(*, declared: bool = True, **fields: str) -> Decision:
