@@ -237,7 +237,10 @@ class ReferenceAdmission:
         approvals = []
         for each in change.new:
             target = found[each.verb, each.target]
-            author = _author(each, target, before.get(each.target, ()), write.user.name)
+            if write.restored is not None and each.key in write.restored.references:
+                author = _creator_of(target) or write.user.name  # the author of the restore does not see it
+            else:
+                author = _author(each, target, before.get(each.target, ()), write.user.name)
             approvals.append(approval(each, _uid_of(target), author))
         return approvals
 
