@@ -116,7 +116,8 @@ class Parts:
                 tasks.create_task(supervised(self.registration.run, name="gateway-registration"))
                 tasks.create_task(supervised(self.nodes.run, name="gateway-nodes"))
                 tasks.create_task(supervised(self.clusters.run, name="gateway-clusters"))
-                for part in (self.identity.identity, self.registration, self.nodes, self.clusters):
+                tasks.create_task(supervised(self.rights.run, name="gateway-rights"))
+                for part in (self.identity.identity, self.registration, self.nodes, self.clusters, self.rights):
                     await part.ready()
                 await _register_local_cluster(self.client)
                 if self.peers is not None:
@@ -171,12 +172,12 @@ def build(
     rights = GrantedRights(client, clusters, client_of)
 
     async def check_available(user: User, cluster: str) -> None:
-        if rights.are_known(cluster):
+        if rights.are_known(cluster, user):
             return
         target = Target(MANAGEMENT_CLUSTER.group, MANAGEMENT_CLUSTER.plural, "", cluster)
         if await access.may(user, "update", target):
             rights.begin(cluster)
-        elif problem := await rights.compare(cluster):
+        elif problem := await rights.compare(cluster, user):
             raise ServiceUnavailable(f"cluster {cluster}: only its owners can use it: {problem}; try again in a minute")
 
     proxy = ClusterProxy(

@@ -27,7 +27,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_TOKEN, token_secret
 from herder.api.management.registration import read_tokens
 from herder.api.references.catalogue import Target
-from herder.api.rke import log
+from herder.api.rke import cluster_spec, log
 from herder.api.rke import names as rke_names
 from herder.api.rke.kinds import ETCD_SNAPSHOT
 from herder.engine.client.client import Client
@@ -45,7 +45,7 @@ _SNAPSHOT = re.compile(rf"/v3/clusters/([^/]+)/{SNAPSHOTS}/([^/]+)")
 _DELETION = re.compile(r"/v3/deletions/([^/]+)/([^/]+)/([^/]+)")
 _OF_CLUSTER = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
 PAGE_SIZE = 100
-_DIGESTS = "specHistory"  # in the status of control planes
+_DIGESTS, _APPLIED_DIGEST = "specHistory", "appliedDigest"  # in the status of control planes
 _VERBS = {OBJECTS: "get", LOGS: "update", REGISTRATION: "update", SNAPSHOTS: "update"}
 """Right on the provisioning Cluster that a path needs. Logs, registration tokens and deletions are for owners."""
 
@@ -307,10 +307,14 @@ def _without_spec_copy(snapshot: Object) -> Object:
 
 def _without_previous_spec(obj: Object) -> Object:
     """Without the spec before the last version, which the control plane keeps for the next snapshot: members may not
-    read what was removed before they became members. They could guess short values by the digests of earlier specs."""
+    read what was removed before they became members. They could guess short values by the digests of earlier specs,
+    also of the last one that all machines have."""
     annotations, status = annotations_of(obj), obj.get("status") or {}
-    if _DIGESTS in status:
-        obj = {**obj, "status": {key: value for key, value in status.items() if key != _DIGESTS}}
+    hidden = {_DIGESTS}
+    if _APPLIED_DIGEST in status and not (obj.get("spec") and cluster_spec.is_applied(obj)):
+        hidden.add(_APPLIED_DIGEST)
+    if not hidden.isdisjoint(status):
+        obj = {**obj, "status": {key: value for key, value in status.items() if key not in hidden}}
     if rke_names.PREVIOUS_SPEC not in annotations:
         return obj
     kept = {key: value for key, value in annotations.items() if key != rke_names.PREVIOUS_SPEC}

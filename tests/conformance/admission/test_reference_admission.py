@@ -179,6 +179,52 @@ async def test_a_former_owner_cannot_change_a_secret_that_the_cluster_uses(admin
     (await creator.patch(url, {"stringData": {"key": "not used"}})).expect(200)
 
 
+@pytest.mark.parametrize("is_recreated", [False, True], ids=["same Secret", "recreated Secret"])
+async def test_a_review_of_an_administrator_does_not_trust_the_creator_of_a_secret(
+    admin: Api, is_recreated: bool
+) -> None:
+    """It approves all references again, but does not vouch for what a former owner writes later."""
+    await admin.create(CLUSTERS, provisioning_cluster())
+    await grant(admin, "creator", "creator", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
+    await grant(admin, "owner", "creator", OWNED_CLUSTER)
+    creator, theirs = admin.as_user("creator"), secret("theirs", **{"field.cattle.io/creatorId": "creator"})
+    await creator.create("secrets", theirs)
+    stored = await admin.get(admin.at(CLUSTERS, "one"))
+    cluster = in_namespace(FOREIGN["file on machines"][0], admin.namespace)
+    (await creator.put(creator.at(CLUSTERS, "one"), {**stored.body, "spec": cluster["spec"]})).expect(200)
+    await revoke(admin, "owner", "creator", OWNED_CLUSTER)
+    if is_recreated:
+        (await creator.delete(creator.at("secrets", "theirs"))).expect(200)
+        await creator.create("secrets", theirs)
+    (await admin.patch(admin.at(CLUSTERS, "one"), {"metadata": {"annotations": {REVIEW: "now"}}})).expect(200)
+    answer = await creator.patch(creator.at("secrets", "theirs"), {"stringData": {"key": "afterwards"}})
+    assert answer.status == 403, answer.text
+
+
+async def test_an_administrator_who_renames_a_registry_does_not_trust_the_creator_of_its_password(admin: Api) -> None:
+    await admin.create(CLUSTERS, provisioning_cluster())
+    await grant(admin, "creator", "creator", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
+    await grant(admin, "owner", "creator", OWNED_CLUSTER)
+    creator = admin.as_user("creator")
+    await creator.create("secrets", secret("theirs", **{"field.cattle.io/creatorId": "creator"}))
+    for author, host in ((creator, "first.example"), (admin, "second.example")):
+        stored = (await admin.get(admin.at(CLUSTERS, "one"))).body
+        spec = named(registries={"configs": {host: {"authConfigSecretName": "theirs"}}})["spec"]
+        (await author.put(author.at(CLUSTERS, "one"), {**stored, "spec": spec})).expect(200)
+    await revoke(admin, "owner", "creator", OWNED_CLUSTER)
+    answer = await creator.patch(creator.at("secrets", "theirs"), {"stringData": {"key": "afterwards"}})
+    assert answer.status == 403, answer.text
+
+
+async def test_a_review_of_an_administrator_does_not_trust_the_creator_of_a_synced_secret(admin: Api) -> None:
+    creator = await creator_of_a_synced_secret(admin)
+    await revoke(admin, "owner", "creator", OWNED_CLUSTER)
+    url = creator.at("secrets", "synced")
+    (await admin.patch(url, {"metadata": {"annotations": {REVIEW: "now"}}})).expect(200)
+    answer = await creator.patch(url, {"stringData": {"key": "afterwards"}})
+    assert answer.status == 403, answer.text
+
+
 async def test_rights_on_one_name_do_not_approve_a_missing_object(admin: Api, mallory: Api) -> None:
     """The creator of a Secret has such a permission until shortly after its deletion. The next Secret may be another
     user's."""

@@ -90,6 +90,17 @@ async def test_the_author_needs_rights_on_what_the_restored_spec_references(admi
     assert recorded["theirs"] != "mallory"
 
 
+async def test_a_restore_does_not_trust_the_creator_of_a_secret_that_it_references(admin: Api) -> None:
+    """A former owner, who has named it. The administrator who restores the snapshot does not see the reference."""
+    await grant(admin, "creator", "creator", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
+    creator = admin.as_user("creator")
+    own = await creator.create("secrets", secret("theirs", **{"field.cattle.io/creatorId": "creator"}))
+    await create(admin, saved(registries=REGISTRIES), approved=[own["metadata"]["uid"]])
+    (await patch(admin, request("all"))).expect(200)
+    answer = await creator.patch(creator.at("secrets", "theirs"), {"stringData": {"key": "afterwards"}})
+    assert answer.status == 403, answer.text
+
+
 @pytest.mark.parametrize("is_recreated", [True, False], ids=["recreated", "deleted"])
 async def test_a_restored_spec_names_no_object_of_another_user(admin: Api, is_recreated: bool) -> None:
     """A user names an own Secret, removes the field, and deletes the Secret. Another user creates one of that name. An

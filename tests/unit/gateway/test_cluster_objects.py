@@ -9,10 +9,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from herder.api.rke import names
+from herder.api.rke import cluster_spec, names
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import BadRequest, Forbidden, NotFound, not_found
-from herder.engine.meta.kinds import GroupResource
+from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.wire import Query, Request, Response, User
 from herder.gateway.admission.access import Access
 from herder.gateway.cluster_objects import ClusterObjects
@@ -168,9 +168,18 @@ async def test_members_do_not_see_the_spec_before_the_last_version(monkeypatch: 
     assert b"current" in read
 
 
-async def test_members_do_not_see_digests_of_earlier_specs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever knows the rest of the spec can guess a short value that was removed."""
-    monkeypatch.setitem(CORE, "status", {"phase": "Provisioned", "specHistory": ["0123abcd"]})
+def spec_with_pin(pin: int) -> Object:
+    return {"clusterName": "own", "agentEnvVars": [{"name": "PROXY_PIN", "value": str(pin)}]}
+
+
+@pytest.mark.parametrize("applied", [spec_with_pin(4321), {"clusterName": "own"}], ids=["earlier", "current"])
+async def test_members_do_not_see_digests_of_earlier_specs(monkeypatch: pytest.MonkeyPatch, applied: Object) -> None:
+    """Whoever knows the rest of the spec can guess a short value that was removed. The digest of the current spec tells
+    clients whether all machines have it."""
+    current = {"clusterName": "own"}
+    status = {"phase": "Provisioned", "specHistory": ["0123abcd"], "appliedDigest": cluster_spec.digest(applied)}
+    monkeypatch.setitem(CORE, "status", status)
+    monkeypatch.setitem(CORE, "spec", current)
     objects = ClusterObjects(Client(cast("Any", PagedServer())), cast(Access, Owner()))
     response = await objects.handle(Request("GET", "/v3/clusters/c-own/objects", Query([])), User("member"))
     assert response is not None
@@ -178,6 +187,8 @@ async def test_members_do_not_see_digests_of_earlier_specs(monkeypatch: pytest.M
     read = b"".join([piece async for piece in response.stream])
     assert b"0123abcd" not in read
     assert b"Provisioned" in read
+    assert not [pin for pin in range(4300, 4330) if cluster_spec.digest(spec_with_pin(pin)).encode() in read]
+    assert (b"appliedDigest" in read) == (applied == current)
 
 
 class FormerOwner(Owner):

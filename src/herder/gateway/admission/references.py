@@ -6,7 +6,8 @@ reference need no access review.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -225,16 +226,27 @@ class ReferenceAdmission:
         return with_record(write.obj, (*change.kept, *added))
 
     async def _reviewed(self, write: Write, change: ReferenceChange) -> list[Approval]:
-        found: dict[tuple[str, Target], str] = {}
+        found: dict[tuple[str, Target], Object] = {}
         for reference in change.new:
             key = (reference.verb, reference.target)
             if key not in found:
-                found[key] = await self._uid(write, reference)
-        return [approval(each, found[each.verb, each.target], write.user.name) for each in change.new]
+                found[key] = _facts(await self._target(write, reference))
+        before: defaultdict[Target, list[Approval]] = defaultdict(list)
+        for known in recorded(write.old) or ():
+            before[known.key[1]].append(known)
+        approvals = []
+        for each in change.new:
+            target = found[each.verb, each.target]
+            if write.restored is not None and each.key in write.restored.references:
+                author = _creator_of(target) or write.user.name  # the author of the restore does not see it
+            else:
+                author = _author(each, target, before.get(each.target, ()), write.user.name)
+            approvals.append(approval(each, _uid_of(target), author))
+        return approvals
 
-    async def _uid(self, write: Write, reference: FieldReference) -> str:
-        """UID of a target that the author may use; empty if it does not exist. The refusal does not reveal whether
-        it exists."""
+    async def _target(self, write: Write, reference: FieldReference) -> Object | None:
+        """A target that the author may use; None if it does not exist. The refusal does not reveal whether it
+        exists."""
         target = await self._read(reference.target)
         allowed = await self._is_allowed(write.user, reference, target)
         if not (allowed or _is_creator(write.user, reference, target)) and not (
@@ -246,7 +258,7 @@ class ReferenceAdmission:
         # The manager creates machines from the target, and admission does not check the manager's writes.
         if driver := _HOSTED.get(reference.target[:2], ""):
             await self._check_use(write, driver, reference.field)
-        return _uid_of(target)
+        return target
 
     async def _is_allowed(self, user: User, reference: FieldReference, found: Object | None) -> bool:
         """A right on one name belongs to the creator of an object and ends shortly after its deletion.
@@ -278,6 +290,30 @@ def _is_too_large(obj: Object) -> bool:
 
 def _uid_of(target: Object | None) -> str:
     return str((target or {"metadata": {}})["metadata"].get("uid") or "")
+
+
+def _facts(target: Object | None) -> Object:
+    """What an approval needs: there can be many targets, with much content."""
+    meta = (target or {"metadata": {}})["metadata"]
+    return {"metadata": {"uid": meta.get("uid"), "annotations": meta.get("annotations")}}
+
+
+def _author(reference: FieldReference, target: Object, before: Sequence[Approval], writer: str) -> str:
+    """The author of an approval.
+
+    Whoever reviews or moves a reference approves the content of a Secret as it is now. For other content, the author
+    of the reference still needs the rights, or the creator if the Secret was recreated: they may have lost them since.
+    """
+    creator, uid = _creator_of(target), _uid_of(target)
+    for each in before:
+        if each.key == reference.key:
+            return each.author if each.author and each.uid in ("", uid) else creator or writer
+    return creator if creator in {each.author for each in before} else writer
+
+
+def _creator_of(target: Object) -> str:
+    marks = annotations_of(target)
+    return str(marks.get(CREATED_BY) or marks.get(CREATOR) or "")
 
 
 def _parts(obj: Object) -> tuple[object, object, object]:

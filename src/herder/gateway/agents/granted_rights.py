@@ -4,8 +4,8 @@ A snapshot brings back bindings of its time, and a cluster that is imported agai
 manager has deleted them, members of the cluster could have more rights than their roles. How long that takes is
 unknown: the manager may need a while to reach the cluster, and another agent may have been connected in the meantime.
 While the agent is disconnected, nothing is deleted either. So the gateway lists the bindings itself, over TLS with the
-CA of the cluster, before a member uses the cluster for the first time, after each restore, and after each time that the
-agent was disconnected.
+CA of the cluster, before a member uses the cluster for the first time, after each restore, after each time that the
+agent was disconnected, and after rights of the member were revoked.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.printable import printable
+from herder.engine.wire import User
 from herder.gateway.agents.clusters import NEVER, Clusters
 from herder.gateway.agents.records import registered_for
+from herder.gateway.agents.revocations import Revocations
 from herder.tunnel.errors import TunnelError
 
 log = get_logger(__name__)
@@ -52,33 +54,44 @@ NOT_YET = "its rights are compared again in a moment"
 
 
 class GrantedRights:
-    """Compares the rights in clusters with the bindings of the manager, once for each connection and restore."""
+    """Compares the rights in clusters with the bindings of the manager: once for each connection and restore, and for
+    the users that it concerns, after each revocation.
+    """
 
     def __init__(self, client: Client, clusters: Clusters, client_of: ClientOf) -> None:
         """`client` is the manager's, `client_of` returns one for a cluster with the rights of its agent."""
         self._client = client
         self._clusters = clusters
         self._client_of = client_of
-        self._compared: dict[str, Mark] = {}
+        self._revocations = Revocations(client, lambda cluster: cluster in self._compared or cluster in self._running)
+        self._compared: dict[str, tuple[Mark, int]] = {}  # and the last revocation before the comparison
         self._running: dict[str, asyncio.Task[str]] = {}
         self._retry_at: dict[str, float] = {}
 
-    def are_known(self, cluster: str) -> bool:
-        """Whether members may use the cluster: its rights were compared after the last restore, and since its agent is
-        connected."""
-        mark = self._mark(cluster)
-        return not _problem(mark) and self._compared.get(cluster) == mark
+    async def run(self) -> None:
+        await self._revocations.run()
 
-    async def compare(self, cluster: str) -> str:
-        """Return why members may not use the cluster; empty if they may.
+    async def ready(self) -> None:
+        await self._revocations.ready()
+
+    def are_known(self, cluster: str, user: User) -> bool:
+        """Whether the member may use the cluster: its rights were compared after the last restore, since its agent is
+        connected, and after the last revocation that concerns the member."""
+        mark, (compared, revocation) = self._mark(cluster), self._compared.get(cluster, (None, 0))
+        is_compared = not _problem(mark) and compared == mark
+        return is_compared and self._revocations.last_of(cluster, user) <= revocation
+
+    async def compare(self, cluster: str, user: User) -> str:
+        """Return why the member may not use the cluster; empty if it may.
 
         Requests that arrive meanwhile wait for the same comparison.
         """
-        if self.are_known(cluster):
+        if self.are_known(cluster, user):
             return ""
         started = self.begin(cluster)
-        problem = started if isinstance(started, str) else await asyncio.shield(started)
-        return problem if problem or self.are_known(cluster) else NOT_YET
+        if problem := started if isinstance(started, str) else await asyncio.shield(started):
+            return problem
+        return "" if self.are_known(cluster, user) else NOT_YET  # it can begin before a revocation, and end after it
 
     def begin(self, cluster: str) -> asyncio.Task[str] | str:
         """Begin a comparison, unless one runs; or return why it has to wait.
@@ -100,6 +113,7 @@ class GrantedRights:
 
     def forget(self, cluster: str) -> None:
         self._compared.pop(cluster, None)
+        self._revocations.forget(cluster, self._revocations.last)
         self._retry_at.pop(cluster, None)
 
     def _mark(self, cluster: str) -> Mark:
@@ -108,6 +122,7 @@ class GrantedRights:
         return str(found["metadata"].get("uid")), end, server, connected_since(found)
 
     async def _run(self, cluster: str) -> str:
+        revocation = self._revocations.last
         try:
             async with asyncio.timeout(COMPARE_SECONDS):
                 found = await _Comparison.of(self._client)
@@ -126,7 +141,8 @@ class GrantedRights:
             del self._running[cluster]
             self._retry_at[cluster] = asyncio.get_running_loop().time() + RETRY_SECONDS
         if is_equal:
-            self._compared[cluster] = mark
+            self._compared[cluster] = mark, revocation
+            self._revocations.forget(cluster, revocation)
             return ""
         return LEFTOVERS
 

@@ -103,14 +103,15 @@ class Issuer:
         return Issued(from_secret(made), made, key)
 
     async def issue_derived(self, wanted: NewToken, caller: User) -> Issued:
-        """Create a token for the user of a request, unless the token of the request was deleted meanwhile.
+        """Create a token for the user of a request, unless the token of the request was deleted or disabled meanwhile.
 
         A request can take seconds, for example to check which of many clusters its user may use.
         """
         issued = await self.issue_ext(wanted)
         for token in caller.extra.get(REQUEST_TOKEN, ()):
             name = token.removeprefix(_EXT)
-            if self._known.cached_token(name, ext=token != name) is None:
+            current = self._known.cached_token(name, ext=token != name)
+            if current is None or not current.enabled:
                 await self._client.delete(SECRET.resource, issued.record.name, namespace=TOKENS_NAMESPACE)
                 self._known.removed(issued.record)
                 raise Unauthorized(MUST_AUTHENTICATE)

@@ -35,7 +35,7 @@ from herder.engine.client.client import Client, Page
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.errors import ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.wire import Request, Response
+from herder.engine.wire import Request, Response, User
 from herder.gateway.agents import granted_rights
 from herder.gateway.agents.clusters import Clusters
 from herder.gateway.agents.granted_rights import BEING_RESTORED, CONNECTING, LEFTOVERS, NOT_YET, GrantedRights
@@ -54,6 +54,7 @@ from tests.unit.gateway.managed_clusters import create_managed_cluster, serving_
 
 CLUSTER, PROJECT = "c-m-restored", "c-m-restored-p-team1"
 RESTORED = datetime(2026, 1, 1, tzinfo=UTC)
+BOB = User("bob", groups=("staff",))
 
 
 async def create_restored(client: Client, cluster: str, ended: datetime, phase: str = "Finished") -> None:
@@ -105,18 +106,23 @@ class Site:
 
     async def grant(self, binding: Object, template: str, namespace: str = "") -> None:
         """What the manager creates in the cluster for a binding of bob to this template."""
-        shipped = {each["metadata"]["name"]: each for each in ROLE_TEMPLATES}
-        subject = {"apiGroup": RBAC, "kind": "User", "name": "bob"}
-        role, names = roles.downstream_roles(shipped[template], shipped.get)
-        if role is not None:
-            await self.cluster.apply(CLUSTER_ROLE.resource, role)
-        found = (
-            roles.project_bindings(binding, subject, names, [namespace])
-            if namespace
-            else roles.downstream_bindings(binding, subject, names)
-        )
-        for each in found:
-            await self.cluster.apply((ROLE_BINDING if namespace else CLUSTER_ROLE_BINDING).resource, each)
+        await grant(self.cluster, binding, template, namespace)
+
+
+async def grant(cluster: Client, binding: Object, template: str, namespace: str = "") -> None:
+    """What the manager creates in a cluster for a binding of bob to this template."""
+    shipped = {each["metadata"]["name"]: each for each in ROLE_TEMPLATES}
+    subject = {"apiGroup": RBAC, "kind": "User", "name": "bob"}
+    role, names = roles.downstream_roles(shipped[template], shipped.get)
+    if role is not None:
+        await cluster.apply(CLUSTER_ROLE.resource, role)
+    found = (
+        roles.project_bindings(binding, subject, names, [namespace])
+        if namespace
+        else roles.downstream_bindings(binding, subject, names)
+    )
+    for each in found:
+        await cluster.apply((ROLE_BINDING if namespace else CLUSTER_ROLE_BINDING).resource, each)
 
 
 @asynccontextmanager
@@ -132,14 +138,15 @@ async def restored_site() -> AsyncIterator[Site]:
         await manager.outside.create(MANAGEMENT_CLUSTER.resource, management)
         await create_restored(manager.outside, CLUSTER, RESTORED)
         clusters = Clusters(manager.outside)
-        running = asyncio.ensure_future(clusters.run())
 
         async def client_of(_cluster: str) -> Client:
             return cluster.client
 
         rights = GrantedRights(manager.outside, clusters, client_of)
+        running = asyncio.gather(clusters.run(), rights.run())
         try:
             await clusters.ready()
+            await rights.ready()
             yield Site(manager.outside, cluster.outside, clusters, rights, cluster.wire)
         finally:
             rights.close()
@@ -204,25 +211,25 @@ CASES: dict[Callable[[Site], Any], bool] = {
 async def test_a_cluster_opens_if_it_has_the_rights_of_today(prepare: Callable[[Site], Any], expected: bool) -> None:
     async with restored_site() as site:
         await prepare(site)
-        assert bool(await site.rights.compare(CLUSTER)) is not expected
-        assert site.rights.are_known(CLUSTER) is expected
+        assert bool(await site.rights.compare(CLUSTER, BOB)) is not expected
+        assert site.rights.are_known(CLUSTER, BOB) is expected
 
 
 async def test_each_restore_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(granted_rights, "RETRY_SECONDS", 0.0)
     async with restored_site() as site:
-        assert await site.rights.compare(CLUSTER) == ""
+        assert await site.rights.compare(CLUSTER, BOB) == ""
         await revoked(site)
-        assert site.rights.are_known(CLUSTER), "the manager revokes rights that it has granted"
+        assert site.rights.are_known(CLUSTER, BOB), "nothing was revoked that the manager has granted since"
         for hours, phase, problem in ((1, "Restore", BEING_RESTORED), (2, "Finished", LEFTOVERS)):
             await set_restored(site.manager, CLUSTER, RESTORED + timedelta(hours=hours), phase)
             async with asyncio.timeout(10):
-                while await site.rights.compare(CLUSTER) != problem:
+                while await site.rights.compare(CLUSTER, BOB) != problem:
                     await asyncio.sleep(0.01)
-            assert not site.rights.are_known(CLUSTER)
+            assert not site.rights.are_known(CLUSTER, BOB)
         for each in (await site.cluster.list(CLUSTER_ROLE_BINDING.resource, labels=roles.OWNED_BY)).items:
             await site.cluster.delete(CLUSTER_ROLE_BINDING.resource, each["metadata"]["name"])
-        assert await site.rights.compare(CLUSTER) == ""
+        assert await site.rights.compare(CLUSTER, BOB) == ""
 
 
 async def test_a_request_of_an_owner_compares_the_rights_too() -> None:
@@ -231,7 +238,7 @@ async def test_a_request_of_an_owner_compares_the_rights_too() -> None:
         started = site.rights.begin(CLUSTER)
         assert not isinstance(started, str)
         assert await started == ""
-        assert site.rights.are_known(CLUSTER)
+        assert site.rights.are_known(CLUSTER, BOB)
 
 
 async def test_requests_share_a_comparison_and_failures_keep_the_cluster_closed() -> None:
@@ -245,8 +252,8 @@ async def test_requests_share_a_comparison_and_failures_keep_the_cluster_closed(
 
         site.rights = GrantedRights(site.manager, site.clusters, unreachable)
         problem = "its rights cannot be compared: its agent is not connected"
-        assert await asyncio.gather(*(site.rights.compare(CLUSTER) for _ in range(5))) == [problem] * 5
-        assert await site.rights.compare(CLUSTER) == NOT_YET, "another attempt is made later"
+        assert await asyncio.gather(*(site.rights.compare(CLUSTER, BOB) for _ in range(5))) == [problem] * 5
+        assert await site.rights.compare(CLUSTER, BOB) == NOT_YET, "another attempt is made later"
         assert asked == [CLUSTER]
 
 
@@ -258,7 +265,7 @@ async def test_objects_of_any_shape_keep_the_cluster_closed() -> None:
             return Response(200, {"content-type": "application/json"}, body)
 
         site.wire.intercept = odd
-        assert await site.rights.compare(CLUSTER) != ""
+        assert await site.rights.compare(CLUSTER, BOB) != ""
 
 
 async def test_rights_that_are_revoked_without_an_agent_do_not_come_back_with_it(
@@ -270,13 +277,13 @@ async def test_rights_that_are_revoked_without_an_agent_do_not_come_back_with_it
         await revoked(site)
         binding = await site.create(CLUSTER_BINDING, "revoked", "cluster-owner")
         await site.report(RESTORED)
-        assert await site.rights.compare(CLUSTER) == ""
+        assert await site.rights.compare(CLUSTER, BOB) == ""
         await site.report(None)
-        assert await site.rights.compare(CLUSTER) == CONNECTING
+        assert await site.rights.compare(CLUSTER, BOB) == CONNECTING
         await site.manager.delete(CLUSTER_BINDING.resource, binding["metadata"]["name"], namespace=CLUSTER)
         await site.report(RESTORED + timedelta(hours=1))
-        assert not site.rights.are_known(CLUSTER)
-        assert await site.rights.compare(CLUSTER) == LEFTOVERS
+        assert not site.rights.are_known(CLUSTER, BOB)
+        assert await site.rights.compare(CLUSTER, BOB) == LEFTOVERS
 
 
 async def test_an_agent_that_registers_during_a_comparison_opens_no_other_cluster(
@@ -300,14 +307,14 @@ async def test_an_agent_that_registers_during_a_comparison_opens_no_other_cluste
 
         site.rights = GrantedRights(site.manager, site.clusters, client_of)
         monkeypatch.setattr(site.manager, "list_all", slow)
-        comparison = asyncio.ensure_future(site.rights.compare(CLUSTER))
+        comparison = asyncio.ensure_future(site.rights.compare(CLUSTER, BOB))
         await waits.wait()
         await site.report(RESTORED, "b")
         resume.set()
         assert await comparison == ""  # of the cluster of the other agent
         await site.report(RESTORED)
-        assert not site.rights.are_known(CLUSTER)
-        assert await site.rights.compare(CLUSTER) == LEFTOVERS
+        assert not site.rights.are_known(CLUSTER, BOB)
+        assert await site.rights.compare(CLUSTER, BOB) == LEFTOVERS
 
 
 async def test_a_cluster_that_sends_many_objects_at_once_does_not_hold_the_event_loop() -> None:

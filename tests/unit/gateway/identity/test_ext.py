@@ -15,6 +15,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.example import CONFIG_MAP
 from herder.api.identity.authn import passwords
 from herder.api.identity.names import PASSWORDS_NAMESPACE, STORED_KIND
+from herder.api.management.kinds import TOKEN
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.engine.meta.errors import (
     BadRequest,
@@ -269,14 +270,28 @@ async def test_a_rejected_kubeconfig_leaves_no_token(harness: IdentityHarness, s
 
 
 @pytest.mark.parametrize("ext", [False, True])
-async def test_no_kubeconfig_outlasts_the_token_that_requested_it(harness: IdentityHarness, ext: bool) -> None:
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "disabled"])
+async def test_no_kubeconfig_outlasts_the_token_that_requested_it(
+    harness: IdentityHarness, ext: bool, is_deleted: bool
+) -> None:
     """On other API servers, it takes seconds to find the clusters of a user among thousands."""
     bearer = await harness.create_token("u-alice", name="token-stolen", ext=ext)
     user = await harness.identity.authenticate(request_with_token(bearer))
+    kind, namespace = (SECRET, TOKENS_NAMESPACE) if ext else (TOKEN, "")
+    disabled = await harness.env.outside.get(kind.resource, "token-stolen", namespace=namespace)
+    disabled |= {"apiVersion": kind.api_version, "kind": kind.kind}
+    if ext:
+        disabled["data"]["enabled"] = base64.b64encode(b"false").decode()
+    else:
+        disabled["enabled"] = False
+    disabled["metadata"]["resourceVersion"] = str(int(disabled["metadata"]["resourceVersion"]) + 1)
 
     class RevokedMeanwhile(dict[str, str]):
         def __contains__(self, cluster: object) -> bool:
-            harness.identity.known.removed(revoked)
+            if is_deleted:
+                harness.identity.known.removed(revoked)
+            else:
+                harness.identity.known.wrote(disabled)
             return True
 
         def __getitem__(self, cluster: str) -> str:

@@ -80,8 +80,7 @@ def _file(item: Mapping[str, Any], found: Referenced, permissions: str, field: s
     content = found.data[key]
     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
     if item.get("hash") and item["hash"] != digest:
-        raise ConfigError(
-            f"{field}: {reference} does not contain the expected content under {key}: its hash is {digest}"
-        )
+        # Members of the cluster read this in conditions: by the hash, they could guess short contents.
+        raise ConfigError(f"{field}: {reference} does not contain the expected content under {key}: correct the hash")
     dynamic = bool(item.get("dynamic"))
     return file(str(item.get("path", "")), content, permissions=item.get("permissions") or permissions, dynamic=dynamic)

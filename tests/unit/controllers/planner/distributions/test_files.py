@@ -166,6 +166,7 @@ def test_an_unusable_file_source_is_an_error(existing: Any, item: dict[str, Any]
         rendered(referenced=existing, **selected(**item))
     assert "rkeConfig.machineSelectorFiles[0].fileSources[0].secret" in str(caught.value)
     assert expected in str(caught.value)
+    assert base64.b64encode(hashlib.sha256(b"v").digest()).decode() not in str(caught.value), "members read conditions"
 
 
 def test_contents_given_as_arguments_become_files() -> None:
