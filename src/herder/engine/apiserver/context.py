@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from herder.engine.apiserver.admission.chain import Chain
-from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
+from herder.engine.apiserver.admission.chain import CREATE, Attributes, Chain
+from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer, forbidden
 from herder.engine.apiserver.compute import LOOP_UNITS, ComputeExecutor, InlineExecutor
 from herder.engine.apiserver.registry.resources import Registry, Resource, Version
-from herder.engine.apiserver.registry.storage_codec import key_of, object_lookup
+from herder.engine.apiserver.registry.storage_codec import deep_copy, key_of, object_lookup
 from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.apiserver.request.info import RequestInfo
 from herder.engine.apiserver.request.negotiation import Rendering
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
 from herder.engine.meta.work import TooMuchWork, metered
 from herder.engine.store import Key, Store
-from herder.engine.wire import Request, User
+from herder.engine.wire import Request, User, has_waited
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -107,10 +107,23 @@ class RequestContext:
                 pass
         return await self.deps.executor.run(self.user.name, partial(function, *args, **options))
 
-    async def check_rights(self) -> None:
+    async def check_rights(self, attributes: Attributes) -> None:
         """Called right before a write: the thread serves all users in turn, and rights may have ended meanwhile. Raises
         StatusError."""
+        if not self.request.checks or not has_waited(self.begun):
+            return
+        copy = None if attributes.obj is None else await self.compute(deep_copy, attributes.obj)
         await self.request.check_again(self.begun)
+        if attributes.operation == CREATE and self.info.verb != "create":
+            self.check_creation()
+        await self.deps.admission.repeat(replace(attributes, obj=copy))
+
+    def check_creation(self) -> None:
+        """A PUT or apply that creates needs the right to create, too. Raises Forbidden."""
+        attributes = self.access_attributes("create")
+        decision = self.deps.authorizer.authorize(self.user, attributes)
+        if not decision.allowed:
+            raise forbidden(self.user, attributes, decision.reason)
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:
