@@ -167,12 +167,13 @@ class Request:
         if self.incoming is not None:
             self.checks = (*self.checks, partial(check, replace(self, body=b"", checks=())))
 
-    async def check_again(self, since: float) -> None:
+    async def check_again(self, since: float, *, is_changed: bool = False) -> None:
         """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError.
 
+        `is_changed`: also if it has not waited for long, such as if its name is that of another object now.
         Those of the last handlers come first: they may wait again, for a cluster, and the first ones do not.
         """
-        if has_waited(since):
+        if is_changed or has_waited(since):
             for check in reversed(self.checks):
                 await check()
 

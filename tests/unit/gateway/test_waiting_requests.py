@@ -80,10 +80,22 @@ class SlowRequest:
 
 
 async def begin(
-    port: int, context: ssl.SSLContext | None, path: str, bearer: str, body: Object | bytes, *headers: str
+    port: int,
+    context: ssl.SSLContext | None,
+    path: str,
+    bearer: str,
+    body: Object | bytes,
+    *headers: str,
+    method: str = "POST",
 ) -> SlowRequest:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {bearer}", "Expect: 100-continue", *headers]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {bearer}",
+        "Expect: 100-continue",
+        *headers,
+    ]
     kind = "yaml" if isinstance(body, bytes) else "json"
     lines += [f"Content-Type: application/{kind}", f"Content-Length: {len(content)}"]
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -111,9 +123,11 @@ async def user(gateway: GatewayServer, name: str) -> tuple[str, str]:
     return issued.bearer, issued.bearer.partition(":")[0].removeprefix("ext/")
 
 
-async def begin_at(gateway: GatewayServer, path: str, bearer: str, body: Object | bytes) -> SlowRequest:
+async def begin_at(
+    gateway: GatewayServer, path: str, bearer: str, body: Object | bytes, *, method: str = "POST"
+) -> SlowRequest:
     context = ssl.create_default_context(cadata=gateway.ca.decode())
-    return await begin(int(gateway.url.rpartition(":")[2]), context, path, bearer, body)
+    return await begin(int(gateway.url.rpartition(":")[2]), context, path, bearer, body, method=method)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
@@ -173,6 +187,26 @@ async def send(gateway: GatewayServer, path: str, bearer: str, body: Object, met
     reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]), ssl=context)
     writer.write("\r\n".join(lines).encode() + content)
     return SlowRequest(reader, writer, b"")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_a_right_on_a_name_does_not_outlast_the_object(
+    gateway: GatewayServer, method: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that arrives within a second is no long wait, but the object can be another user's by then."""
+    monkeypatch.setattr(wire, "RECHECK_SECONDS", 1000.0)
+    bearer, _ = await user(gateway, "u-former")
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"], "resourceNames": ["reused"]}]
+    await gateway.client.apply(ROLE.resource, new_manifest(ROLE, "u-former", TEAM) | {"rules": rules})
+    secret = new_manifest(SECRET, "reused", TEAM)
+    await gateway.client.apply(SECRET.resource, secret)
+    body = {} if method == "DELETE" else secret
+    request = await begin_at(gateway, f"{prefix}{SECRETS}/reused", bearer, body, method=method)
+    await gateway.client.delete(SECRET.resource, "reused", namespace=TEAM)
+    await gateway.client.delete(ROLE_BINDING.resource, "u-former", namespace=TEAM)
+    await gateway.client.create(SECRET.resource, secret, namespace=TEAM)
+    assert await request.finish() == 403
 
 
 SECRET_OF = {"x": "A" * LARGE_BYTES}

@@ -83,14 +83,14 @@ async def _delete_current(
         if not obj["metadata"].get("deletionTimestamp"):
             # The DELETED event contains the object as last stored, or as the end of the grace period left it.
             obj = await call.compute(decode_with_current_schema, call.resource, current)
-        await call.check_rights(attributes)
+        await call.check_rights(attributes, current)
         (record,) = await call.deps.store.write(Delete(current.key, storage_codec.encoder(obj), current.revision))
         return record, True
     if await call.compute(is_unchanged, obj, current):
         return current, False
     if options.dry_run:
         return (await to_version(call, [obj]))[0], False
-    await call.check_rights(attributes)
+    await call.check_rights(attributes, current)
     (record,) = await call.deps.store.write(Put(current.key, storage_codec.encoder(obj), current.revision))
     return record, False
 

@@ -401,7 +401,7 @@ async def _store(
     if is_removable(call, stored):
         if dry:
             return obj
-        await call.check_rights(attributes)
+        await call.check_rights(attributes, current)
         (record,) = await call.deps.store.write(Delete(current.key, storage_codec.encoder(stored), current.revision))
         return record
     if await call.compute(is_unchanged, stored, current):
@@ -410,7 +410,7 @@ async def _store(
         return obj
     if call.large:
         await call.compute(check_stored_size, stored)
-    await call.check_rights(attributes)
+    await call.check_rights(attributes, current)
     (record,) = await call.deps.store.write(Put(current.key, bounded_encoder(stored), current.revision))
     return record
 
