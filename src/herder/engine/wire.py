@@ -142,7 +142,7 @@ class Request:
             return False
         begun = asyncio.get_running_loop().time()
         await self.incoming.admit(user, long_running=long_running)
-        return _has_waited(begun)
+        return has_waited(begun)
 
     async def receive_body(self, limit: int | None = None) -> None:
         """Read the body into `body`. Handlers call it only after authentication and authorization.
@@ -167,10 +167,14 @@ class Request:
         if self.incoming is not None:
             self.checks = (*self.checks, partial(check, replace(self, body=b"", checks=())))
 
-    async def check_again(self, since: float) -> None:
-        """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError."""
-        if _has_waited(since):
-            for check in self.checks:
+    async def check_again(self, since: float, *, is_changed: bool = False) -> None:
+        """Repeat the checks if the request has waited since that time of the event loop. Raises StatusError.
+
+        `is_changed`: also if it has not waited for long, such as if its name is that of another object now.
+        Those of the last handlers come first: they may wait again, for a cluster, and the first ones do not.
+        """
+        if is_changed or has_waited(since):
+            for check in reversed(self.checks):
                 await check()
 
     @property
@@ -179,7 +183,7 @@ class Request:
         return self.query.enabled("watch") or self.query.enabled("follow")
 
 
-def _has_waited(since: float) -> bool:
+def has_waited(since: float) -> bool:
     return asyncio.get_running_loop().time() - since >= RECHECK_SECONDS
 
 

@@ -22,6 +22,7 @@ from herder.engine.apiserver.compute import LARGE_BYTES, shared_executor
 from herder.engine.apiserver.request.yaml_body import LARGE_YAML_BYTES
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
+from herder.engine.wire import User
 from herder.gateway.proxy import dial_tcp
 from herder.gateway.proxy.upstream.channel import Channel
 from tests.support.builders import new_manifest
@@ -73,10 +74,22 @@ class SlowRequest:
 
 
 async def begin(
-    port: int, context: ssl.SSLContext | None, path: str, bearer: str, body: Object | bytes, *headers: str
+    port: int,
+    context: ssl.SSLContext | None,
+    path: str,
+    bearer: str,
+    body: Object | bytes,
+    *headers: str,
+    method: str = "POST",
 ) -> SlowRequest:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {bearer}", "Expect: 100-continue", *headers]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {bearer}",
+        "Expect: 100-continue",
+        *headers,
+    ]
     kind = "yaml" if isinstance(body, bytes) else "json"
     lines += [f"Content-Type: application/{kind}", f"Content-Length: {len(content)}"]
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -104,9 +117,11 @@ async def user(gateway: GatewayServer, name: str) -> tuple[str, str]:
     return issued.bearer, issued.bearer.partition(":")[0].removeprefix("ext/")
 
 
-async def begin_at(gateway: GatewayServer, path: str, bearer: str, body: Object | bytes) -> SlowRequest:
+async def begin_at(
+    gateway: GatewayServer, path: str, bearer: str, body: Object | bytes, *, method: str = "POST"
+) -> SlowRequest:
     context = ssl.create_default_context(cadata=gateway.ca.decode())
-    return await begin(int(gateway.url.rpartition(":")[2]), context, path, bearer, body)
+    return await begin(int(gateway.url.rpartition(":")[2]), context, path, bearer, body, method=method)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
@@ -166,6 +181,26 @@ async def send(gateway: GatewayServer, path: str, bearer: str, body: Object, met
     reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]), ssl=context)
     writer.write("\r\n".join(lines).encode() + content)
     return SlowRequest(reader, writer, b"")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_a_right_on_a_name_does_not_outlast_the_object(
+    gateway: GatewayServer, method: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that arrives within a second is no long wait, but the object can be another user's by then."""
+    monkeypatch.setattr(wire, "RECHECK_SECONDS", 1000.0)
+    bearer, _ = await user(gateway, "u-former")
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"], "resourceNames": ["reused"]}]
+    await gateway.client.apply(ROLE.resource, new_manifest(ROLE, "u-former", TEAM) | {"rules": rules})
+    secret = new_manifest(SECRET, "reused", TEAM)
+    await gateway.client.apply(SECRET.resource, secret)
+    body = {} if method == "DELETE" else secret
+    request = await begin_at(gateway, f"{prefix}{SECRETS}/reused", bearer, body, method=method)
+    await gateway.client.delete(SECRET.resource, "reused", namespace=TEAM)
+    await gateway.client.delete(ROLE_BINDING.resource, "u-former", namespace=TEAM)
+    await gateway.client.create(SECRET.resource, secret, namespace=TEAM)
+    assert await request.finish() == 403
 
 
 SECRET_OF = {"x": "A" * LARGE_BYTES}
@@ -314,6 +349,65 @@ async def test_a_member_who_is_removed_while_the_cluster_issues_a_token_does_not
     try:
         request = await begin(gateway.port, None, BINDINGS, "token-alice", {}, ACCOUNT)
         assert await request.finish() == 403
+        assert gateway.removed
+        assert not [each for each in recorder.received if "clusterrolebindings" in each.line]
+    finally:
+        await gateway.stop()
+        await recorder.stop()
+
+
+@pytest.mark.parametrize("upgrade", [False, True], ids=["request", "upgrade"])
+async def test_a_member_who_is_removed_before_the_cluster_is_available_does_not_reach_it(
+    upgrade: bool, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway compares the rights in a cluster for up to 30 s, after it has checked that the user is a member."""
+    monkeypatch.setattr(wire, "RECHECK_SECONDS", 0.2)
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+
+    async def compare(_user: User, _cluster: str) -> None:
+        if not gateway.removed:
+            gateway.removed.add(ALICE.name)
+            await asyncio.sleep(0.3)
+
+    gateway.proxy._check_available = compare
+    try:
+        headers = ("Connection: Upgrade", "Upgrade: websocket") if upgrade else ()
+        lines = [f"GET {BINDINGS} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", *headers, "", ""]
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write("\r\n".join(lines).encode())
+        assert await SlowRequest(reader, writer, b"").status() == 403
+        assert not recorder.received
+    finally:
+        await gateway.stop()
+        await recorder.stop()
+
+
+@pytest.mark.parametrize("slow_reviews", [1, 2])
+async def test_a_member_who_is_removed_while_the_cluster_reviews_an_account_does_not_reach_it(
+    slow_reviews: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster takes its time for the first review, or for the one that repeats it."""
+    monkeypatch.setattr(wire, "RECHECK_SECONDS", 0.2)
+    recorder = await Recorder(CLUSTER, Authority(tmp_path_factory.mktemp("downstream"))).start()
+    reviews = 0
+
+    async def slowly(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal reviews
+        if "subjectaccessreviews" in received.line:
+            reviews += 1
+            await asyncio.sleep(0.3)
+            if reviews == slow_reviews:
+                gateway.removed.add(ALICE.name)
+        await review(received, reader, writer)
+
+    recorder.answer = slowly
+    gateway = await Gateway({CLUSTER: recorder.target()}, tokens=StaticTokens()).start()
+    try:
+        lines = [f"GET {BINDINGS} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", ACCOUNT, "", ""]
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write("\r\n".join(lines).encode())
+        assert await SlowRequest(reader, writer, b"").status() == 403
         assert gateway.removed
         assert not [each for each in recorder.received if "clusterrolebindings" in each.line]
     finally:

@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from herder.engine.apiserver.admission.chain import Chain
-from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
+from herder.engine.apiserver.admission.chain import CREATE, Attributes, Chain
+from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer, forbidden
 from herder.engine.apiserver.compute import LOOP_UNITS, ComputeExecutor, InlineExecutor
 from herder.engine.apiserver.registry.resources import Registry, Resource, Version
-from herder.engine.apiserver.registry.storage_codec import key_of, object_lookup
+from herder.engine.apiserver.registry.storage_codec import deep_copy, key_of, object_lookup
 from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.apiserver.request.info import RequestInfo
 from herder.engine.apiserver.request.negotiation import Rendering
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
 from herder.engine.meta.work import TooMuchWork, metered
-from herder.engine.store import Key, Store
-from herder.engine.wire import Request, User
+from herder.engine.store import Key, Record, Store
+from herder.engine.wire import Request, User, has_waited
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,6 +61,7 @@ class RequestContext:
     warnings: list[str] = field(default_factory=list)
     large: bool = False  # process its documents in the executor's thread
     begun: float = 0.0  # time of the event loop when the request was authorized
+    revision: int = 0  # of the store at that time
 
     @property
     def kind(self) -> GroupVersionKind:
@@ -107,10 +108,28 @@ class RequestContext:
                 pass
         return await self.deps.executor.run(self.user.name, partial(function, *args, **options))
 
-    async def check_rights(self) -> None:
-        """Called right before a write: the thread serves all users in turn, and rights may have ended meanwhile. Raises
-        StatusError."""
-        await self.request.check_again(self.begun)
+    async def check_again(self) -> None:
+        """Called after a wait, before the object is read. Raises StatusError."""
+        await self.request.check_again(self.begun, is_changed=self.deps.store.revision != self.revision)
+
+    async def check_rights(self, attributes: Attributes, current: Record | None = None) -> None:
+        """Called right before a write: the thread serves all users in turn, and rights may have ended meanwhile. The
+        object may be another one of the name, even after a short wait. Raises StatusError."""
+        is_changed = current is not None and current.revision > self.revision
+        if not self.request.checks or not (is_changed or has_waited(self.begun)):
+            return
+        copy = None if attributes.obj is None else await self.compute(deep_copy, attributes.obj)
+        await self.request.check_again(self.begun, is_changed=is_changed)
+        if attributes.operation == CREATE and self.info.verb != "create":
+            self.check_creation()
+        await self.deps.admission.repeat(replace(attributes, obj=copy))
+
+    def check_creation(self) -> None:
+        """A PUT or apply that creates needs the right to create, too. Raises Forbidden."""
+        attributes = self.access_attributes("create")
+        decision = self.deps.authorizer.authorize(self.user, attributes)
+        if not decision.allowed:
+            raise forbidden(self.user, attributes, decision.reason)
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -50,7 +50,8 @@ class Dispatcher:
         self._event_cache = EventCache()
         self.stopping = asyncio.Event()
 
-    async def dispatch(self, request: Request, info: RequestInfo, user: User) -> Response:
+    async def dispatch(self, request: Request, info: RequestInfo, user: User, revision: int) -> Response:
+        """`revision`: of the store when the request was authorized."""
         if request.query.items and info.verb != "watch":
             check_timeout(request.query)
         resource, version = self._find_served(info)
@@ -68,17 +69,18 @@ class Dispatcher:
             version,
             negotiate(request, transforms=_supports_tables(resource, info)),
             begun=begun,
+            revision=revision,
         )
         if request.body and _prepare_body(call):
             body = await self._deps.executor.convert_yaml(user.name, request.body)
             call.request = replace(request, body=body)
-            await request.check_again(begun)  # documents of one user wait for each other
+            await call.check_again()  # documents of one user wait for each other
         if version.deprecation:
             call.warn(version.deprecation)
         try:
             if call.large:
                 async with self._deps.executor.large_request(user.name):
-                    await request.check_again(begun)
+                    await call.check_again()
                     response = await self._run(call)
             else:
                 response = await self._run(call)

@@ -143,13 +143,18 @@ class ApiServer:
     ) -> Response:
         await self._authorize(request, info, attributes, caller)
         request.repeat_after_wait(partial(self._authorize, info=info, attributes=attributes, caller=caller))
+        revision = self.deps.store.revision
         if not request.has_body:
             await request.receive_body()
+            # A right on a name can have ended with its object, and another user can have created one of that name.
+            if (latest := self.deps.store.revision) != revision:
+                revision = latest
+                await request.check_again(asyncio.get_running_loop().time(), is_changed=True)
         check_body_size(len(request.body))
         if request.path.startswith("//"):
             raise PageNotFound
         if info.is_resource_request:
-            return await self._dispatcher.dispatch(request, info, caller.acting)
+            return await self._dispatcher.dispatch(request, info, caller.acting, revision)
         return await self._handle_non_resource(request, caller.acting)
 
     async def _authorize(

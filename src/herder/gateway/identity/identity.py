@@ -49,6 +49,8 @@ _CLUSTER_PATH = re.compile(r"/k8s/(?:clusters|proxy)/([^/]+)(?:/.*)?", re.DOTALL
 _EXT = "/apis/ext.cattle.io/v1/"
 _BEFORE_NEW_PASSWORD = frozenset({f"{_EXT}passwordchangerequests", f"{_EXT}selfusers", "/v1/logout"})
 
+EXT_TOKENS = token_id("", ext=True)
+"""Prefix of the IDs of ext.cattle.io tokens."""
 REQUEST_TOKEN = "requesttokenid"  # user extras
 REQUEST_HOST = "requesthost"
 PRINCIPAL, USERNAME = "principalid", "username"
@@ -101,19 +103,27 @@ class Identity:
         if not await self._key_matches(record, credential.key) or record is None:
             log.debug("token refused", token=credential.name, why="no token with this name and key")
             raise Unauthorized(MUST_AUTHENTICATE)
-        user = await self.known.user(record.user)
-        why = self._refusal(record, user, cluster_of(request.path))
-        if why or user is None:
-            log.info("token refused", token=record.id, user=record.user, why=why)
-            raise Unauthorized(MUST_AUTHENTICATE)
-        if record.kind == SESSION and user.get("mustChangePassword") and request.path not in _BEFORE_NEW_PASSWORD:
+        await self.known.user(record.user)
+        # Read again: a slow comparison waits for others, and the token may have ended meanwhile.
+        record, user = self._still_valid(record, request.path)
+        if self._must_change(record, user) and request.path not in _BEFORE_NEW_PASSWORD:
             raise Forbidden(MUST_CHANGE)
         self._record_use(record, credential, user)
         return Identified(_user(record, user, request), record)
 
+    def check_again(self, caller: User) -> None:
+        """Raise unless the token of a request of the manager's own API would be accepted now, too."""
+        for token in caller.extra.get(REQUEST_TOKEN, ()):
+            name = token.removeprefix(EXT_TOKENS)
+            record = self.known.cached_token(name, ext=token != name)
+            if record is None or record.user != caller.name:
+                raise Unauthorized(MUST_AUTHENTICATE)
+            if self._must_change(*self._still_valid(record, "")):
+                raise Forbidden(MUST_CHANGE)
+
     def may_use(self, user: User, token: str, cluster_id: str) -> bool:
         """Whether this token (user extra `requesttokenid`) belongs to the user and is valid for the cluster now."""
-        name = token.removeprefix("ext/")
+        name = token.removeprefix(EXT_TOKENS)
         record = self.known.cached_token(name, ext=token != name)
         if record is None or record.user != user.name:
             return False
@@ -130,6 +140,18 @@ class Identity:
             return key_matches(record, key)
         async with self._slow:
             return await asyncio.to_thread(key_matches, record, key)
+
+    def _still_valid(self, record: TokenRecord, path: str) -> tuple[TokenRecord, Object]:
+        """The token and its user as they are now. Raises Unauthorized."""
+        now, user = self._current_token(record, cluster_of(path)), self.known.cached_user(record.user)
+        if isinstance(now, str) or user is None:
+            log.info("token refused", token=record.id, user=record.user, why=now)
+            raise Unauthorized(MUST_AUTHENTICATE)
+        return now, user
+
+    @staticmethod
+    def _must_change(record: TokenRecord, user: Object) -> bool:
+        return record.kind == SESSION and bool(user.get("mustChangePassword"))
 
     def _refusal(self, record: TokenRecord, user: Object | None, cluster: str) -> str:
         if why := self._problem(record):

@@ -32,13 +32,11 @@ from herder.api.settings import (
     TOKEN_MAX_TTL,
 )
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import Unauthorized
+from herder.engine.meta.errors import StatusError, Unauthorized
 from herder.engine.meta.kinds import Object
 from herder.engine.wire import User
-from herder.gateway.identity.identity import MUST_AUTHENTICATE, REQUEST_TOKEN
-from herder.gateway.identity.token_cache import IdentityCache
+from herder.gateway.identity.identity import MUST_AUTHENTICATE, Identity
 
-_EXT = token_id("", ext=True)
 _SUFFIX_LENGTH = 10  # Characters from an alphabet of 27, so that collisions are negligible.
 
 
@@ -61,14 +59,15 @@ class Issuer:
     def __init__(
         self,
         client: Client,
-        known: IdentityCache,
+        identity: Identity,
         *,
         clock: Callable[[], datetime],
         entropy: Entropy,
         setting: Callable[[str], str],
     ) -> None:
         self._client = client
-        self._known = known
+        self._identity = identity
+        self._known = identity.known
         self._clock = clock
         self._entropy = entropy
         self._setting = setting
@@ -103,18 +102,17 @@ class Issuer:
         return Issued(from_secret(made), made, key)
 
     async def issue_derived(self, wanted: NewToken, caller: User) -> Issued:
-        """Create a token for the user of a request, unless the token of the request was deleted or disabled meanwhile.
+        """Create a token for the user of a request, unless the token of the request ended meanwhile.
 
         A request can take seconds, for example to check which of many clusters its user may use.
         """
         issued = await self.issue_ext(wanted)
-        for token in caller.extra.get(REQUEST_TOKEN, ()):
-            name = token.removeprefix(_EXT)
-            current = self._known.cached_token(name, ext=token != name)
-            if current is None or not current.enabled:
-                await self._client.delete(SECRET.resource, issued.record.name, namespace=TOKENS_NAMESPACE)
-                self._known.removed(issued.record)
-                raise Unauthorized(MUST_AUTHENTICATE)
+        try:
+            self._identity.check_again(caller)
+        except StatusError:
+            await self._client.delete(SECRET.resource, issued.record.name, namespace=TOKENS_NAMESPACE)
+            self._known.removed(issued.record)
+            raise
         return issued
 
     async def _with_owner(self, wanted: NewToken) -> NewToken:

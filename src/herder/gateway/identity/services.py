@@ -45,7 +45,7 @@ def assemble(
     """Create all identity services."""
     identity = Identity(client, clock=clock, entropy=entropy, setting=setting)
     known = identity.known
-    issuer = Issuer(client, known, clock=clock, entropy=entropy, setting=setting)
+    issuer = Issuer(client, identity, clock=clock, entropy=entropy, setting=setting)
     passwords = Passwords(client, entropy)
     users = Users(client, entropy, passwords)
     throttle = LoginThrottle(lambda: asyncio.get_running_loop().time())

@@ -122,12 +122,15 @@ class ForwardedRequest:
         who: RequestIdentity,
         bind: Bind = unbound,
         check: Check = unchecked,
+        *,
+        begun: float,
     ) -> None:
         """`bind` binds long-running streams to the right that they started with. `check` raises StatusError if the
-        request must not be sent any more."""
+        request must not be sent any more. `begun` is the time of the event loop when the rights were checked: later
+        checks may have waited."""
         self.bind = bind
         self._check = check
-        self._authorized_at = asyncio.get_running_loop().time()
+        self._authorized_at = begun
         self._connections = connections
         self._target = target
         self._wanted = wanted

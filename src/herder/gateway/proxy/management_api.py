@@ -126,7 +126,8 @@ class RemoteManagementApi:
         if requested_user(request.headers) is not None:
             raise BadRequest("Impersonate-User: only users of the manager may impersonate others")
         wanted = replace(asked(_inside(request)), prefix="")
-        return ForwardedRequest(self._connections, self._target, wanted, OwnCredential(_own_bearer(request)))
+        who, begun = OwnCredential(_own_bearer(request)), asyncio.get_running_loop().time()
+        return ForwardedRequest(self._connections, self._target, wanted, who, begun=begun)
 
 
 def _own_bearer(request: Request) -> str:

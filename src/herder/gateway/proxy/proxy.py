@@ -17,11 +17,12 @@ from herder.engine.apiserver.request.info import RequestInfo, request_info
 from herder.engine.client.client import Client
 from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import Forbidden, ServiceUnavailable, StatusError
-from herder.engine.wire import Check, Request, Response, User
+from herder.engine.wire import Check, Request, Response, User, has_waited
 from herder.gateway.proxy.forward import (
     Bind,
     ForwardedRequest,
     ImpersonatedUser,
+    RequestIdentity,
     UpgradedConnections,
     combine_binds,
     hold_slot,
@@ -36,7 +37,6 @@ from herder.gateway.proxy.impersonation.identity import (
 )
 from herder.gateway.proxy.impersonation.impersonators import Impersonators, Tokens
 from herder.gateway.proxy.impersonation.service_accounts import (
-    Account,
     ServiceAccountIdentity,
     ServiceAccounts,
     account_of,
@@ -149,32 +149,26 @@ class ClusterProxy:
 
     async def _forwarded(self, request: Request, wanted: ClusterPath, user: User) -> ForwardedRequest:
         """Raise unless the user, or the user they may impersonate, may use that cluster."""
+        begun = asyncio.get_running_loop().time()
         impersonated = requested_user(request.headers)
-        if wanted.cluster != LOCAL and (account := account_of(impersonated)) is not None:
-            return await self._forwarded_as_account(wanted, user, account)
-        acting = await self._acting(wanted, user, impersonated)
+        account = account_of(impersonated) if wanted.cluster != LOCAL else None
+        check_rights = partial(self._acting, wanted, user, impersonated if account is None else None)
+        acting = await check_rights()
         if wanted.cluster == LOCAL and isinstance(self._local, Remote):
-            bind = self._bind_local(request, user, unquote(wanted.path))
-            return ForwardedRequest(
-                self._local_connections, self._local.target, wanted, ImpersonatedUser(acting, self._local), bind
-            )
-        acting, target = await self._usable(wanted, acting)
-        return ForwardedRequest(
-            self._connections,
-            target,
-            wanted,
-            ImpersonatedUser(acting, self._tokens),
-            self._bind_cluster(wanted, acting),
-            self._availability(acting, target),
-        )
-
-    async def _forwarded_as_account(self, wanted: ClusterPath, user: User, account: Account) -> ForwardedRequest:
-        """Service accounts belong to one cluster, and that cluster decides who may impersonate them."""
-        acting, target = await self._usable(wanted, user)
-        await self._accounts.check(target, acting, account)
-        who = ServiceAccountIdentity(account, self._accounts)
+            local, bind = self._local, self._bind_local(request, user, unquote(wanted.path))
+            who: RequestIdentity = ImpersonatedUser(acting, local)
+            return ForwardedRequest(self._local_connections, local.target, wanted, who, bind, begun=begun)
+        await self._check_available(acting, wanted.cluster)
+        target = await self._target_of(wanted.cluster)
+        who = ImpersonatedUser(acting, self._tokens)
+        if account is not None:
+            # Service accounts belong to one cluster, and that cluster decides who may impersonate them.
+            await self._accounts.check(target, acting, account)
+            who = ServiceAccountIdentity(account, self._accounts)
+        if has_waited(begun):
+            await check_rights()  # The cluster can be slow, and rights can end meanwhile.
         bind, check = self._bind_cluster(wanted, acting), self._availability(acting, target)
-        return ForwardedRequest(self._connections, target, wanted, who, bind, check)
+        return ForwardedRequest(self._connections, target, wanted, who, bind, check, begun=begun)
 
     def _availability(self, user: User, target: Target) -> Check:
         """Repeated before the request is sent: a restore may have begun since it was first checked."""
@@ -203,15 +197,17 @@ class ClusterProxy:
         acting, info = _local_identity(request, user), request_info(request.method, path, request.query)
         return partial(self._stream_rights.bind, acting, info, partial(self._may_request, acting, info))
 
-    async def _usable(self, wanted: ClusterPath, user: User) -> tuple[User, Target]:
-        """The user as the cluster sees it, and the cluster's target."""
-        acting = downstream_user(user)
+    async def _acting(self, wanted: ClusterPath, user: User, impersonated: User | None) -> User:
+        """The user as the cluster sees it. Raise Forbidden unless they may use the cluster."""
+        acting = await self._impersonated(wanted, user, impersonated)
+        if wanted.cluster == LOCAL:
+            return acting  # The management API decides itself.
+        acting = downstream_user(acting)
         if not await self._may_use(acting, wanted.cluster):
             raise Forbidden(f'user "{acting.name}" may not use cluster {wanted.cluster}')
-        await self._check_available(acting, wanted.cluster)
-        return acting, await self._target_of(wanted.cluster)
+        return acting
 
-    async def _acting(self, wanted: ClusterPath, user: User, impersonated: User | None) -> User:
+    async def _impersonated(self, wanted: ClusterPath, user: User, impersonated: User | None) -> User:
         if impersonated is None:
             return user
         if wanted.cluster != LOCAL:

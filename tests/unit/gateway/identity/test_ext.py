@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.example import CONFIG_MAP
 from herder.api.identity.authn import passwords
 from herder.api.identity.names import PASSWORDS_NAMESPACE, STORED_KIND
-from herder.api.management.kinds import TOKEN
+from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.engine.meta.errors import (
     BadRequest,
@@ -304,6 +305,47 @@ async def test_no_kubeconfig_outlasts_the_token_that_requested_it(
         await call(harness, user, "POST", "/kubeconfigs", {"spec": {"clusters": ["c-m-one"]}})
     kept = await harness.env.outside.list(SECRET.resource, namespace=TOKENS_NAMESPACE)
     assert {each["metadata"]["name"] for each in kept.items} <= {"token-stolen"}
+
+
+Meanwhile = Callable[[IdentityHarness], Awaitable[Any]]
+
+
+async def _expire(harness: IdentityHarness) -> None:
+    harness.clock_offset = timedelta(hours=2)
+
+
+MEANWHILE: dict[str, Meanwhile] = {
+    "disabled": lambda harness: harness.env.outside.patch(TOKEN.resource, "token-stolen", {"enabled": False}),
+    "expired": _expire,
+    "user disabled": lambda harness: harness.env.outside.patch(USER.resource, "u-alice", {"enabled": False}),
+    "new password required": lambda harness: harness.env.outside.patch(
+        USER.resource, "u-alice", {"mustChangePassword": True}
+    ),
+}
+
+
+@pytest.mark.parametrize("change", MEANWHILE)
+async def test_no_token_is_issued_to_a_request_that_would_be_refused_now(harness: IdentityHarness, change: str) -> None:
+    bearer = await harness.create_token("u-alice", name="token-stolen", ttl_ms=3_600_000)
+    request = request_with_token(bearer, f"{PATH}/kubeconfigs", "POST")
+    user = await harness.identity.authenticate(request)
+    reachable = harness.reachable
+
+    async def slowly(user: User) -> dict[str, str]:
+        found = await reachable(user)
+        await MEANWHILE[change](harness)
+        for _ in range(100):
+            try:
+                await harness.identity.authenticate(request)
+            except (Unauthorized, Forbidden):
+                return found
+            await asyncio.sleep(0.01)
+        raise AssertionError("the change has not arrived")
+
+    harness.parts.kubeconfigs.reachable = slowly
+    with pytest.raises((Unauthorized, Forbidden)):
+        await call(harness, user, "POST", "/kubeconfigs", {"spec": {"clusters": ["c-m-1"]}})
+    assert (await harness.env.outside.list(SECRET.resource, namespace=TOKENS_NAMESPACE)).items == []
 
 
 async def test_a_kubeconfig_may_include_the_manager(harness: IdentityHarness) -> None:

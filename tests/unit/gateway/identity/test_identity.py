@@ -13,10 +13,14 @@ import pytest
 
 from herder.api.capi.kinds import SECRET
 from herder.api.identity.authn.hashes import is_newest
+from herder.api.identity.authn.tokens import TokenRecord
 from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.engine.meta.errors import Forbidden, Unauthorized
+from herder.engine.meta.kinds import Object
 from herder.engine.wire import Request
+from herder.gateway.identity import identity
+from tests.unit.engine.runtime.envtest import until
 from tests.unit.gateway.identity.harness import IdentityHarness, request_with_token, running_identity
 
 
@@ -195,6 +199,32 @@ async def test_keys_in_old_formats_are_rehashed_at_first_use(harness: IdentityHa
     assert key not in str(stored)
     assert stored["metadata"]["annotations"]["authn.management.cattle.io/token-hashed"] == "true"
     assert not await is_rejected(harness, request_with_token(bearer))
+
+
+@pytest.mark.parametrize("change", ["deleted", "disabled", "user disabled"])
+async def test_a_token_that_ends_while_its_key_is_compared_is_rejected(
+    harness: IdentityHarness, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of tokens from Rancher take their turn: wrong keys in front of the right one delay it by seconds."""
+    bearer = await harness.create_token("u-alice", stored="$1:b85af19b8de081fc:15:8:1:")
+    name = bearer.split(":")[0]
+    loop = asyncio.get_running_loop()
+
+    async def end() -> None:
+        await CHANGES[change](harness, name)
+        known = harness.identity.known
+        await until(lambda: not _is_valid(known.cached_token(name, ext=False), known.cached_user("u-alice")))
+
+    def compare(_record: object, _key: str) -> bool:
+        asyncio.run_coroutine_threadsafe(end(), loop).result(5)
+        return True
+
+    monkeypatch.setattr(identity, "key_matches", compare)
+    assert await is_rejected(harness, request_with_token(bearer))
+
+
+def _is_valid(token: TokenRecord | None, user: Object | None) -> bool:
+    return token is not None and token.enabled and (user or {}).get("enabled") is not False
 
 
 def text(digest: bytes) -> str:

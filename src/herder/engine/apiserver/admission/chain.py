@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from herder.engine.apiserver.registry.resources import Resource
 from herder.engine.meta.errors import Forbidden, forbidden
@@ -104,13 +104,21 @@ class _Step:
         )
 
 
+class _Selected(NamedTuple):
+    """The functions for one kind of write."""
+
+    mutating: tuple[Admit, ...]
+    validating: tuple[Admit, ...]
+    of_this_server: tuple[Admit, ...]
+
+
 class Chain:
     """Ordered mutating and validating plugins."""
 
     def __init__(self) -> None:
         self._mutating: list[_Step] = []
         self._validating: list[_Step] = []
-        self._cache: dict[tuple[str, GroupResource, str], tuple[tuple[Admit, ...], tuple[Admit, ...]]] = {}
+        self._cache: dict[tuple[str, GroupResource, str], _Selected] = {}
 
     def add(self, plugin: Plugin, *, last: bool = False) -> None:
         """Add a plugin with `admit`, `validate` or both."""
@@ -145,9 +153,15 @@ class Chain:
     ) -> None:
         self._insert(self._validating, _step(name, operations, resources, subresources, run))
 
+    async def repeat(self, attributes: Attributes) -> None:
+        """Run the plugins of this server again on a copy of the result, because the rights that they check may have
+        ended. Webhooks and policies are asked once."""
+        for run in self._steps(attributes).of_this_server:
+            await run(attributes)
+
     async def admit(self, attributes: Attributes) -> None:
         """Run the mutating plugins, and all of them again if one requests reinvocation."""
-        steps = self._steps(attributes)[0]
+        steps = self._steps(attributes).mutating
         if not steps:
             return
         for run in steps:
@@ -159,7 +173,7 @@ class Chain:
 
     async def validate(self, attributes: Attributes) -> None:
         """Run the validating plugins. They must not modify the object."""
-        for run in self._steps(attributes)[1]:
+        for run in self._steps(attributes).validating:
             await run(attributes)
 
     def _insert(self, steps: list[_Step], step: _Step) -> None:
@@ -167,13 +181,17 @@ class Chain:
         steps.insert(position, step)
         self._cache.clear()
 
-    def _steps(self, attributes: Attributes) -> tuple[tuple[Admit, ...], tuple[Admit, ...]]:
+    def _steps(self, attributes: Attributes) -> _Selected:
         key = (attributes.operation, attributes.resource.group_resource, attributes.subresource)
         found = self._cache.get(key)
         if found is None:
-            mutating = tuple(step.run for step in self._mutating if step.matches(*key))
-            validating = tuple(step.run for step in self._validating if step.matches(*key))
-            found = self._cache[key] = (mutating, validating)
+            mutating = [step for step in self._mutating if step.matches(*key)]
+            validating = [step for step in self._validating if step.matches(*key)]
+            found = self._cache[key] = _Selected(
+                tuple(step.run for step in mutating),
+                tuple(step.run for step in validating),
+                tuple(step.run for step in (*mutating, *validating) if not step.last),
+            )
         return found
 
 

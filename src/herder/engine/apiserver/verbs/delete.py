@@ -73,7 +73,7 @@ async def _delete_current(
     call.large = len(current.value) > LARGE_BYTES
     obj = await call.compute(decode_with_current_schema, call.resource, current)
     _check_preconditions(call, options, obj, current)
-    await _admit(call, options, current)
+    attributes = await _admit(call, options, current)
     if not obj["metadata"].get("deletionTimestamp"):
         call.resource.strategy.prepare_delete(obj, call.strategy_context())
     graceful = _mark_deleted(call, options, obj)
@@ -83,14 +83,14 @@ async def _delete_current(
         if not obj["metadata"].get("deletionTimestamp"):
             # The DELETED event contains the object as last stored, or as the end of the grace period left it.
             obj = await call.compute(decode_with_current_schema, call.resource, current)
-        await call.check_rights()
+        await call.check_rights(attributes, current)
         (record,) = await call.deps.store.write(Delete(current.key, storage_codec.encoder(obj), current.revision))
         return record, True
     if await call.compute(is_unchanged, obj, current):
         return current, False
     if options.dry_run:
         return (await to_version(call, [obj]))[0], False
-    await call.check_rights()
+    await call.check_rights(attributes, current)
     (record,) = await call.deps.store.write(Put(current.key, storage_codec.encoder(obj), current.revision))
     return record, False
 
@@ -112,7 +112,7 @@ def _check_preconditions(call: RequestContext, options: DeleteOptions, obj: Obje
         raise conflict(named, call.info.name, why)
 
 
-async def _admit(call: RequestContext, options: DeleteOptions, current: Record) -> None:
+async def _admit(call: RequestContext, options: DeleteOptions, current: Record) -> Attributes:
     (old,) = await to_version(call, [await call.compute(storage_codec.decode, current)])
     attributes = Attributes(
         operation=DELETE,
@@ -128,6 +128,7 @@ async def _admit(call: RequestContext, options: DeleteOptions, current: Record) 
     )
     await call.deps.admission.admit(attributes)
     await call.deps.admission.validate(attributes)
+    return attributes
 
 
 # --- deletionTimestamp and finalizers -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ async def call_subresource(call: RequestContext, subresource: Subresource) -> Re
     options = write_options(call.request.query, _OPTIONS[verb]) if verb in _OPTIONS else WriteOptions("GetOptions")
     # A response such as a token or a log cannot be revoked, so the parent must be committed first.
     await call.deps.store.wait_committed(call.deps.store.in_flight(call.key))
+    await call.check_again()
     record = call.deps.store.get(call.key)
     parent = (await to_version(call, [storage_codec.decode(record)]))[0] if record is not None else None
     body = _body(call, subresource, options, parent)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes
-from herder.engine.apiserver.auth.access import forbidden
 from herder.engine.apiserver.compute import LARGE_BYTES
 from herder.engine.apiserver.context import RequestContext
 from herder.engine.apiserver.registry import storage_codec
@@ -163,7 +162,7 @@ async def _validate_and_store(
         return obj
     if call.large:
         await call.compute(check_stored_size, stored)
-    await call.check_rights()
+    await call.check_rights(attributes)
     (record,) = await call.deps.store.write(Put(key, bounded_encoder(stored), 0))
     return record
 
@@ -229,9 +228,7 @@ async def change_object(call: RequestContext, change: ObjectChange) -> ChangeRes
 async def _create_missing(call: RequestContext, change: ObjectChange) -> ChangeResult:
     if not change.creates_missing:
         raise not_found(call.group_resource, call.info.name)
-    decision = call.deps.authorizer.authorize(call.user, call.access_attributes("create"))
-    if not decision.allowed:
-        raise forbidden(call.user, call.access_attributes("create"), decision.reason)
+    call.check_creation()
     obj = await change.transform(None)
     uid = metadata_of(obj).get("uid")
     if uid:
@@ -271,7 +268,7 @@ async def _update_current(call: RequestContext, change: ObjectChange, current: R
     await _prepare_and_validate(call, change, obj, old)
     attributes.obj = change.admission_view(obj) if change.admission_view else obj
     await call.deps.admission.validate(attributes)
-    return ChangeResult(await _store(call, change, obj, current))
+    return ChangeResult(await _store(call, change, obj, attributes, current))
 
 
 async def _old_and_base(call: RequestContext, current: Record) -> tuple[Object, Object]:
@@ -395,14 +392,16 @@ def _metadata_problems(
     return generic + changed + changed + own + repeated
 
 
-async def _store(call: RequestContext, change: ObjectChange, obj: Object, current: Record) -> Record | Object:
+async def _store(
+    call: RequestContext, change: ObjectChange, obj: Object, attributes: Attributes, current: Record
+) -> Record | Object:
     """Write the object if it has changed, or remove it if its last finalizer is gone."""
     (stored,) = await to_storage(call, [obj])
     dry = change.options.dry_run
     if is_removable(call, stored):
         if dry:
             return obj
-        await call.check_rights()
+        await call.check_rights(attributes, current)
         (record,) = await call.deps.store.write(Delete(current.key, storage_codec.encoder(stored), current.revision))
         return record
     if await call.compute(is_unchanged, stored, current):
@@ -411,7 +410,7 @@ async def _store(call: RequestContext, change: ObjectChange, obj: Object, curren
         return obj
     if call.large:
         await call.compute(check_stored_size, stored)
-    await call.check_rights()
+    await call.check_rights(attributes, current)
     (record,) = await call.deps.store.write(Put(current.key, bounded_encoder(stored), current.revision))
     return record
 

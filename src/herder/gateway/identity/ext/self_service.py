@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from herder.api.identity.authn.tokens import token_id
 from herder.api.management.kinds import TOKEN, USER
 from herder.engine.meta.errors import BadRequest, Forbidden, TooManyRequests, Unauthorized
 from herder.engine.meta.kinds import Object
 from herder.engine.wire import User
 from herder.gateway.identity.bodies import text_of
 from herder.gateway.identity.ext import discovery
-from herder.gateway.identity.identity import REQUEST_TOKEN
+from herder.gateway.identity.identity import EXT_TOKENS, REQUEST_TOKEN
 from herder.gateway.identity.passwords import Passwords
 from herder.gateway.identity.throttle import LoginThrottle
 from herder.gateway.identity.token_cache import IdentityCache
@@ -20,7 +19,6 @@ async def self_user(_wanted: Object, user: User) -> Object:
     return _response("SelfUser", {}, {"userID": user.name})
 
 
-EXT_TOKENS = token_id("", ext=True)
 _WRONG = "spec.currentPassword: wrong password"
 
 
