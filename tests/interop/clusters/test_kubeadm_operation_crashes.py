@@ -15,6 +15,7 @@ from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke import operations
 from herder.machine.host.client import HostClient, HostedMachine
 from tests.support.clusters.kubeadm_clusters import VERSION, kubeadm_cluster, programs, push_installer
+from tests.support.clusters.kubeadm_rotations import await_service
 from tests.support.clusters.operation_crashes import (
     ACTORS,
     AGENT,
@@ -54,6 +55,7 @@ class CrashingCluster(Cluster):
 
     def until_nodes_match_machines(self) -> None:
         self.site(HERDER, "wait", "cluster", NAME, "--timeout", str(self.site.timeout))
+        await_service(self)
         self.site.eventually(lambda: set(self.nodes()) == set(self.machines()), "each Node has a machine")
 
     def kill(self, actor: str) -> None:
