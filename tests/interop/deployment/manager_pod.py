@@ -36,18 +36,19 @@ def eventually(holds: Callable[[], object], what: Callable[[], str]) -> None:
 
 
 @contextmanager
-def manager_pod(kube: RealKube, engine: Engine, directory: Path) -> Iterator[ManagerPod]:
-    """The manager of the installed Deployment, once its probes succeed and it leads.
+def manager_pod(
+    kube: RealKube, engine: Engine, directory: Path, *, beside: ManagerPod | None = None
+) -> Iterator[ManagerPod]:
+    """A replica of the installed Deployment, once its probes succeed. `beside`: another one.
 
     It must stop cleanly, and none of its requests may be denied.
     """
     if os.geteuid() != 0:
         pytest.skip("a mount namespace with the files of a pod: needs root")
-    pod = ManagerPod(kube, engine, directory)
+    pod = ManagerPod(kube, engine, directory, beside.webhook_url if beside else "")
     try:
         eventually(pod.is_healthy, pod.log)
         eventually(lambda: pod.accepts(pod.gateway), pod.log)  # as its readiness probe
-        eventually(pod.is_leader, pod.log)
         yield pod
     finally:
         assert terminate(pod.process) == 0, pod.log()
@@ -58,7 +59,7 @@ def manager_pod(kube: RealKube, engine: Engine, directory: Path) -> Iterator[Man
 class ManagerPod:
     """The container of the Deployment as a process of this host."""
 
-    def __init__(self, kube: RealKube, engine: Engine, directory: Path) -> None:
+    def __init__(self, kube: RealKube, engine: Engine, directory: Path, webhook_url: str = "") -> None:
         self.engine = engine
         self.gateway, self.metrics = free_port(), free_port()
         self._log = directory / "run.log"
@@ -68,8 +69,11 @@ class ManagerPod:
         expanded = [arg.replace("$(HERDER_HOSTNAME)", "localhost") for arg in container["args"]]
         ports = {GATEWAY_PORT: self.gateway, METRICS_PORT: self.metrics}
         listen = {f"0.0.0.0:{port}": f"127.0.0.1:{own}" for port, own in ports.items()}
-        # No Service exists on this host, so the API server needs the address of the webhooks.
-        arguments = [arg for arg in expanded if f":{WEBHOOK_PORT}" not in arg] + list(webhook_flags())
+        # No Service exists on this host, so the API server needs the address of the webhooks of one replica.
+        listen_flag, listen_address, url_flag, own_url = webhook_flags()
+        self.webhook_url = webhook_url or own_url
+        arguments = [arg for arg in expanded if f":{WEBHOOK_PORT}" not in arg]
+        arguments += [listen_flag, listen_address, url_flag, self.webhook_url]
         command = [_replaced(arg, listen) for arg in arguments]
         files = self._service_account(kube, directory)
         mounts = f"mount -t tmpfs none /run && mkdir -p {SERVICE_ACCOUNT} && mount --bind {files} {SERVICE_ACCOUNT}"
@@ -109,7 +113,7 @@ class ManagerPod:
 
     def is_leader(self) -> bool:
         lease = ("lease", "herder-controllers", "-o", "jsonpath={.spec.holderIdentity}")
-        return bool(self.engine.kubectl("-n", "herder-system", "get", *lease, check=False).stdout)
+        return f"_{self.process.pid}_" in self.engine.kubectl("-n", "herder-system", "get", *lease, check=False).stdout
 
 
 def _replaced(text: str, values: dict[str, str]) -> str:

@@ -60,6 +60,7 @@ def test_the_manifests_can_be_applied_again(engine: Engine) -> None:
 def test_the_manager_runs_as_the_manifests_start_it(kube: RealKube, engine: Engine, tmp_path: Path) -> None:
     engine.kubectl("apply", "-k", str(FILE.parent))
     with manager_pod(kube, engine, tmp_path) as pod:
+        eventually(pod.is_leader, pod.log)
         ready = "jsonpath={.status.ready}"
         local = ("-n", "fleet-local", "get", "clusters.provisioning.cattle.io", "local", "-o", ready)
         eventually(lambda: engine.kubectl(*local, check=False).stdout == "true", pod.log)

@@ -24,7 +24,8 @@ from tests.interop.deployment.manager_pod import eventually, manager_pod
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
 from tests.support.peers import peer
-from tools.deploy_manifests import CHART, FILE
+from tests.support.processes import terminate
+from tools.deploy_manifests import CHART, FILE, USER_ID
 
 pytestmark = pytest.mark.extended
 
@@ -187,6 +188,7 @@ def test_the_pods_meet_the_restricted_pod_security_standard(helm: Helm, engine: 
     template = deployment(engine)["template"]
     (test,) = (each for each in helm.rendered(REQUIRED) if is_test(each))
     for name, spec in {"manager": template["spec"], "test": test["spec"]}.items():
+        assert {spec["securityContext"][of] for of in ("runAsUser", "runAsGroup")} == {USER_ID}
         meta = {"name": name, "namespace": "herder-system"}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
         engine.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
@@ -215,10 +217,11 @@ def test_the_result_of_helm_test_is_that_of_its_pod(helm: Helm, engine: Engine, 
 def test_the_manager_runs_as_the_chart_starts_it(
     kube: RealKube, helm: Helm, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Then it is uninstalled, with the commands of the page that describes it."""
+    """With two replicas. Then it is uninstalled, with the commands of the page that describes it."""
     before = objects(engine)
     helm.on_chart("install", REQUIRED | {"bootstrapPassword": PASSWORD}, "--create-namespace")
     with manager_pod(kube, engine, tmp_path_factory.mktemp("pod")) as pod:
+        eventually(pod.is_leader, pod.log)
         eventually(lambda: engine.kubectl("get", "users.management.cattle.io", check=False).stdout, pod.log)
         created = ("create", "-f", "-")
         eventually(lambda: not engine.kubectl(*created, stdin=json.dumps(CLUSTER), check=False).returncode, pod.log)
@@ -226,6 +229,10 @@ def test_the_manager_runs_as_the_chart_starts_it(
         eventually(lambda: engine.kubectl(*cluster, "-o=jsonpath={.status.clusterName}").stdout, pod.log)
         assert _is_answered(helm, pod.gateway)
         engine.kubectl("-n=fleet-default", "delete", "clusters.provisioning.cattle.io", "barn", "--timeout=60s")
+        with manager_pod(kube, engine, tmp_path_factory.mktemp("pod"), beside=pod) as other:
+            assert pod.is_leader()
+            assert terminate(pod.process) == 0, pod.log()
+            eventually(other.is_leader, other.log)
     helm("uninstall", "herder")
     custom = {name for _, kind, _, name in objects(engine) - before if kind == "CustomResourceDefinition"}
     groups = {name.partition(".")[2] for name in custom}
