@@ -41,6 +41,7 @@ class Peer:
     package: str  # import path of a main package, or ./folder for our own program
     stamp: bool = False  # set the Kubernetes version in the binary, as the upstream build does
     version_in: str = ""  # variable that holds the version, if the program has one
+    kube_version_in: tuple[str, ...] = ()  # packages that hold the version of their Kubernetes libraries
     tags: str = ""  # build tags of the upstream build
     test_binary: bool = False  # built by `go test -c`
     data: tuple[str, ...] = ()  # folders of the module's source to copy next to the binary
@@ -68,7 +69,15 @@ PEERS = (
     Peer("load", "kube", "k8s.io/kubernetes", "./load", extended=True),
     Peer("pause", "kube", "k8s.io/kubernetes", "./pause"),
     Peer("e2e", "kube", "k8s.io/kubernetes", "./e2e", stamp=True, test_binary=True, extended=True),
-    Peer("helm", "helm", "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm", extended=True),
+    Peer(
+        "helm",
+        "helm",
+        "helm.sh/helm/v3",
+        "helm.sh/helm/v3/cmd/helm",
+        version_in="helm.sh/helm/v3/internal/version.version",
+        kube_version_in=("helm.sh/helm/v3/pkg/chartutil", "helm.sh/helm/v3/pkg/lint/rules"),
+        extended=True,
+    ),
     Peer(
         "capi-core",
         "capi",
@@ -149,10 +158,14 @@ def go_version() -> str:
 
 def module_version(peer: Peer) -> str:
     """Return the required version from go.mod; `go list` would need network access."""
-    text = (HERE / peer.wrapper / "go.mod").read_text()
-    match = re.search(rf"^\s*(?:require\s+)?{re.escape(peer.module)} (v\S+)", text, re.MULTILINE)
+    return required_version(peer.wrapper, peer.module)
+
+
+def required_version(wrapper: str, module: str) -> str:
+    text = (HERE / wrapper / "go.mod").read_text()
+    match = re.search(rf"^\s*(?:require\s+)?{re.escape(module)} (v\S+)", text, re.MULTILINE)
     if match is None:
-        raise SystemExit(f"peers: {peer.wrapper}/go.mod does not require {peer.module}")
+        raise SystemExit(f"peers: {wrapper}/go.mod does not require {module}")
     return match.group(1)
 
 
@@ -200,6 +213,9 @@ def ldflags(peer: Peer) -> str:
         flags += "".join(f" -X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())
     if peer.version_in:
         flags += f" -X {peer.version_in}={module_version(peer)}"
+    for package in peer.kube_version_in:  # without it, the program assumes an old Kubernetes
+        minor = required_version(peer.wrapper, "k8s.io/client-go").split(".")[1]
+        flags += f" -X {package}.k8sVersionMajor=1 -X {package}.k8sVersionMinor={minor}"
     return flags
 
 

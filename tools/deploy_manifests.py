@@ -43,7 +43,7 @@ def objects() -> list[Object]:
         *role_objects(PARTS),
         _object("apps/v1", "Deployment", NAME, spec=_deployment()),
         *_services(),
-        _object("policy/v1", "PodDisruptionBudget", NAME, spec={"minAvailable": 1, "selector": _selector()}),
+        _object("policy/v1", "PodDisruptionBudget", NAME, spec=_disruption_budget()),
         _object("networking.k8s.io/v1", "NetworkPolicy", NAME, spec=_network_policy()),
     ]
 
@@ -128,6 +128,11 @@ def _services() -> Iterator[Object]:
 
 def _service(name: str, ports: list[Object], **fields: object) -> Object:
     return _object("v1", "Service", name, spec={"selector": dict(SELECTOR), "ports": ports, **fields})
+
+
+def _disruption_budget() -> Object:
+    """At most one eviction at a time. `minAvailable: 1` would block the drain of the Node of a single replica."""
+    return {"maxUnavailable": 1, "selector": _selector()}
 
 
 def _network_policy() -> Object:

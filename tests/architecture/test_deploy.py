@@ -8,7 +8,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
+from herder.api.identity.authn.passwords import MAX_LENGTH, MIN_LENGTH
 from herder.api.settings import Settings
 from herder.app.rbac.roles import role_objects
 from tests.support.manager.chart_stand_in import Chart, ChartError, Values, merged
@@ -58,6 +60,29 @@ def test_the_chart_and_the_manifests_describe_the_same_deployment() -> None:
     assert chart == plain
 
 
+def test_the_optional_manifests_are_those_of_the_chart() -> None:
+    chart = rendered(ingress={**SECRET_TLS, "ingressClassName": "nginx"}, serviceMonitor={"enabled": True})
+    for name in ("ingress", "service-monitor"):
+        plain = yaml.safe_load((deploy_manifests.FILE.parent / f"{name}.yaml").read_text())
+        obj = chart[plain["kind"], "herder-system/herder"]
+        assert (obj["spec"], obj["metadata"].get("annotations") or {}) == (
+            plain["spec"],
+            plain["metadata"].get("annotations") or {},
+        )
+
+
+def test_a_single_replica_can_be_evicted() -> None:
+    """With `minAvailable: 1`, the drain of its Node would never end."""
+    spec = rendered(replicas=1)["PodDisruptionBudget", "herder-system/herder"]["spec"]
+    assert (spec["maxUnavailable"], spec.get("minAvailable")) == (1, None)
+
+
+def test_the_rights_on_providers_belong_to_their_controller() -> None:
+    """An empty list would conflict in server-side apply, and revoke these rights for a moment with helm."""
+    (role,) = (each for each in role_objects(deploy_manifests.PARTS) if "aggregationRule" in each)
+    assert "rules" not in role
+
+
 def test_the_pod_runs_without_privileges() -> None:
     pod = rendered()["Deployment", "herder-system/herder"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -72,7 +97,8 @@ def test_the_pod_runs_without_privileges() -> None:
 
 
 def _is_valid(values: Values) -> bool:
-    return not list(jsonschema.Draft7Validator(SCHEMA).iter_errors(merged(CHART.defaults, values)))
+    coalesced = {name: value for name, value in merged(CHART.defaults, values).items() if value is not None}
+    return not list(jsonschema.Draft7Validator(SCHEMA).iter_errors(coalesced))
 
 
 @pytest.mark.parametrize("missing", REQUIRED)
@@ -89,11 +115,41 @@ def test_values_without_a_default_are_required(missing: str) -> None:
         {"ingress": {"tls": {"source": "letsEncrypt"}}},
         {"image": {"repository": "herder", "tag": ""}},
         {"hostName": "herder.example.com"},
+        {"hostname": "10.0.0.5", "ingress": {"enabled": True}},
+        {"bootstrapPassword": "p" * (MIN_LENGTH - 1)},
+        {"bootstrapPassword": "p" * (MAX_LENGTH + 1)},
+        {"systemDefaultRegistry": "https://registry.example.com"},
+        {"ingress": None},
     ],
-    ids=["URL as host name", "no replicas", "unknown source", "image without tag", "misspelled value"],
+    ids=[
+        "URL as host name",
+        "no replicas",
+        "unknown source",
+        "image without tag",
+        "misspelled value",
+        "address as the host of an Ingress",
+        "short password",
+        "long password",
+        "URL as registry",
+        "removed default",
+    ],
 )
 def test_wrong_values_are_refused(values: Values) -> None:
     assert not _is_valid({**REQUIRED, **values})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hostname": "10.0.0.5"},
+        {"bootstrapPassword": "p" * MIN_LENGTH},
+        {"systemDefaultRegistry": "registry.example.com:5000/mirror/rancher"},
+        {"ingress": {"enabled": True}},
+    ],
+    ids=["address without an Ingress", "shortest password", "registry with port and path", "Ingress"],
+)
+def test_other_values_are_accepted(values: Values) -> None:
+    assert _is_valid({**REQUIRED, **values})
 
 
 def test_the_schema_knows_every_value() -> None:

@@ -17,6 +17,7 @@ import yaml
 Values = dict[str, Any]
 _ACTION = re.compile(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.DOTALL)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()|]|[^\s()|]+')
+_ASSIGNMENT = re.compile(r"(\$\w+) := (.*)", re.DOTALL)
 
 
 class ChartError(Exception):
@@ -67,7 +68,9 @@ class Chart:
             elif node.kind == "if":
                 chosen = next((body for test, body in node.branches if not test or self._value(test, scope)), ())
                 yield from self._expanded(chosen, scope)
-            else:
+            elif assigned := _ASSIGNMENT.fullmatch(node.text):
+                scope[assigned[1]] = self._value(assigned[2], scope)
+            elif not node.text.startswith("/*"):
                 yield str(self._value(node.text, scope))
 
     def _value(self, text: str, scope: Values) -> Any:
@@ -102,6 +105,8 @@ class Chart:
             return json.loads(token)
         if token.isdecimal():
             return int(token)
+        if token.startswith("$"):
+            return scope[token]
         assert token.startswith("."), token
         found: Any = scope
         for name in filter(None, token.split(".")):
@@ -120,6 +125,9 @@ class Chart:
             "ne": lambda one, other: one != other,
             "not": lambda value: not value,
             "and": lambda *values: next((each for each in values if not each), values[-1]),
+            "or": lambda *values: next((each for each in values if each), values[-1]),
+            "default": lambda fallback, value: value or fallback,
+            "dig": _dig,
             "lookup": lambda *_: {},
             "fail": _fail,
         }
@@ -127,6 +135,16 @@ class Chart:
 
 def _fail(message: str) -> None:
     raise ChartError(message)
+
+
+def _dig(*arguments: Any) -> Any:
+    """The value at a path of keys, which the default and the object follow."""
+    *path, fallback, found = arguments
+    for key in path:
+        if key not in found:
+            return fallback
+        found = found[key]
+    return found
 
 
 def _parsed(text: str) -> tuple[_Node, ...]:

@@ -34,7 +34,8 @@ def _of_part(part: str) -> Iterator[Object]:
         yield _binding("RoleBinding", name, "Role", namespace)
     if part == "core":
         selector = {"matchLabels": {AGGREGATE: "true"}}
-        yield _object("ClusterRole", PROVIDERS, aggregationRule={"clusterRoleSelectors": [selector]}, rules=[])
+        # Without `rules`: a controller sets them, and each apply of an empty list would conflict or revoke them.
+        yield _object("ClusterRole", PROVIDERS, aggregationRule={"clusterRoleSelectors": [selector]})
         yield _binding("ClusterRoleBinding", PROVIDERS, "ClusterRole")
 
 
