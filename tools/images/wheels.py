@@ -17,6 +17,7 @@ from tools.images.tree import File, Node
 
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_SCRIPT = re.compile(r"[^/]+\.data/scripts/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,11 @@ class Wheel:
         """Paths below site-packages, and files."""
         with zipfile.ZipFile(io.BytesIO(self.content)) as archive:
             for entry in archive.infolist():
+                if entry.is_dir() or _SCRIPT.match(entry.filename):
+                    continue  # Images have no shell, and run no program of a library.
                 if re.match(r"[^/]+\.data/", entry.filename):
                     raise BuildError(f"{self.file_name}: has files outside of site-packages, which is not supported")
-                if not entry.is_dir():
-                    yield entry.filename, File(archive.read(entry))
+                yield entry.filename, File(archive.read(entry))
 
 
 def requirements(text: str) -> list[Requirement]:

@@ -236,9 +236,15 @@ def test_packages_must_not_replace_files_of_others() -> None:
         tree.add("etc/x/y", Directory())
 
 
-def test_wheels_with_scripts_of_their_own_are_refused() -> None:
+def test_scripts_of_wheels_are_left_out() -> None:
+    files = dict(wheel("tool", {"tool-1.0.data/scripts/tool": "", "tool/__init__.py": ""}).nodes())
+    assert "tool/__init__.py" in files
+    assert not [path for path in files if ".data/" in path]
+
+
+def test_wheels_with_other_files_outside_of_site_packages_are_refused() -> None:
     with pytest.raises(BuildError, match="has files outside of site-packages"):
-        list(wheel("tool", {"tool-1.0.data/scripts/tool": ""}).nodes())
+        list(wheel("tool", {"tool-1.0.data/data/etc/tool": ""}).nodes())
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
