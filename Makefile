@@ -1,7 +1,7 @@
 # Each target does all of its own set-up. `make demo` needs Python 3.11; the others Go 1.26 too, for the peers.
 PY := .venv/bin/python
 
-.PHONY: demo setup packages dev peers peers-extended machine-image lint test interop soak bench clean
+.PHONY: demo setup packages images dev peers peers-extended machine-image lint test interop soak bench clean
 
 demo: setup ## the main job, visible
 	@.venv/bin/herder demo
@@ -11,6 +11,9 @@ setup: ## .venv/bin/herder, and nothing else
 
 packages: setup ## wheel and sdist of the last commit in dist/, reproducibly
 	@$(PY) -m tools.packages
+
+images: setup ## OCI images of the last commit in dist/images/; PUSH=REGISTRY/PREFIX pushes them too
+	@$(PY) -m tools.images $(if $(PUSH),--push $(PUSH))
 
 dev:
 	@scripts/setup dev

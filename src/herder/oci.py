@@ -107,10 +107,22 @@ class Image:
     blobs: Mapping[str, Content] = field(repr=False)  # by digest, including the config
 
 
-def image(layers: Sequence[Layer], running: Mapping[str, Any] | None = None) -> Image:
-    """Build an image; `running` is its runtime configuration: Entrypoint, Env and the like."""
-    roots = {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]}
-    config = as_json({"architecture": processor(), "os": "linux", "config": dict(running or {}), "rootfs": roots})
+def image(
+    layers: Sequence[Layer], running: Mapping[str, Any] | None = None, *, created: str = "", architecture: str = ""
+) -> Image:
+    """Build an image; `running` is its runtime configuration: Entrypoint, Env and the like.
+
+    `created`: an RFC 3339 time, by default none. `architecture`: by default that of this host.
+    """
+    config = as_json(
+        {
+            **({"created": created} if created else {}),
+            "architecture": architecture or processor(),
+            "os": "linux",
+            "config": dict(running or {}),
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        }
+    )
     described = [layer.described() for layer in layers]
     manifest = {
         "schemaVersion": 2,

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import io
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -52,12 +53,10 @@ class Reference:
 
     @property
     def url(self) -> str:
-        """A registry on localhost may use HTTP; any other must use HTTPS."""
+        """A registry on a loopback address uses HTTP; any other must use HTTPS."""
         if self.host == DOCKER_HUB:
             return f"https://{DOCKER_HUB_API}/v2/{self.name if '/' in self.name else f'library/{self.name}'}"
-        bare = self.host.rpartition(":")[0] or self.host
-        here = bare == "localhost" or bare.startswith("127.")
-        return f"{'http' if here else 'https'}://{self.host}/v2/{self.name}"
+        return f"{'http' if _is_loopback(self.host) else 'https'}://{self.host}/v2/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +249,15 @@ class Repository:
 
     def _shown(self, version: str = "") -> str:
         return f"{self.reference.host}/{self.reference.name}{f' {version}' if version else ''}"
+
+
+def _is_loopback(host: str) -> bool:
+    """Only localhost and loopback addresses: a name such as 127.example.com can be of any host."""
+    bare = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    try:
+        return bare == "localhost" or ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        return False
 
 
 def _same_host(one: str, other: str) -> bool:

@@ -46,9 +46,11 @@ def python() -> Image:
 
 
 class Registry:
-    """Debian's docker-registry, on all addresses of the network that the command prefix `command_prefix` enters."""
+    """Debian's docker-registry, in the network that the command prefix `command_prefix` enters; by default on all of
+    its addresses."""
 
-    def __init__(self, directory: Path, port: int, command_prefix: tuple[str, ...]) -> None:
+    def __init__(self, directory: Path, port: int, command_prefix: tuple[str, ...] = (), address: str = "") -> None:
+        self.address = address
         self.directory, self.port, self.command_prefix = directory, port, command_prefix
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -58,7 +60,7 @@ class Registry:
             "version": 0.1,
             "log": {"level": "warn", "accesslog": {"disabled": True}},
             "storage": {"filesystem": {"rootdirectory": str(self.directory / "blobs")}},
-            "http": {"addr": f":{self.port}"},
+            "http": {"addr": f"{self.address}:{self.port}"},
         }
         (self.directory / "config.yml").write_text(json.dumps(settings))
         with (self.directory / "registry.log").open("wb") as log:

@@ -203,6 +203,23 @@ def test_docker_hub_has_its_api_on_another_host(text: str, url: str) -> None:
     assert Reference.parse(text).url == url
 
 
+@pytest.mark.parametrize(
+    ("host", "scheme"),
+    [
+        ("localhost:5000", "http"),
+        ("127.0.0.1:5000", "http"),
+        ("127.9.9.9", "http"),
+        ("[::1]:5000", "http"),
+        ("127.example.com:5000", "https"),
+        ("localhost.example.com", "https"),
+        ("10.0.0.1:5000", "https"),
+        ("[2001:db8::1]:5000", "https"),
+    ],
+)
+def test_only_loopback_addresses_are_reached_without_tls(host: str, scheme: str) -> None:
+    assert Reference.parse(f"{host}/herder/agent:v1").url == f"{scheme}://{host}/v2/herder/agent"
+
+
 async def test_the_password_is_not_sent_to_another_registry(registry: Registry) -> None:
     """The base is in a registry that needs the password for a token."""
     registry.add_base()
