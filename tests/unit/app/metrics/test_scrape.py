@@ -42,7 +42,7 @@ async def test_the_embedded_server_exposes_every_metric(tmp_path: Path) -> None:
         api = Api(kubeconfig.load(server.kubeconfig))
         needed = set(FAMILIES) - {"leader_election_master_status"}
         found: set[str] = set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not needed <= found:
                 response = await api.get("/metrics")
                 found = check(response.text) if response.status == 200 else set()
@@ -65,7 +65,7 @@ async def test_a_manager_exposes_all_but_those_of_the_store(tmp_path: Path) -> N
         )
         with replica(server.kubeconfig, tmp_path / "log", *flags):
             found: set[str] = set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while not needed <= found:
                     await asyncio.sleep(0.1)
                     found = await asyncio.to_thread(scraped, metrics)
