@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from herder.engine.control.cache import Key
 from herder.engine.control.metric_family import counter, gauge
-from herder.engine.front.http import HttpFront
-from herder.engine.runtime.manager import Manager
-from herder.engine.store.store import Store
-from herder.tunnel.registry import Registry
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from herder.engine.control.metrics import Metrics
+    from herder.engine.front.http import HttpFront
+    from herder.engine.runtime.manager import Manager
+    from herder.engine.store.store import Store
+    from herder.tunnel.registry import Registry  # imports aiohttp, which a server without a gateway does not need
 
 CLIENTS = gauge("herder_tunnel_connected_clients", "Agents with a tunnel to this process")
 PEERS = gauge("herder_tunnel_connected_peers", "Other replicas with a tunnel to this process")
