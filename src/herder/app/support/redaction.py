@@ -40,10 +40,12 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
             rf"({_SENSITIVE_OPTION}\\{{0,4}}[\"']?\s{{0,8}}[=:]\s{{0,8}})"
-            r"(\"(?:[^\"\\]|\\.)*\"|\\{1,4}\"[^\"]*\"|'[^']*'|[^\s,;}\"'\\]+)",
+            # The value; its quotes are kept, so that a line of JSON remains one.
+            r"(?:(\")(?:[^\"\\]|\\.)*(\")"
+            r"|(\\{1,4}\").{0,1024}?(\\{1,4}\")(?=\s{0,4}[,}\]]|$)|\\{1,4}\"[^\"]*|'[^']*'|[^\s,;}\"'\\]+)",
             re.IGNORECASE,
         ),
-        rf"\1{REDACTED}",
+        rf"\1\2\4{REDACTED}\3\5",
     ),
     (re.compile(rf"(-[\w-]{{0,40}}?{_SENSITIVE_OPTION}\s{{1,8}})(?!-)\S+", re.IGNORECASE), rf"\1{REDACTED}"),
 )
@@ -66,7 +68,7 @@ def _value(text: str) -> str:
 
 _SENSITIVE = re.compile(
     r"pass(word|wd|phrase)|token|secret|credential|(private|access|api|ssh|client)key|kubeconfig|userdata|customdata"
-    r"|cloud(init|config)|authorization|bearer|cookie|dockerconfig|command|content|(?<!de)script|manifest|^(auth|data|key)$"
+    r"|cloud(init|config)|authorization|bearer|cookie|dockerconfig|command|content|(?<!de)(?<!sub)script|manifest|^(auth|data|key)$"
 )
 _REFERENCE = re.compile(r"(name|names|namespace|ref|refs|generation|version|ready|created|provisioned)$")
 _FREE_FORM = frozenset(

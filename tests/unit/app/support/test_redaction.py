@@ -35,6 +35,8 @@ SECRET_TEXTS = {
     "yaml": f"    token: {CANARY}\n",
     "json": json.dumps({"clientSecret": f'{CANARY}"{CANARY}', "a": 1}),
     "json in json": json.dumps(json.dumps({"token": CANARY})),
+    "json in json with quotes": json.dumps(json.dumps({"token": f'{CANARY}"{CANARY}\\{CANARY}\n{CANARY}', "a": "b"})),
+    "json in json that is cut": json.dumps(json.dumps({"token": CANARY}))[:-4],
     "json in a log": json.dumps({"message": f'{{"password":"{CANARY}"}}'}),
     "quoted with spaces": f"passphrase: '{CANARY} {CANARY}'",
     "flag": f"k3s agent --token {CANARY} --debug",
@@ -53,6 +55,12 @@ def test_secrets_in_text_are_redacted_by_their_form(text: str) -> None:
     found = redacted_text(text)
     assert secrets_in(found.encode()) == []
     assert REDACTED in found
+
+
+def test_lines_of_json_remain_valid() -> None:
+    line = json.dumps({"token": 'a"b', "password": "c", "message": json.dumps({"secret": "d", "a": 1}), "n": 1})
+    found = json.loads(redacted_text(line))
+    assert found == {"token": REDACTED, "password": REDACTED, "message": f'{{"secret": "{REDACTED}", "a": 1}}', "n": 1}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +184,12 @@ def test_snapshots_are_listed_without_the_cluster_that_they_contain() -> None:
 
 
 def test_descriptions_references_and_numbers_are_kept() -> None:
-    fields = {"description": "mine", "clientSecretName": "a", "rotateEncryptionKeys": {"generation": 3}}
+    fields = {
+        "description": "mine",
+        "subscriptionId": "s",
+        "clientSecretName": "a",
+        "rotateEncryptionKeys": {"generation": 3},
+    }
     assert redacted(spec=fields)["spec"] == fields
 
 
