@@ -149,12 +149,20 @@ class Serving:
         """Install our kinds, then run the controllers. Requests are served meanwhile."""
         # Imported concurrently with the first requests, to keep startup fast.
         parts = await asyncio.to_thread(importlib.import_module, "herder.app.manager")
-        from herder.app.certificate_metrics import add_certificate_metric
         from herder.app.core.core import Core
         from herder.app.install import install
-        from herder.app.metrics import CONTENT_TYPE, process_metrics
+        from herder.app.metrics.gateway import (
+            add_http_metrics,
+            add_node_agent_metric,
+            add_tunnel_metrics,
+            agents_that_watch,
+        )
+        from herder.app.metrics.server import CONTENT_TYPE, add_manager_metrics, process_metrics
+        from herder.app.metrics.store import add_store_metrics
 
-        metrics = process_metrics()
+        metrics, store = process_metrics(), self.server.deps.store
+        add_store_metrics(metrics, store)
+        add_http_metrics(metrics, self._front)
 
         async def scrape(_request: Request, _user: User) -> Response:
             return Response(200, {"content-type": CONTENT_TYPE}, metrics.render())
@@ -179,7 +187,6 @@ class Serving:
             tasks.create_task(watched.run())
             await watched.ready()
             # The retention setting is only known once settings are synced.
-            store = self.server.deps.store
             tasks.create_task(store.compact_by_age(lambda: parse_duration(settings.get("history-retention"))))
             if self._backups is not None:
                 tasks.create_task(supervised(partial(self._run_backups, self._backups, metrics), name="store-backup"))
@@ -190,11 +197,13 @@ class Serving:
                 gateway = await self._build_gateway(settings)
                 tasks.create_task(self._run_gateway(gateway))
                 managed = gateway.client_of
+                add_tunnel_metrics(metrics, gateway.tunnels)
             manager = parts.create_manager(
                 self.client, settings, roles, workloads=workloads, managed=managed, metrics=metrics
             )
-            parts.add_observe_only_metric(manager)
-            add_certificate_metric(manager)
+            add_manager_metrics(manager, settings.get)
+            if self._gateway:
+                add_node_agent_metric(metrics, partial(agents_that_watch, store, manager))
             if roles.core:
                 watch = partial(core.watch_for_other_core, manager, self._disable_capi_rules)
                 tasks.create_task(supervised(watch, name="core-choice"))

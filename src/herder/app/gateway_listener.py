@@ -17,6 +17,7 @@ from herder.engine.client.kubeconfig import RestConfig
 if TYPE_CHECKING:
     from herder.app.gateway import Parts
     from herder.engine.apiserver.pki import Pki
+    from herder.engine.control.metrics import Metrics
     from herder.gateway.ha.shared_secret import GatewaySecret
 
 _ANY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - looked for, not listened on
@@ -65,14 +66,19 @@ class GatewayListener:
         peer_config = PeerConfig(_host_port(self._own_host, self._listen[1]), self._shared)
         return build(client, None, settings, local=Remote(connection), peer_config=peer_config)
 
-    async def open(self, parts: Parts) -> None:
+    async def open(self, parts: Parts, metrics: Metrics) -> None:
         """Run until canceled; listens once authentication is ready."""
+        from herder.app.metrics.gateway import add_http_metrics, add_node_agent_metric, add_tunnel_metrics
         from herder.engine.apiserver.request.limits import BODY_BYTES
         from herder.engine.front.http import HttpFront
 
         assert self._listen is not None
         listen, context = self._listen, self._pki.server_context()
         front = HttpFront(parts.gateway, clock=wall_clock, body_bytes=BODY_BYTES, upgrade=parts.gateway.upgrade)
+
+        add_http_metrics(metrics, front)
+        add_tunnel_metrics(metrics, parts.tunnels)
+        add_node_agent_metric(metrics, parts.nodes.accounts.connected)
 
         async def on_ready() -> None:
             await front.listen(*listen, context)

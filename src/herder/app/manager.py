@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from herder.api import observe_only
 from herder.api.guards import GUARDS
 from herder.api.guards.observe_only import deny_while_observe_only
-from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.management.secret_sync import SYNC_SECRET
@@ -215,17 +213,6 @@ def create_manager(
         setting=settings.get,
         metrics=metrics,
     )
-
-
-def add_observe_only_metric(manager: Manager) -> None:
-    """Clusters that wait for `herder resume`, as a metric to alert on."""
-    from prometheus_client import Gauge
-
-    cache = manager.caches.get(PROVISIONING_CLUSTER)
-    if cache is not None:
-        name, about = "herder_observe_only_clusters", "Clusters that the manager only observes since it was restored"
-        gauge = Gauge(name, about, registry=manager.metrics.registry)
-        gauge.set_function(lambda: cache.count((observe_only.INDEX, observe_only.MARKED)))
 
 
 class WatchedSettings:

@@ -19,6 +19,8 @@ from herder.tunnel.stream import Stream
 log = logging.getLogger(__name__)
 
 SESSIONS_PER_KEY = 16
+MAX_LOST = 4096
+"""Disconnected clients that are remembered, to count reconnects."""
 
 
 class UpgradeRequest(Protocol):
@@ -38,6 +40,8 @@ class Counters:
     sessions: int = 0
     sessions_opened: int = 0
     sessions_replaced: int = 0
+    disconnects: int = 0  # the last session of a client ended
+    reconnects: int = 0  # a client opened a session after that
     failed_dials: int = 0  # without a session
     traffic: Traffic = field(default_factory=Traffic)
 
@@ -50,6 +54,7 @@ class Registry:
         self._sessions_per_key = sessions_per_key
         self._clients: dict[str, list[Link]] = {}  # newest last
         self._peers: dict[str, list[Link]] = {}
+        self._lost: dict[str, None] = {}  # clients whose last session ended, oldest first
         self._listeners: list[PresenceListener] = []
         self.counters = Counters()
 
@@ -96,6 +101,8 @@ class Registry:
         self.counters.sessions += 1
         self.counters.sessions_opened += 1
         if len(links) == 1 and not peering:
+            self.counters.reconnects += key in self._lost
+            self._lost.pop(key, None)
             self._notify(key, True)
         alive = [each for each in links if each.alive]
         if len(alive) > self._sessions_per_key:
@@ -115,7 +122,14 @@ class Registry:
         if not links:
             del table[key]
             if not peering:
+                self._record_loss(key)
                 self._notify(key, False)
+
+    def _record_loss(self, key: str) -> None:
+        self.counters.disconnects += 1
+        self._lost[key] = None
+        if len(self._lost) > MAX_LOST:
+            del self._lost[next(iter(self._lost))]
 
     def _notify(self, key: str, present: bool) -> None:
         for listener in list(self._listeners):
@@ -125,6 +139,9 @@ class Registry:
 
     def clients(self) -> list[str]:
         return list(self._clients)
+
+    def peers(self) -> list[str]:
+        return list(self._peers)
 
     def sessions(self, key: str) -> list[Link]:
         return [link for link in self._clients.get(key, ()) if link.alive]

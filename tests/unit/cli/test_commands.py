@@ -39,6 +39,7 @@ def test_help_lists_every_command() -> None:
         "down",
         "run",
         "doctor",
+        "support-bundle",
         "demo",
         "create",
         "scale",

@@ -20,6 +20,7 @@ from herder.api.capi.conditions import timestamp
 from herder.api.cron import next_time
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.management.names import SYSTEM_NAMESPACE
+from herder.app.metrics.store import BACKUP_SIZE, BACKUP_TIME, BACKUPS
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
@@ -143,18 +144,15 @@ class ScheduledBackups:
         metrics: Metrics,
         clock: Callable[[], datetime],
     ) -> None:
-        from prometheus_client import Counter, Gauge
-
         self._schedule = schedule
         self._config = config
         self._client = client
         self._events = events
         self._clock = clock
         registry = metrics.registry
-        name = "herder_store_backup"
-        self._results = Counter(f"{name}s", "Scheduled backups of the store by result", ["result"], registry=registry)
-        self._success = Gauge(f"{name}_last_success_timestamp_seconds", "Time of the last backup", registry=registry)
-        self._size = Gauge(f"{name}_size_bytes", "Size of the last backup", registry=registry)
+        self._results = BACKUPS.counter(registry)
+        self._success = BACKUP_TIME.gauge(registry)
+        self._size = BACKUP_SIZE.gauge(registry)
         for result in ("success", "error"):
             self._results.labels(result)
 

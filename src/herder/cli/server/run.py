@@ -216,7 +216,6 @@ async def _run(options: Options) -> None:
 
 async def _work(options: Options, client: Client) -> None:
     """Start in dependency order: CRDs, webhooks, then the controllers as the leader."""
-    from herder.app.certificate_metrics import add_certificate_metric
     from herder.app.install import (
         ensure_namespace,
         install,
@@ -224,7 +223,7 @@ async def _work(options: Options, client: Client) -> None:
         install_role_policies,
         install_tenancy_policies,
     )
-    from herder.app.metrics import process_metrics
+    from herder.app.metrics.server import add_manager_metrics, process_metrics
 
     core = Core(client, options.core)
     roles = Roles(
@@ -266,10 +265,10 @@ async def _work(options: Options, client: Client) -> None:
         managed = None
         if roles.gateway:
             gateway = listener.build(client, options.connection, settings)
-            tasks.create_task(listener.open(gateway))
+            tasks.create_task(listener.open(gateway, metrics))
             managed = gateway.client_of
         manager = create_manager(client, settings, roles, workloads=workloads, managed=managed, metrics=metrics)
-        add_certificate_metric(manager)
+        add_manager_metrics(manager, settings.get)
         if roles.core:
             tasks.create_task(
                 supervised(partial(core.watch_for_other_core, manager, remove_core_webhooks), name="core-choice")
@@ -310,7 +309,7 @@ async def _lead(
 
 @asynccontextmanager
 async def _metrics(options: Options, metrics: Metrics) -> AsyncIterator[None]:
-    from herder.app.metrics import serve
+    from herder.app.metrics.server import serve
 
     server = await serve(metrics.render, *options.metrics) if options.metrics else None
     try:

@@ -6,12 +6,13 @@ Loops count in plain integers that a scrape reads, because a labeled counter cos
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
+from herder.engine.control.metric_family import counter, gauge, histogram
 from herder.engine.control.supervision import FAILURES
+from herder.engine.meta.histogram import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -20,8 +21,21 @@ if TYPE_CHECKING:
     from herder.engine.control.queue import WorkQueue
 
 RESULTS = ("success", "requeue", "error")
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Histogram bounds in seconds, the defaults of the Prometheus client."""
+
+LEADER = gauge("leader_election_master_status", "1 while this process leads, 0 while another one does", "name")
+LISTS = counter("informer_lists_total", "Full lists by informers: at the start, and after history is lost", "kind")
+TASK_FAILURES = counter("background_task_failures_total", "Failures of background tasks, which are restarted", "task")
+DEPTH = gauge("workqueue_depth", "Keys that wait in the queue of a control loop", "name")
+ADDS = counter("workqueue_adds_total", "Keys added to the queue of a control loop", "name")
+RETRIES = counter("workqueue_retries_total", "Keys added again after a failure", "name")
+ACTIVE = gauge("controller_runtime_active_workers", "Keys that are being reconciled", "controller")
+RECONCILES = counter(
+    "controller_runtime_reconcile_total", "Reconciles by result: success, requeue or error", "controller", "result"
+)
+RECONCILE_TIME = histogram(
+    "controller_runtime_reconcile_time_seconds", "Duration of a reconcile, writes included", "controller"
+)
+FAMILIES = (RECONCILES, RECONCILE_TIME, ACTIVE, DEPTH, ADDS, RETRIES, LISTS, LEADER, TASK_FAILURES)
 
 
 class LoopMetrics:
@@ -31,8 +45,7 @@ class LoopMetrics:
         self.name = name
         self.created = time.time()
         self.results = dict.fromkeys(RESULTS, 0)
-        self.seconds = 0.0
-        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.times = Histogram()
         self.queues: WeakSet[WorkQueue[Any]] = WeakSet()
 
     def track(self, queue: WorkQueue[Any]) -> None:
@@ -41,8 +54,7 @@ class LoopMetrics:
 
     def observe(self, result: str, seconds: float) -> None:
         self.results[result] += 1
-        self.seconds += seconds
-        self.buckets[bisect_left(BUCKETS, seconds)] += 1
+        self.times.observe(seconds)
 
 
 _PROCESS_LOOPS: dict[str, LoopMetrics] = {}
@@ -71,51 +83,35 @@ class _LoopCollector:
 
 
 def _task_failures() -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily("background_task_failures", "Failures of background tasks", labels=["task"])
+    family = TASK_FAILURES.samples()
     for task, count in FAILURES.items():
         family.add_metric([task], count)
-    return family
+    return cast("Metric", family)
 
 
 def _queues(loops: Iterable[LoopMetrics]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    depth = GaugeMetricFamily("workqueue_depth", "Keys waiting", labels=["name"])
-    added = CounterMetricFamily("workqueue_adds", "Keys added", labels=["name"])
-    retried = CounterMetricFamily("workqueue_retries", "Keys retried after a failure", labels=["name"])
+    depth, added, retried, active = (each.samples() for each in (DEPTH, ADDS, RETRIES, ACTIVE))
     for loop in loops:
         queues = [queue for queue in loop.queues if not queue.closed]
         depth.add_metric([loop.name], sum(map(len, queues)))
         added.add_metric([loop.name], sum(queue.added for queue in queues))
         retried.add_metric([loop.name], sum(queue.retried for queue in queues))
-    yield from (depth, added, retried)
+        active.add_metric([loop.name], sum(queue.in_progress for queue in queues))
+    yield from (depth, added, retried, active)
 
 
 def _reconciles(loops: Iterable[LoopMetrics]) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    labels = ["controller", "result"]
-    family = CounterMetricFamily("controller_runtime_reconcile", "Reconciles by controller and result", labels=labels)
+    family = RECONCILES.samples()
     for loop in loops:
         for result, count in loop.results.items():
             family.add_metric([loop.name, result], count, created=loop.created)
-    return family
+    return cast("Metric", family)
 
 
 def _reconcile_times(loops: Iterable[LoopMetrics]) -> Metric:
-    from prometheus_client.core import HistogramMetricFamily
-
-    name = "controller_runtime_reconcile_time_seconds"
-    family = HistogramMetricFamily(name, "Duration of a reconcile, writes included", labels=["controller"])
+    family: Metric = RECONCILE_TIME.histograms({(loop.name,): loop.times for loop in loops})
     for loop in loops:
-        total, buckets = 0, []
-        for bound, count in zip((*map(str, BUCKETS), "+Inf"), loop.buckets, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family.add_metric([loop.name], buckets, loop.seconds)
-        family.add_sample(f"{name}_created", {"controller": loop.name}, loop.created)
+        family.add_sample(f"{RECONCILE_TIME.name}_created", {"controller": loop.name}, loop.created)
     return family
 
 
@@ -123,11 +119,11 @@ class Metrics:
     """Metrics of one process, or of one manager in a test."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge
+        from prometheus_client import CollectorRegistry
 
         self.registry = registry or CollectorRegistry()
-        self.leader = Gauge("leader_election_master_status", "1 while leading", ["name"], registry=self.registry)
-        self.lists = Counter("informer_lists", "Full lists by informers", ["kind"], registry=self.registry)
+        self.leader = LEADER.gauge(self.registry)
+        self.lists = LISTS.counter(self.registry)
         self._loops: dict[str, LoopMetrics] = {}
         self.registry.register(_LoopCollector(self._loops))
 

@@ -95,6 +95,11 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         return len(self._queued)
 
+    @property
+    def in_progress(self) -> int:
+        """Number of keys that workers have taken."""
+        return len(self._working)
+
     def add(self, key: K, priority: int = NORMAL) -> None:
         if self.closed:
             return

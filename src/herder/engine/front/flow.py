@@ -91,12 +91,17 @@ class Limiter:
         if self._waiting:
             self._serve_queues()
 
+    @property
+    def used(self) -> int:
+        return self._used
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
     def usage(self) -> Mapping[str, int]:
-        return {
-            "total": self._used,
-            "largest_user": max(self._by_holder.values(), default=0),
-            "waiting": sum(map(len, self._waiting.values())),
-        }
+        largest = max(self._by_holder.values(), default=0)
+        return {"total": self._used, "largest_user": largest, "waiting": self.waiting}
 
     def _grant(self, holder: Holder, units: int) -> None:
         self._used += units

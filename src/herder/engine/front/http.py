@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from herder.engine.front import limits
 from herder.engine.front.connection import Connection, Upgrade
@@ -37,6 +37,15 @@ class Handler(Protocol):
     """Serves requests and turns its own errors into responses. It is cancelled when the client disconnects."""
 
     async def handle(self, request: Request) -> Response: ...
+
+
+class Load(NamedTuple):
+    """What a listener serves at one moment."""
+
+    connections: int  # handshakes included
+    in_flight: int  # requests, without long-running ones
+    long_running: int
+    waiting: int  # requests in the queues of users
 
 
 class HttpFront:
@@ -190,8 +199,14 @@ class HttpFront:
         else:
             _decrement(self._by_holder, holder)
 
+    def load(self) -> Load:
+        """Return what costs nothing to count, for metrics."""
+        in_flight, long_running = self.flow.in_flight, self.flow.long_running
+        waiting = in_flight.waiting + long_running.waiting
+        return Load(self._opened, in_flight.used, long_running.used, waiting)
+
     def usage(self) -> dict[str, Any]:
-        """Return current resource usage, for metrics and tests."""
+        """Return current resource usage, for tests."""
         retained = retained_bytes(self.connections)
         held: Counter[Holder] = Counter()
         for connection in self.connections:

@@ -65,6 +65,7 @@ class Manager:
         self._client = client
         self._clock = clock
         self._contacts: dict[Kind, Contact] = {}
+        self._listeners: dict[Kind, list[Callable[[Change], None]]] = {}
         self._setting = setting or _no_settings
         self._seed = entropy(32)
         self._entropy = entropy
@@ -205,6 +206,10 @@ class Manager:
             running.queue.close()
         self._tasks.cancel()
 
+    def listen(self, kind: Kind, changed: Callable[[Change], None]) -> None:
+        """Call `changed` with each change of a watched kind, once: for metrics that count what happens."""
+        self._listeners.setdefault(kind, []).append(changed)
+
     def trigger(self, controller: str, key: Key) -> None:
         self.running[controller].queue.add(key)
 
@@ -315,6 +320,11 @@ class Manager:
                 log.error("event handler failed", controller=name, kind=str(kind), key=str(change.key), exc_info=error)
             if change.new is None and kind == running.controller.kind:
                 self._effects.forget((name, change.key))
+        for listener in self._listeners.get(kind, ()):
+            try:
+                listener(change)
+            except Exception as error:
+                log.error("listener failed", kind=str(kind), key=str(change.key), exc_info=error)
         for dynamic in self._dynamic_controllers:
             if change.new is not None and kind == dynamic.definitions:
                 try:

@@ -193,6 +193,10 @@ class Hub:
             watch.offer(recent)
         return watch
 
+    def counts(self) -> dict[WatchScope, int]:
+        """Number of watches by what they watch."""
+        return {scope: len(group) for scope, group in self._watches.items()}
+
     def since(self, revision: int) -> list[Event]:
         """Return the recent events after a revision, oldest first."""
         events = []

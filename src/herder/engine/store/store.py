@@ -18,6 +18,7 @@ from herder.engine.store.maintenance.backup import write_backup
 from herder.engine.store.maintenance.compaction import Compaction
 from herder.engine.store.maintenance.reseal import Reseal
 from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record, Restored
+from herder.engine.store.statistics import StoreStatistics, database_bytes
 from herder.engine.store.table import Table, page, record_path
 from herder.engine.store.writer import InlineWriter, MaintenanceTask, ThreadWriter, Write, Writer
 
@@ -67,6 +68,7 @@ class Store:
         self._failure: StoreFailed | None = None
         self._failed = asyncio.Event()  # set after a fatal failure
         self._epoch = 0  # number of failed commits
+        self._failed_commits = 0
         self._probe: asyncio.TimerHandle | None = None
         self._closed = False
         self._snapshots: OrderedDict[tuple[str, str, int], Records] = OrderedDict()
@@ -159,6 +161,18 @@ class Store:
         """Return every live record of every resource."""
         return list(self._records.values())
 
+    def statistics(self) -> StoreStatistics:
+        """Current numbers for metrics. The cost depends on the number of resources, not of objects."""
+        path = self._directory.database if self._directory is not None else None
+        return StoreStatistics(
+            objects={resource: len(table.records) for resource, table in self._tables.items()},
+            pending=len(self._submitted),
+            failed_commits=self._failed_commits,
+            watches=self._hub.counts(),
+            commit_times=self._writer.commit_times,
+            database_bytes=database_bytes(path) if path is not None else 0,
+        )
+
     def count(self, resource: str) -> int:
         table = self._tables.get(resource)
         return len(table.records) if table is not None else 0
@@ -244,6 +258,7 @@ class Store:
 
     def _fail(self, writes: Sequence[Write], failure: StoreFailed) -> None:
         """Discard everything in flight: it was submitted with the failed writes or may depend on them."""
+        self._failed_commits += 1
         if writes[-1].epoch == self._epoch:
             self._epoch += 1
             self._latest.clear()

@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
+from herder.engine.meta.histogram import Histogram
 from herder.engine.store.database import Database
 from herder.engine.store.directory import RESERVE, Directory
 from herder.engine.store.errors import StoreFailed
@@ -79,6 +81,8 @@ Publish = Callable[[Sequence[Write], StoreFailed | None], None]
 class Writer(Protocol):
     """Commits writes and runs maintenance tasks. `InlineWriter` and `ThreadWriter` implement it."""
 
+    @property
+    def commit_times(self) -> Histogram: ...
     def submit(self, write: Write) -> None: ...
     def add_task(self, task: MaintenanceTask) -> None: ...
     async def close(self) -> None: ...
@@ -90,6 +94,7 @@ class InlineWriter:
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
         self._committer = _Committer(database, directory, background=False)
         self._publish = publish
+        self.commit_times = self._committer.times
 
     def submit(self, write: Write) -> None:
         self._publish([write], self._committer.commit([write]))  # writes are never pending, so none can be stale
@@ -114,6 +119,7 @@ class ThreadWriter:
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
         self._committer = _Committer(database, directory, background=True)
         self._publish = publish
+        self.commit_times = self._committer.times
         self._queue: SimpleQueue[Write | MaintenanceTask | None] = SimpleQueue()
         self._tasks: deque[MaintenanceTask] = deque()
         self._closing = False
@@ -201,10 +207,12 @@ class _Committer:
         self.failure: StoreFailed | None = None
         """Error of the last commit, if it failed."""
         self._failed_epoch = -1
+        self.times = Histogram()  # of transactions that succeeded, in seconds
 
     def commit(self, writes: Sequence[Write]) -> StoreFailed | None:
         if self.failure is not None and self.failure.fatal:
             return self.failure
+        begun = time.perf_counter()
         try:
             self._reserve(writes[-1].events[-1].revision)
             written = self.database.append(writes)
@@ -214,6 +222,7 @@ class _Committer:
             self._failed_epoch = writes[-1].epoch
         else:
             self.failure = None
+            self.times.observe(time.perf_counter() - begun)
             self.checkpoints.record(written)
         return self.failure
 

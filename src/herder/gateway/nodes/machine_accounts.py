@@ -87,6 +87,10 @@ class MachineAccounts:
     async def ready(self) -> None:
         await self._informer.synced.wait()
 
+    def connected(self) -> int:
+        """Number of machines with an open stream."""
+        return len(self._streams)
+
     def bootstrap_token(self, presented: str) -> Object | None:
         """Metadata of the Secret of a presented token, found by digest, so that timing reveals nothing about tokens."""
         if not presented or len(presented) > _MAX_TOKEN:

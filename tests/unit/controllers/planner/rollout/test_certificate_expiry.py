@@ -18,7 +18,7 @@ from herder.api.rke.node.certificates import (
 )
 from herder.api.rke.node.plan import CERTIFICATE_EXPIRY, Plan, checksum
 from herder.api.rke.node.plan_secret import PeriodicOutput, PlanSecret, encoded, zipped
-from herder.app.certificate_metrics import INDEX, MAX_MACHINES, NAME, _Collector, first_certificate
+from herder.app.metrics.certificates import EXPIRY, INDEX, MAX_MACHINES, _Collector, first_certificate
 from herder.controllers.planner.controller import CONTROLLER as PLANNER
 from herder.controllers.planner.distributions.certificate_report import rancher_expiry
 from herder.controllers.planner.distributions.lookup import distribution_of
@@ -269,7 +269,7 @@ def test_a_report_wakes_the_planner() -> None:
 
 def samples(cache: Cache) -> list[tuple[dict[str, str], float]]:
     (family,) = _Collector(cache).collect()
-    assert family.name == NAME
+    assert family.name == EXPIRY.name
     return [(each.labels, each.value) for each in family.samples]
 
 

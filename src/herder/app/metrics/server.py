@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from herder.app.metrics.caches import CacheCollector
+from herder.app.metrics.certificates import add_certificate_metric
+from herder.app.metrics.clusters import add_cluster_metrics
+from herder.app.metrics.operations import add_operation_metrics
 from herder.engine.control.metrics import Metrics
+from herder.engine.runtime.manager import Manager
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -17,6 +22,14 @@ def process_metrics() -> Metrics:
     metrics = Metrics()
     ProcessCollector(registry=metrics.registry)
     return metrics
+
+
+def add_manager_metrics(manager: Manager, setting: Callable[[str], str]) -> None:
+    """Metrics of what the controllers work on."""
+    manager.metrics.registry.register(CacheCollector(manager))
+    add_cluster_metrics(manager, setting)
+    add_operation_metrics(manager)
+    add_certificate_metric(manager)
 
 
 async def serve(render: Callable[[], bytes], host: str, port: int) -> asyncio.Server:

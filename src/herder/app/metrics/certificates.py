@@ -15,6 +15,7 @@ from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import CLUSTER_NAME, labels_of
 from herder.api.rke.node.certificates import certificates_of
 from herder.engine.control.cache import Cache
+from herder.engine.control.metric_family import gauge
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.manager import Manager
 
@@ -22,11 +23,17 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 INDEX = "first-certificate"
-NAME = "herder_certificate_expiry_timestamp_seconds"
 MAX_MACHINES = 100
 """Machines of one cluster that are exported."""
 
-_LABELS = ("namespace", "cluster", "machine", "certificate")
+EXPIRY = gauge(
+    "herder_certificate_expiry_timestamp_seconds",
+    f"When the first certificate of a machine expires, of the {MAX_MACHINES} machines of a cluster that come first",
+    "namespace",
+    "cluster",
+    "machine",
+    "certificate",
+)
 
 
 def first_certificate(machine: Object) -> Iterable[str]:
@@ -56,10 +63,7 @@ class _Collector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        about = "When the first certificate of a machine expires, of the machines of a cluster that come first"
-        family = GaugeMetricFamily(NAME, about, labels=_LABELS)
+        family = EXPIRY.samples()
         clusters: dict[tuple[str, str], list[tuple[int, list[str]]]] = defaultdict(list)
         for value in self._cache.values(INDEX):
             *labels, timestamp = value.split("\t")
