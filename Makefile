@@ -12,8 +12,8 @@ setup: ## .venv/bin/herder, and nothing else
 packages: setup ## wheel and sdist of the last commit in dist/, reproducibly
 	@$(PY) -m tools.packages
 
-images: setup ## OCI images of the last commit in dist/images/; PUSH=REGISTRY/PREFIX pushes them too
-	@$(PY) -m tools.images $(if $(PUSH),--push $(PUSH))
+images: setup ## OCI images of the last commit in dist/images/; PUSH=REGISTRY/PREFIX pushes them too, MIRROR=URL names Debian mirrors
+	@$(PY) -m tools.images $(if $(PUSH),--push $(PUSH)) $(foreach url,$(MIRROR),--mirror $(url))
 
 dev:
 	@scripts/setup dev

@@ -85,10 +85,10 @@ def main(words: Sequence[str] | None = None) -> None:
     wanted = parser.parse_args(words)
     if (wanted.username is None) != (wanted.password_file is None):
         parser.error("--username and --password-file must be used together")
-    login = Login(wanted.username, wanted.password_file.read_text().strip()) if wanted.username else None
     if changed := packages.uncommitted():
         print(f"images: {len(changed)} files with uncommitted changes are built as of the last commit", file=sys.stderr)
     try:
+        login = Login(wanted.username, wanted.password_file.read_text().strip()) if wanted.username else None
         if processor() != ARCHITECTURE:  # the images' own Python compiles the modules
             raise BuildError(f"the images are for {ARCHITECTURE}, and must be built on such a host")
         found = fetch.packages(debian.pins(), wanted.cache, wanted.mirror)
@@ -100,7 +100,7 @@ def main(words: Sequence[str] | None = None) -> None:
             print(f"{wanted.output / each.file_name}.tar {each.name} {digest_of(each.image.manifest)}")
         if wanted.push:
             print(*asyncio.run(push(built, wanted.push, login)), sep="\n")
-    except (BuildError, RegistryError) as problem:
+    except (BuildError, RegistryError, OSError) as problem:
         sys.exit(f"images: {problem}")
 
 

@@ -35,7 +35,7 @@ class Pin:
         return self.path.rpartition("/")[2]
 
     def check(self, content: bytes, file: Path) -> None:
-        if hashlib.sha256(content).hexdigest() != self.sha256:
+        if len(content) != self.size or hashlib.sha256(content).hexdigest() != self.sha256:
             raise BuildError(f"{file}: is not the pinned {self.name} {self.version}, by its SHA-256; delete the file")
 
 

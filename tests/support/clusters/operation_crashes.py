@@ -44,7 +44,7 @@ class OperatedCluster(Protocol):
 
 
 def cells(actors_of: Callable[[str], Sequence[str]], *, of_restores: int = 1) -> Iterator[object]:
-    """One phase of each operation for each of its actors; of restores, so many phases."""
+    """Yield one phase per operation and actor; `of_restores` phases for restores."""
     chosen = random.Random(int(os.environ.get("HERDER_SEED", "1")))
     for kind in COMMANDS:
         phases = operations.phases_of(kind)
@@ -55,7 +55,9 @@ def cells(actors_of: Callable[[str], Sequence[str]], *, of_restores: int = 1) ->
 
 
 def kill_in_phase(cluster: OperatedCluster, snapshot: str, kind: str, phase: str, actor: str) -> None:
-    """Kill the actor when the operation reaches the phase. It finishes, or can be requested again.
+    """Kill the actor when the operation has reached the phase. It finishes, or can be requested again.
+
+    A short phase may have passed by then; the phase is printed.
 
     `snapshot` is restored; the cluster had one object, `before`, when it was saved.
     """
@@ -65,6 +67,7 @@ def kill_in_phase(cluster: OperatedCluster, snapshot: str, kind: str, phase: str
     phases = operations.phases_of(kind)
     earlier = phases[: phases.index(phase)]
     eventually(lambda: _id(cluster) not in (last, "") and _phase(cluster) not in earlier, f"the phase {phase}", TIMEOUT)
+    print(f"killed in {_phase(cluster)}")
     cluster.kill(actor)
     eventually(lambda: operations.is_ended(_phase(cluster)), "the operation has ended", TIMEOUT)
     ended = cluster.operation()

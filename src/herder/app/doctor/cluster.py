@@ -45,6 +45,8 @@ class ClusterOptions:
     gateway: bool = True
     webhook_url: str = ""
     in_cluster: bool = False  # webhooks are called through a Service
+    before_install: bool = True
+    """Whether rights and CRDs are checked with the account that installs the manager, and its webhooks' address."""
 
     @property
     def parts(self) -> list[str]:
@@ -67,7 +69,8 @@ async def examine_cluster(client: Client, options: ClusterOptions) -> AsyncItera
         return
     yield check_version(str(version.get("gitVersion") or "unknown"))
     yield await _guarded("APIs", lambda: check_apis(client))
-    yield await _guarded("rights", lambda: check_rights(client, options.parts, options.namespace))
+    if options.before_install:
+        yield await _guarded("rights", lambda: check_rights(client, options.parts, options.namespace))
     detector = CoreDetector(client, Mode(options.core), clock=wall_clock)
     core = machines = False
 
@@ -96,10 +99,12 @@ async def examine_cluster(client: Client, options: ClusterOptions) -> AsyncItera
     yield await _guarded("machine provider", check_machines)
     yield await _guarded("Rancher", lambda: check_rancher(client), optional=True)
     roles = Roles(core=core, machines=machines, gateway=options.gateway)
-    yield await _guarded("CRDs", lambda: check_definitions(client, definitions_of(roles)))
+    if options.before_install:
+        yield await _guarded("CRDs", lambda: check_definitions(client, definitions_of(roles)))
     others = check_other_webhooks(client, definitions_of(roles))
     yield await _guarded("webhooks of others", lambda: others, optional=True)
-    yield await check_webhook_address(options)
+    if options.before_install:
+        yield await check_webhook_address(options)
 
 
 async def _guarded(name: str, check: Callable[[], Awaitable[Finding]], *, optional: bool = False) -> Finding:

@@ -28,7 +28,7 @@ MAX_MACHINES = 100
 
 EXPIRY = gauge(
     "herder_certificate_expiry_timestamp_seconds",
-    f"When the first certificate of a machine expires, of the {MAX_MACHINES} machines of a cluster that come first",
+    f"Earliest expiry of a certificate on the machine; of each cluster, the {MAX_MACHINES} machines that expire first",
     "namespace",
     "cluster",
     "machine",

@@ -32,7 +32,6 @@ INDEX, AGENT_INDEX = "metrics", "metrics-agent"
 CLUSTER_STATES = ("ready", "not-ready", "deleting")
 CONNECTIONS = ("connected", "disconnected", "never-connected")
 MACHINE_PHASES = ("Pending", "Provisioning", "Provisioned", "Running", "Updating", "Deleting", "Deleted", "Failed")
-PLAN_STATES = ("none", "in-progress", "applied", "unhealthy", "failed")
 OTHER = "other"
 
 CLUSTERS = gauge("herder_clusters", "Provisioned clusters by state: ready, not-ready or deleting", "state")

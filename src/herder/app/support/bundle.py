@@ -1,4 +1,4 @@
-"""Collect what a maintainer needs to help. Everything that cannot be read is listed, and ends nothing."""
+"""Collect diagnostics for a support bundle. A step that fails is recorded in unread.json; the others continue."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from herder.app.install import definitions_of
 from herder.app.manager import Roles
 from herder.app.metrics.catalogue import FAMILIES
 from herder.app.support.archive import Archive
-from herder.app.support.redaction import redacted_object, redacted_text
+from herder.app.support.redaction import redacted_object, redacted_text, redacted_value
 from herder.engine.client.client import Client
 from herder.engine.client.discovery import Found, all_resources
 from herder.engine.meta.errors import Expired, NotFound, StatusError
@@ -41,6 +42,7 @@ STEP_SECONDS = 60.0
 _PAGE = 200
 _EVENT_FIELDS = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp", "eventTime", "source")
 _REPORTS = "plan.herder.io/"
+_SUMMARIZED = (CONTROL_PLANE.resource, MACHINE.resource)
 _TRUNCATED = f"only the first {MAX_OBJECTS} objects, or as many as fit"
 
 
@@ -61,13 +63,15 @@ class Bundle:
     sources: Sources
     archive: Archive = field(default_factory=Archive)
     unread: list[dict[str, str]] = field(default_factory=list)
-    objects: dict[str, list[Object]] = field(default_factory=dict)
-    """Redacted objects by plural and group."""
+    kinds: set[tuple[str, str]] = field(default_factory=set)
+    """Groups and names of the kinds that have objects."""
+    summarized: dict[str, list[Object]] = field(default_factory=dict)
+    """Redacted objects of the kinds that further files are about, by plural and group."""
     is_embedded: bool = False
 
     async def collect(self) -> None:
         await self._step("versions", self._versions)
-        await self._step("objects", self._objects)
+        await self._objects()
         await self._step("events", self._events)
         self._operations()
         self._machines()
@@ -108,7 +112,14 @@ class Bundle:
             self.archive.add_document("versions.json", found)
 
     async def _objects(self) -> None:
-        for found in await self._resources():
+        """Each kind has its own time limit."""
+        resources: list[Found] = []
+
+        async def discover() -> None:
+            resources.extend(await self._resources())
+
+        await self._step("objects", discover)
+        for found in resources:
             name = str(found.resource.group_resource)
             await self._step(name, lambda found=found, name=name: self._list(found, name))  # type: ignore[misc]
 
@@ -127,10 +138,14 @@ class Bundle:
     async def _list(self, found: Found, name: str) -> None:
         namespace = self.sources.namespace if found.namespaced else ""
         group, plural = found.resource.group_resource
-        items, is_whole = await self._pages(found.resource, namespace, lambda obj: redacted_object(obj, group, plural))
-        self.objects[name] = items
+        items, is_complete = await self._pages(
+            found.resource, namespace, lambda obj: redacted_object(obj, group, plural)
+        )
+        self.kinds |= {(group, str(obj.get("kind"))) for obj in items[:1]}
+        if found.resource in _SUMMARIZED:
+            self.summarized[name] = items
         if items:
-            self.archive.add_document(f"objects/{group}/{plural}.json", items, "" if is_whole else _TRUNCATED)
+            self.archive.add_document(f"objects/{group}/{plural}.json", items, "" if is_complete else _TRUNCATED)
 
     async def _pages(
         self, resource: GroupVersionResource, namespace: str, reduce: Callable[[Object], Object | None]
@@ -156,25 +171,24 @@ class Bundle:
 
     async def _events(self) -> None:
         """Events about Herder's objects: those of other objects may be none of a maintainer's business."""
-        kinds = {str(obj.get("kind")) for items in self.objects.values() for obj in items}
 
         def reduced(event: Object) -> Object | None:
             about = event.get("involvedObject") or {}
-            if about.get("kind") not in kinds:
+            group = str(about.get("apiVersion") or "").rpartition("/")[0]
+            if (group, about.get("kind")) not in self.kinds:
                 return None
-            found = {name: event[name] for name in _EVENT_FIELDS if event.get(name)}
+            found = {name: redacted_value(event[name]) for name in _EVENT_FIELDS if event.get(name)}
             place = {name: about.get(name, "") for name in ("kind", "namespace", "name")}
-            found["message"] = redacted_text(str(found.get("message") or ""))
             meta = event["metadata"]
             return {"metadata": {"namespace": meta.get("namespace"), "name": meta["name"]}, "about": place, **found}
 
-        items, is_whole = await self._pages(EVENTS, self.sources.namespace, reduced)
-        self.archive.add_document("events.json", items, "" if is_whole else _TRUNCATED)
+        items, is_complete = await self._pages(EVENTS, self.sources.namespace, reduced)
+        self.archive.add_document("events.json", items, "" if is_complete else _TRUNCATED)
 
     def _operations(self) -> None:
         """The operation of each cluster, and those before it."""
         found = []
-        for control_plane in self.objects.get(str(CONTROL_PLANE.resource.group_resource), ()):
+        for control_plane in self.summarized.get(str(CONTROL_PLANE.resource.group_resource), ()):
             meta, status = control_plane["metadata"], control_plane.get("status") or {}
             history = {"current": status.get("operation"), "history": status.get("operationHistory")}
             found.append({"namespace": meta.get("namespace"), "cluster": meta["name"], **history})
@@ -183,7 +197,7 @@ class Bundle:
     def _machines(self) -> None:
         """What node agents have reported, as the manager shows it: their plan Secrets are not read."""
         found = []
-        for machine in self.objects.get(str(MACHINE.resource.group_resource), ()):
+        for machine in self.summarized.get(str(MACHINE.resource.group_resource), ()):
             meta, status = machine["metadata"], machine.get("status") or {}
             annotations = meta.get("annotations") or {}
             found.append(
@@ -218,7 +232,9 @@ class Bundle:
         else:
             from herder.app.doctor.cluster import ClusterOptions, examine_cluster
 
-            findings = [each async for each in examine_cluster(self.sources.client, ClusterOptions())]
+            findings = [
+                each async for each in examine_cluster(self.sources.client, ClusterOptions(before_install=False))
+            ]
         found = [{name: redacted_text(value) for name, value in asdict(each).items()} for each in findings]
         self.archive.add_document("doctor.json", found)
 
@@ -233,8 +249,8 @@ class Bundle:
     async def _log(self) -> None:
         path = self.sources.log
         if path is not None and path.exists():
-            text, is_whole = _tail(path)
-            note = "" if is_whole else f"only the last {MAX_LOG} bytes"
+            text, is_complete = _tail(path)
+            note = "" if is_complete else f"only the last {MAX_LOG} bytes"
             self.archive.add(f"logs/{path.name}", redacted_text(text).encode(), note)
 
 
@@ -249,15 +265,18 @@ def _tail(path: Path) -> tuple[str, bool]:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - MAX_LOG, 0))
         content = file.read(MAX_LOG)
-    is_whole = size <= MAX_LOG
-    return (content if is_whole else content.partition(b"\n")[2]).decode(errors="replace"), is_whole
+    is_complete = size <= MAX_LOG
+    return (content if is_complete else content.partition(b"\n")[2]).decode(errors="replace"), is_complete
 
 
 def _fetched(url: str) -> str:
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"{url}: not an HTTP URL")
-    with urlopen(url, timeout=10) as response:  # noqa: S310 - the scheme is checked
-        content: bytes = response.read(MAX_METRICS)
+    try:
+        with urlopen(url, timeout=10) as response:  # noqa: S310 - the scheme is checked
+            content: bytes = response.read(MAX_METRICS)
+    except HTTPException as error:
+        raise ValueError(f"{url}: {error}") from error
     return content.decode(errors="replace")
 
 

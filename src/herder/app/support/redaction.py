@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
+from herder.api.identity.restore_records import SPEC_COPIES
 from herder.api.machines.kinds import CONFIG_GROUP, MACHINE_GROUP
 from herder.api.management.kinds import REGISTRATION_TOKEN, TOKEN, USER
 from herder.api.management.names import TOKEN_ALPHABET, TOKEN_LENGTH
@@ -35,19 +38,24 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"K10[0-9a-f]{64}::[^\s\"']+"), REDACTED),  # join tokens of K3s and RKE2
     (re.compile(r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b"), REDACTED),  # bootstrap tokens of kubeadm
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), REDACTED),
-    (re.compile(r"(?<=://)[^\s/@\"']{1,512}@"), f"{REDACTED}@"),  # user and password of a URL
+    (re.compile(r"(?<=://)[^\s/\"']{1,512}@"), f"{REDACTED}@"),  # user and password of a URL
     (re.compile(r"\b(bearer|basic)\s{1,8}[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {REDACTED}"),
+    # A header has a scheme before the credential.
+    (re.compile(r"(authorization\s{0,8}[=:]\s{0,8})(?![\"'\\])[^\r\n\"'\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
     (
         re.compile(
             rf"({_SENSITIVE_OPTION}\\{{0,4}}[\"']?\s{{0,8}}[=:]\s{{0,8}})"
             # The value; its quotes are kept, so that a line of JSON remains one.
             r"(?:(\")(?:[^\"\\]|\\.)*(\")"
-            r"|(\\{1,4}\").{0,1024}?(\\{1,4}\")(?=\s{0,4}[,}\]]|$)|\\{1,4}\"[^\"]*|'[^']*'|[^\s,;}\"'\\]+)",
+            r"|(\\{1,4}\").{0,1024}?(\\{1,4}\")(?=\s{0,4}[,}\]]|$)|\\{1,4}\"[^\"]*|'[^']*'|[^\s}\"'\\]+)",
             re.IGNORECASE,
         ),
         rf"\1\2\4{REDACTED}\3\5",
     ),
-    (re.compile(rf"(-[\w-]{{0,40}}?{_SENSITIVE_OPTION}\s{{1,8}})(?!-)\S+", re.IGNORECASE), rf"\1{REDACTED}"),
+    (
+        re.compile(rf"(-[\w-]{{0,40}}?{_SENSITIVE_OPTION}\s{{1,8}})(?!-)(?:\"[^\"]*\"|'[^']*'|\S+)", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
 )
 
 
@@ -75,6 +83,7 @@ _FREE_FORM = frozenset(
     {"agentEnvVars", "args", "chartValues", "config", "configs", "env", "machineGlobalConfig", "variables"}
 )
 """Fields with values that users choose freely."""
+_FREE_FORM_END = re.compile(r"(args|env|envvars|variables)$")
 _HARMLESS = frozenset(
     {
         *("cni", "disable", "profile", "cluster-cidr", "service-cidr", "cluster-dns", "cluster-domain", "selinux"),
@@ -86,6 +95,8 @@ _HARMLESS = frozenset(
 """Fields whose values are kept even where others are free-form."""
 _OWN_DOMAINS = ("herder.io", "cattle.io", "cluster.x-k8s.io")
 _LAST_APPLIED = re.compile(r"applied|kubectl")
+_COMPRESSED = "H4sI"
+"""The beginning of gzip in base64, such as the specs of clusters in SPEC_COPIES."""
 _METADATA_ONLY = frozenset(kind.resource.group_resource for kind in (TOKEN, REGISTRATION_TOKEN, USER))
 """Kinds of credentials and of people: their fields help nobody else."""
 _SERVER_FIELDS = ("managedFields", "selfLink")
@@ -114,7 +125,24 @@ def redacted_object(obj: Object, group: str, plural: str) -> Object:
 def _annotation(key: str, value: str) -> str:
     domain, _, name = key.rpartition("/")
     is_own = any(domain == own or domain.endswith(f".{own}") for own in _OWN_DOMAINS)
-    return REDACTED if not is_own or _LAST_APPLIED.search(key) or _is_sensitive(name) else _value(value)
+    if not is_own or key in SPEC_COPIES or _LAST_APPLIED.search(key) or _is_sensitive(name):
+        return REDACTED
+    if value.lstrip().startswith(_COMPRESSED):
+        return REDACTED
+    return _json(value) if value.lstrip().startswith(("{", "[")) else _value(value)
+
+
+def _json(text: str) -> str:
+    """A document in an annotation, redacted by its fields."""
+    try:
+        return _value(msgspec.json.encode(_plain(msgspec.json.decode(text), 0)).decode())
+    except (msgspec.DecodeError, RecursionError):
+        return REDACTED
+
+
+def redacted_value(value: Any) -> Any:
+    """A copy of any value without secrets."""
+    return _plain(value, 0)
 
 
 def _fields(fields: Object, depth: int = 0) -> Object:
@@ -124,7 +152,7 @@ def _fields(fields: Object, depth: int = 0) -> Object:
 def _field(key: str, value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return value
-    if key in _FREE_FORM:
+    if key in _FREE_FORM or _FREE_FORM_END.search(key.replace("-", "").replace("_", "").lower()):
         return _free_form(value, depth, key)
     if _is_sensitive(key) or (key == "metadata" and isinstance(value, str)):  # of a snapshot: the spec of the cluster
         return REDACTED

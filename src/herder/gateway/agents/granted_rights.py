@@ -39,7 +39,7 @@ COMPARE_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 """Minimum time between two comparisons, however many requests wait for one."""
 PAGE_SIZE, MAX_PAGES = 500, 200
-TURN = 100
+YIELD_EVERY = 100
 """Objects that are compared in one turn of the event loop."""
 MAX_MESSAGE = 300  # of an API server that nobody trusts
 
@@ -221,7 +221,7 @@ async def _pages(client: Client, kind: Kind, label: str) -> AsyncIterator[Object
     for _ in range(MAX_PAGES):
         page = await client.list(kind.resource, labels=label, limit=PAGE_SIZE, continue_token=token)
         for number, each in enumerate(page.items):
-            if number % TURN == 0:
+            if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             yield each
         token = page.continue_token

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from herder.api.identity.authn.hashes import new_key
+from herder.api.identity.restore_records import SPEC_COPIES
+from herder.api.rke.cluster_spec import encode_spec
 from herder.app.support.redaction import MAX_TEXT, REDACTED, redacted_object, redacted_text
 from tests.support.canaries import canary, secrets_in
 from tests.support.kube import Authority
@@ -42,8 +44,12 @@ SECRET_TEXTS = {
     "flag": f"k3s agent --token {CANARY} --debug",
     "flag with prefix": f"rancher-machine create --amazonec2-secret-key {CANARY}",
     "header": f"Authorization: Bearer {CANARY}",
+    "header with another scheme": f"Authorization: Token {CANARY}",
     "bearer": f"sent Bearer {CANARY}",
     "url": f"postgres://user:{CANARY}@db.example.com/herder",
+    "url with @ in the password": f"https://user:p@{CANARY}@example.com/",
+    "password with a comma": f"password=ab,{CANARY}",
+    "flag with a quoted value": f'--password "two {CANARY}" --debug',
     "web token": f"the token is {JWT}!",
     "manager token": f"https://herder.invalid/v3/import/{new_key(os.urandom)}_c-m-1.yaml",
     "kubeconfig": f"users:\n- name: a\n  user:\n    client-key-data: {base64.b64encode(CANARY.encode()).decode()}\n",
@@ -133,6 +139,18 @@ def test_free_form_configuration_keeps_names_but_no_values() -> None:
     assert kept["machinePools"] == config["machinePools"]
     assert [each["name"] for each in found["agentEnvVars"]] == ["HTTPS_PROXY", "A"]
     assert found["kubernetesVersion"] == "v1.33.4+k3s1"
+
+
+def test_documents_in_annotations_are_redacted() -> None:
+    spec = {"rkeConfig": {"machineGlobalConfig": {"token": CANARY}}}
+    kubeadm = {"apiServer": {"extraArgs": {"profiling": "false", "x": CANARY}, "kubeletExtraArgs": [f"a={CANARY}"]}}
+    copied = {name: encode_spec(spec) for name in (*SPEC_COPIES, "herder.io/unknown")}
+    configuration = "controlplane.cluster.x-k8s.io/kubeadm-cluster-configuration"
+    annotations = {**copied, configuration: json.dumps(kubeadm), "herder.io/broken": '{"a'}
+    found = redacted(metadata={"name": "a", "annotations": annotations})["metadata"]["annotations"]
+    kept = json.loads(found.pop(configuration))
+    assert kept == {"apiServer": {"extraArgs": {"profiling": REDACTED, "x": REDACTED}, "kubeletExtraArgs": [REDACTED]}}
+    assert set(found.values()) == {REDACTED}
 
 
 def test_machine_configurations_keep_harmless_fields() -> None:

@@ -89,13 +89,14 @@ def planted() -> list[tuple[Kind, Object]]:
         (CONTROL_PLANE, {"metadata": {"name": "meadow"}, "spec": spec, "status": history}),
         (CONFIG, {"metadata": {"name": "a"}, "region": "eu-west-1", "accessKey": PLANTED, "userdata": PLANTED}),
         (TOKEN._replace(namespaced=False), {"metadata": {"name": unique("token")}, "token": PLANTED}),
-        (EVENT, _event("meadow", "Cluster")),
-        (EVENT, _event("of-a-pod", "Pod")),
+        (EVENT, _event("meadow", "Cluster", PROVISIONING_CLUSTER.api_version)),
+        (EVENT, _event("of-a-pod", "Pod", "v1")),
+        (EVENT, _event("of-another-group", "Cluster", "example.com/v1")),
     ]
 
 
-def _event(name: str, kind: str) -> Object:
-    about = {"kind": kind, "namespace": "default", "name": name}
+def _event(name: str, kind: str, api_version: str) -> Object:
+    about = {"apiVersion": api_version, "kind": kind, "namespace": "default", "name": name}
     return {
         "metadata": {"name": f"{name}.1"},
         "involvedObject": about,

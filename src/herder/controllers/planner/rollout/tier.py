@@ -234,8 +234,8 @@ def _roll_out_disruptive_plan(
         progress.configuring.append(entry)
         if budget.lost:
             details.append(f"waiting for unreachable etcd members: {', '.join(sorted(budget.lost))}")
-        elif budget.broken_elsewhere:
-            details.append(f"waiting for unhealthy machines: {', '.join(sorted(budget.broken_elsewhere))}")
+        elif budget.broken_in_later_tiers:
+            details.append(f"waiting for unhealthy machines: {', '.join(sorted(budget.broken_in_later_tiers))}")
         return
     stage, write = draining.drain(desired, tier.drain, context.machines)
     if stage is Stage.DONE:
@@ -270,7 +270,7 @@ class _DisruptionBudget:
         self._concurrency = _concurrency(tier)
         self._disrupted = {entry.name for entry in tier.counted if _is_disrupted(entry)}
         self._broken = {entry.name for entry in tier.counted if entry.plan.is_broken} - self._disrupted
-        self.broken_elsewhere = self._broken - {entry.name for entry in tier.members}  # in later tiers
+        self.broken_in_later_tiers = self._broken - {entry.name for entry in tier.members}
         self.lost = _lost_etcd_members(tier) - self._disrupted - self._broken
         self.exhausted = False  # at least one machine was not admitted
 
