@@ -19,7 +19,7 @@ COMMANDS = {
     "down": ("server.down", "Stop the server that runs in the background"),
     "run": ("server.run", "Run the controllers on an existing Kubernetes cluster"),
     "doctor": ("server.doctor", "Check a host or a cluster before Herder is installed"),
-    "support-bundle": ("server.support_bundle", "Collect diagnostics in an archive; known forms of secrets are redacted"),
+    "support-bundle": ("server.support_bundle", "Collect diagnostics in an archive, with secrets redacted"),
     "demo": ("demo.demo", "Create, change and delete a demo cluster on this host"),
     "create": ("cluster.create", "Create a cluster and its machines"),
     "scale": ("cluster.scale", "Scale the machine pools of a cluster"),

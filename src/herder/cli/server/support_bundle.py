@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to write or replace. Default: herder-support-TIME.tar.gz in the current directory.",
 )
-@click.option("-n", "--namespace", metavar="NAME", default="", help="Namespaced objects of this namespace only. Default: all.")
+@click.option("-n", "--namespace", metavar="NAME", default="", help="Skip objects of other namespaces. Default: none.")
 @click.option("--metrics-url", metavar="URL", default="", help="Metrics of `herder run --metrics-listen`.")
 @data_dir_option
 @kubeconfig_option
