@@ -21,8 +21,6 @@ ADMIN_ROLE, ADMIN_BINDING = "cattle-admin", "cattle-admin-binding"
 PROXY_ROLE, PROXY_BINDING = "proxy-clusterrole-kubeapiserver", "proxy-role-binding-kubernetes-master"
 CREDENTIALS_DIRECTORY = "/cattle-credentials"
 HEALTH_PORT = 8080
-AGENT_GROUP = 65532
-"""Group of the agent in Herder's image, where the agent is not root."""
 
 _RBAC = "rbac.authorization.k8s.io"
 _LABELS = {"app": NAME}
@@ -206,8 +204,6 @@ def _pod(agent: Agent, scheduled: bool) -> Object:
     affinity, resources = (_mapping(agent, part) for part in ("overrideAffinity", "overrideResourceRequirements"))
     return {
         "serviceAccountName": AGENT_ACCOUNT,
-        # The group may read the credentials, which are otherwise root's only.
-        "securityContext": {"fsGroup": AGENT_GROUP},
         **({"hostNetwork": True} if agent.pre_bootstrap else {}),
         **({"affinity": affinity or _AFFINITY} if scheduled else {}),
         "tolerations": _tolerations(agent, scheduled),
