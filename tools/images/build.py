@@ -48,6 +48,11 @@ class Built:
     file_name: str  # without an extension
 
 
+ROOT = 0
+"""User of the cluster agent: its credentials are mounted with mode 0500, as in Rancher's manifest. A group for its pod
+would change the manifest, and with it the plans of all machines."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     file_name: str
@@ -72,7 +77,7 @@ KINDS = (
         (*_MODULE, "herder.machine.entrypoint"),
         "Herder: Jobs that create and delete machines",
     ),
-    Kind("herder-agent", _setting(AGENT_IMAGE), USER_ID, (*_MODULE, "herder.clusteragent"), "Herder: cluster agent"),
+    Kind("herder-agent", _setting(AGENT_IMAGE), ROOT, (*_MODULE, "herder.clusteragent"), "Herder: cluster agent"),
 )
 
 

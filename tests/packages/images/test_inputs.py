@@ -25,7 +25,7 @@ from tests.packages.images.conftest import mirror
 from tools.deploy_manifests import USER_ID
 from tools.images import __main__ as program
 from tools.images import base, debian, fetch, sbom, wheels
-from tools.images.build import Built, Inputs, build
+from tools.images.build import KINDS, ROOT, Built, Inputs, build
 from tools.images.errors import BuildError
 from tools.images.sbom import Release
 from tools.images.tree import Directory, File, Link, Tree
@@ -287,15 +287,18 @@ def test_images_do_not_run_as_root(tmp_path: Path) -> None:
     assert users == {
         "herder": f"{USER_ID}:{USER_ID}",
         "herder-machine": f"{MACHINE_USER}:{MACHINE_USER}",
-        "herder-agent": f"{USER_ID}:{USER_ID}",
+        "herder-agent": "0:0",
     }
 
 
 def test_the_cluster_agent_can_read_its_credentials() -> None:
-    """Their mode, as in Rancher's manifest, is for root. The pod's group adds the right to read, for this group."""
+    """Their mode, as in Rancher's manifest, is for root."""
     objects = manifest(Agent("https://manager.example.com", "token", "checksum", "herder/agent:v1"))
     (deployment,) = [each for each in objects if each["kind"] == "Deployment"]
-    assert deployment["spec"]["template"]["spec"]["securityContext"]["fsGroup"] == USER_ID
+    (volume,) = (each for each in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in each)
+    assert volume["secret"]["defaultMode"] == 0o500
+    (agent,) = (kind for kind in KINDS if kind.file_name == "herder-agent")
+    assert agent.user == ROOT
 
 
 def test_everything_belongs_to_root_and_only_tmp_is_writable(tmp_path: Path) -> None:
