@@ -106,7 +106,7 @@ PROBLEMS: dict[Problem, str] = {
     another_ca: "signed by an unknown CA",
     full_disk: "the disk is full",
 }
-_EXTENDED = (missing_bucket, another_ca)
+_EXTENDED = (missing_bucket, another_ca, full_disk)
 
 
 RETRIED = [  # for almost a minute

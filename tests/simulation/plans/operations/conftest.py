@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-SAMPLED = 2  # of the distributions, phases and actors of a test
+SAMPLED = 1  # of the distributions, phases and actors of a test
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
