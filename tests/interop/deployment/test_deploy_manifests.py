@@ -42,7 +42,7 @@ def test_the_documented_customization_sets_image_and_host_name(engine: Engine, t
     objects = yaml.safe_load_all(engine.kubectl("kustomize", str(tmp_path / "site")).stdout)
     (deployment,) = (each for each in objects if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "registry.example.com/herder:0.2.0"
+    assert container["image"] == "registry.example.com/mirror/herder/herder:vVERSION"
     assert {"name": "HERDER_HOSTNAME", "value": "manager.example.com"} in container["env"]
 
 
