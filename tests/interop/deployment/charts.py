@@ -80,7 +80,9 @@ spec:
               type: object
               required: [endpoints, selector]
               properties:
-                endpoints: {type: array, items: {type: object, properties: {port: {type: string}}}}
+                endpoints:
+                  type: array
+                  items: {type: object, properties: {port: {type: string}, honorLabels: {type: boolean}}}
                 selector:
                   type: object
                   properties: {matchLabels: {type: object, additionalProperties: {type: string}}}
