@@ -37,6 +37,11 @@ class HostPipes:
         except BlockingIOError:
             return ""
 
+    async def until_written(self, name: str) -> None:
+        async with asyncio.timeout(60):
+            while not self.read_new(name):
+                await asyncio.sleep(0.05)
+
     def close(self) -> None:
         for descriptor in self._pipes.values():
             os.close(descriptor)
@@ -94,12 +99,11 @@ async def test_a_container_whose_shim_was_killed_fails_and_its_processes_are_sto
     script = f"echo ran >> {count}; while :; do echo >> {alive}; sleep 0.05; done"
     await engine.client.create(JOBS, job("orphan", script), namespace="default")
     await engine.until(JOBS, "orphan", lambda one: one["status"].get("ready") == 1)
+    await host_pipes.until_written("alive")
     (pod,) = await engine.pods_of("orphan")
     engine.crash()
     running = next((engine.work_dir / "pods" / pod["metadata"]["uid"]).glob("containers/main/0/running"))
     os.kill(json.loads(running.read_text())["shim"], signal.SIGKILL)
-    await asyncio.sleep(0.5)
-    assert host_pipes.read_new("alive")
     engine.restart()
     await engine.reconnect()
     done = await engine.until(JOBS, "orphan", finished)
@@ -107,6 +111,8 @@ async def test_a_container_whose_shim_was_killed_fails_and_its_processes_are_sto
     (pod,) = await engine.pods_of("orphan")
     assert (terminated(pod)["exitCode"], terminated(pod)["reason"]) == (137, "ContainerStatusUnknown")
     assert host_pipes.read_new("count") == "ran\n"
+    host_pipes.read_new("alive")
+    await asyncio.sleep(0.5)
     assert not host_pipes.read_new("alive")
 
 
