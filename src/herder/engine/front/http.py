@@ -121,7 +121,7 @@ class HttpFront:
     async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
         """Accept connections; close those over a limit before they cost a TLS handshake."""
         loop = asyncio.get_running_loop()
-        while True:
+        while not self.stopping:
             try:
                 accepted, address = await loop.sock_accept(listener)
             except OSError as error:  # out of file descriptors, or the client disconnected
@@ -129,7 +129,7 @@ class HttpFront:
                 await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
                 continue
             source = str(address[0])
-            if self._opened >= self._max_connections or not self._has_room(source):
+            if self.stopping or self._opened >= self._max_connections or not self._has_room(source):
                 accepted.close()
             else:
                 self._opened += 1
@@ -164,12 +164,17 @@ class HttpFront:
                 self._drop(None, source)
 
     async def _stop_accepting(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            # A connection that was just accepted would be lost with the tasks, and its socket would stay open.
+            await asyncio.sleep(0)
         tasks = [*self._handshakes, *((self._accepting,) if self._accepting is not None else ())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
+            self._listener = None
 
     def identified(self, connection: Connection, holder: Holder) -> bool:
         """Count the connection for this user instead of its address."""

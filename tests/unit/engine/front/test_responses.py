@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import warnings
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from herder.engine.front import limits
 from herder.engine.front.hijack import Hijack
 from herder.engine.wire import Request, Response
-from tests.unit.engine.front.sockets import TIMEOUT, RunningFront
+from tests.unit.engine.front.sockets import TIMEOUT, RecordingHandler, RunningFront
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -286,3 +290,19 @@ async def test_a_declined_upgrade_continues_as_http(fronted: RunningFront, with_
     assert (await raw.answer()).body == b"GET /exec  "
     assert (await raw.answer()).body == b"GET /  "
     await upgrading.stop()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_stop_leaves_no_socket_of_a_connection_that_just_arrived(turns: int) -> None:
+    """Its end sees that: a socket that is lost stays open until garbage is collected."""
+    front = await RunningFront.listen(RecordingHandler())
+    with socket.create_connection(("127.0.0.1", front.port), timeout=10) as client:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ResourceWarning)
+            await front.stop()
+            gc.collect()
+        assert [str(each.message) for each in caught] == []
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
