@@ -34,7 +34,7 @@ lint: dev
 	@.venv/bin/lint-imports --no-cache
 
 test: dev peers machine-image lint ## everything that must stay true
-	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not extended and not soak"
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not extended and not soak"
 
 interop: peers-extended ## tests against the extended peers; results go to docs/results/
 	@$(PY) -m tests.results interop

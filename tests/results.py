@@ -43,7 +43,7 @@ def interop() -> int:
 
 
 def slowest() -> int:
-    status, cases = run("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not extended and not soak")
+    status, cases = run("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not extended and not soak")
     ranked = sorted(cases, key=lambda case: -case.seconds)[:SLOWEST]
     rows = [f"| `{case.name}` | {case.seconds:.0f} |" for case in ranked]
     title = f"The {SLOWEST} slowest tests of {len(cases)}"
