@@ -5,16 +5,13 @@ python -m tools.fields_page [--check]
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from herder.api.rke.distributions import DISTRIBUTIONS
 from herder.api.rke.fields.rows import Effect, Row
 from herder.api.rke.fields.table import TABLE
+from tools.generated_page import GeneratedPage
 
-PAGE = Path(__file__).parents[1] / "docs" / "fields.md"
-_OPENING, _CLOSING = "<!-- fields -->\n", "<!-- end -->"
 _NAMES = {"k3s": "K3s", "rke2": "RKE2"}
 _CONFIG = "spec.rkeConfig."
 SECTIONS: Sequence[tuple[str, tuple[str, ...]]] = (
@@ -29,13 +26,6 @@ SECTIONS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("Other fields of the Cluster", ("spec.",)),
 )
 """Headings, and prefixes of their fields. The first one that matches counts."""
-
-
-def rendered(page: str) -> str:
-    before, marker, rest = page.partition(_OPENING)
-    if not marker:
-        raise SystemExit(f"{PAGE.name} has no marker")
-    return before + _OPENING + "".join(_sections()) + _CLOSING + rest.partition(_CLOSING)[2]
 
 
 def _sections() -> Iterator[str]:
@@ -62,15 +52,8 @@ def _note(row: Row) -> str:
     return f"{row.remark}. Elsewhere: {row.reason}" if row.remark and row.reason else row.remark or row.reason
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    current = PAGE.read_text()
-    expected = rendered(current)
-    if parser.parse_args().check:
-        raise SystemExit(0 if current == expected else f"{PAGE.name} is not up to date: python -m tools.fields_page")
-    PAGE.write_text(expected)
+PAGE = GeneratedPage("fields", lambda: "".join(_sections()))
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.main(__doc__)

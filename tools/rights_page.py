@@ -5,14 +5,11 @@ python -m tools.rights_page [--check]
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
-from pathlib import Path
 
 from herder.app.rbac.rights import PARTS, Right
+from tools.generated_page import GeneratedPage
 
-PAGE = Path(__file__).parents[1] / "docs" / "rights.md"
-_OPENING, _CLOSING = "<!-- rights -->\n", "<!-- end -->"
 _HEAD = "| API group | resources | verbs | only | why |\n|---|---|---|---|---|\n"
 _MANY_NAMES = 5
 TITLES = {
@@ -23,13 +20,6 @@ TITLES = {
     "in-memory": "In-memory clusters: with `--in-memory`",
     "runner": "Runner: with `--runner`",
 }
-
-
-def rendered(page: str) -> str:
-    before, marker, rest = page.partition(_OPENING)
-    if not marker:
-        raise SystemExit(f"{PAGE.name} has no marker")
-    return before + _OPENING + "".join(_sections()) + _CLOSING + rest.partition(_CLOSING)[2]
 
 
 def _sections() -> Iterator[str]:
@@ -53,15 +43,8 @@ def _codes(values: tuple[str, ...]) -> str:
     return ", ".join(f"`{value}`" for value in values)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    current = PAGE.read_text()
-    expected = rendered(current)
-    if parser.parse_args().check:
-        raise SystemExit(0 if current == expected else f"{PAGE.name} is not up to date: python -m tools.rights_page")
-    PAGE.write_text(expected)
+PAGE = GeneratedPage("rights", lambda: "".join(_sections()))
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.main(__doc__)

@@ -33,13 +33,13 @@ def test_tables_of_differences_match_the_tests() -> None:
 
 
 def test_the_field_table_is_up_to_date() -> None:
-    page = fields_page.PAGE.read_text()
-    assert fields_page.rendered(page) == page, "python -m tools.fields_page"
+    page = fields_page.PAGE.path.read_text()
+    assert fields_page.PAGE.rendered(page) == page, "python -m tools.fields_page"
 
 
 def test_the_table_of_rights_is_up_to_date() -> None:
-    page = rights_page.PAGE.read_text()
-    assert rights_page.rendered(page) == page, "python -m tools.rights_page"
+    page = rights_page.PAGE.path.read_text()
+    assert rights_page.PAGE.rendered(page) == page, "python -m tools.rights_page"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

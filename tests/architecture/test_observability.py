@@ -148,8 +148,8 @@ def test_the_check_finds_mistakes(expression: str, problem: str) -> None:
 
 
 def test_the_page_of_metrics_is_up_to_date() -> None:
-    page = metrics_page.PAGE.read_text()
-    assert metrics_page.rendered(page) == page, "python -m tools.metrics_page"
+    page = metrics_page.PAGE.path.read_text()
+    assert metrics_page.PAGE.rendered(page) == page, "python -m tools.metrics_page"
 
 
 def test_alerts_are_documented() -> None:

@@ -310,6 +310,15 @@ async def test_the_right_to_impersonate_an_account_is_checked_again(tmp_path_fac
         await recorder.stop()
 
 
+async def status_of_bindings(port: int, *, upgrade: bool) -> int:
+    """Ask for the role bindings of the cluster, as Alice."""
+    headers = ("Connection: Upgrade", "Upgrade: websocket") if upgrade else ()
+    lines = [f"GET {BINDINGS} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", *headers, "", ""]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join(lines).encode())
+    return await SlowRequest(reader, writer, b"").status()
+
+
 @pytest.mark.parametrize("upgrade", [False, True], ids=["request", "upgrade"])
 async def test_a_member_who_is_removed_while_the_gateway_connects_does_not_reach_the_cluster(
     upgrade: bool, tmp_path_factory: pytest.TempPathFactory
@@ -323,11 +332,7 @@ async def test_a_member_who_is_removed_while_the_gateway_connects_does_not_reach
 
     gateway = await Gateway({CLUSTER: recorder.target()}, dial=dial, tokens=StaticTokens()).start()
     try:
-        headers = ("Connection: Upgrade", "Upgrade: websocket") if upgrade else ()
-        lines = [f"GET {BINDINGS} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", *headers, "", ""]
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write("\r\n".join(lines).encode())
-        assert await SlowRequest(reader, writer, b"").status() == 403
+        assert await status_of_bindings(gateway.port, upgrade=upgrade) == 403
         assert not recorder.received
     finally:
         await gateway.stop()
@@ -372,11 +377,7 @@ async def test_a_member_who_is_removed_before_the_cluster_is_available_does_not_
 
     gateway.proxy._check_available = compare
     try:
-        headers = ("Connection: Upgrade", "Upgrade: websocket") if upgrade else ()
-        lines = [f"GET {BINDINGS} HTTP/1.1", "Host: x", "Authorization: Bearer token-alice", *headers, "", ""]
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write("\r\n".join(lines).encode())
-        assert await SlowRequest(reader, writer, b"").status() == 403
+        assert await status_of_bindings(gateway.port, upgrade=upgrade) == 403
         assert not recorder.received
     finally:
         await gateway.stop()
